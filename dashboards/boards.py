@@ -122,18 +122,20 @@ OVERVIEW: Final = Board(
             Panel("Latency", "Successful requests: median, 95 %, 99 %; the points are requests that have a trace.",
                   tuple(Query(_quantile(q, catalog.REQUEST_SECONDS, ()), f"p{q * 100:.0f}", has_exemplars=q == 0.99)
                         for q in (0.5, 0.95, 0.99)),
-                  unit="s", thresholds=((rules.LATENCY_S, _RED),)),
+                  unit="s"),
             _lines("p99 by version", "99 of 100 answers are faster; versions side by side.",
                    _quantile(0.99, catalog.REQUEST_SECONDS), unit="s"),
-            _lines("Error budget burn", f"1 = exactly what {rules.AVAILABILITY:.1%} availability allows.",
-                   f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / {1 - rules.AVAILABILITY:.6g}", "{{endpoint}}",
-                   thresholds=((1.0, _ORANGE), (14.4, _RED))),
-            Panel("Error budget left",
-                  f"Of what {rules.AVAILABILITY:.1%} availability and {rules.LATENCY:.0%} of the answers within "
-                  f"{rules.LATENCY_S * 1000:g} ms allow in {rules.SLO_WINDOWS[-1]}; below 0 it is overdrawn.",
-                  tuple(Query(f"{rules.budget_left(what)}{{{_BY_ENDPOINT}}}", f"{{{{endpoint}}}} {what}")
-                        for what in ("failed", "slow")),
-                  unit="percentunit", thresholds=((0.0, _RED),)),
+            Panel("Error budget burn", "How fast what the endpoint's objective allows is used up, in the last hour; 1: "
+                  "in exactly 30 days, 14.4: a fiftieth of it in an hour.",
+                  (Query(f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / (1 - {rules.AVAILABILITY})", "{{endpoint}}"),
+                   Query(f"{rules.late_ratio('1h')}{{{_BY_ENDPOINT}}} / (1 - {rules.LATENCY})",
+                         "{{endpoint}} within {{within}} s")),
+                  thresholds=((1.0, _ORANGE), (14.4, _RED))),
+            Panel("Error budget left", "Of what the endpoint's objective allows to fail, or to come late, in 30 days; "
+                  "below 0 it is overdrawn.",
+                  (Query(f"{rules.FAILED_LEFT}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),
+                   Query(f"{rules.LATE_LEFT}{{{_BY_ENDPOINT}}}", "{{endpoint}} within {{within}} s")),
+                  unit="percentunit", least=None, most=1.0),
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
         Section("Configuration", (
@@ -197,9 +199,11 @@ LATENCY: Final = Board(
             Panel("All of it", "Successful requests per bucket.", _heat(catalog.REQUEST_SECONDS), "heatmap", "s", 12),
             *(Panel(stage, f"Stage {stage}.", _heat(_STAGE, f'{_PICK},stage="{stage}"'), "heatmap", "s", 12)
               for stage in ("prepare", "queue", "infer", "finish")),
-            Panel("Within the objective", f"Share of answers within {rules.LATENCY_S * 1000:g} ms.",
-                  (Query(f"1 - {rules.slow_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),),
-                  unit="percentunit", width=12, most=1.0, thresholds=((rules.LATENCY, "green"),)),
+            Panel("Within the objective", "Share of the answers that came within the time that the endpoint promises, "
+                  "and what it promises.",
+                  (Query(f"1 - {rules.late_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}} within {{within}} s"),
+                   Query(f"{rules.LATENCY}{{{_BY_ENDPOINT}}}", "{{endpoint}} promised")),
+                  unit="percentunit", width=12, most=1.0),
             _lines("Time until a failure", "p95 of requests that did not end well, by outcome: a timeout takes long, a "
                    "refusal must not.", _quantile(0.95, catalog.FAILURE_SECONDS, ("outcome",)), "{{outcome}}", "s",
                    width=12),

@@ -27,16 +27,13 @@ from dashboards.promql import (
 )
 from gateway.metrics import catalog
 from gateway.metrics.drift import MISSING, OTHER, SHIFT_SIGMAS, SMOOTHING
+from gateway.objectives import BUDGET_S, LEAST_BAD
 
 RUNBOOK: Final = "docs/runbook.md"
 
-AVAILABILITY: Final = 0.999
-"""Share of requests that must not fail by our doing."""
-LATENCY_S: Final = scaling.OBJECTIVE_S
-LATENCY: Final = 0.99
-"""Share of answers that must come within ``LATENCY_S`` (one of the histogram's bounds)."""
-
 SLO_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+_BUDGET: Final = f"{BUDGET_S / 86400:.0f}d"
+"""What an objective allows is counted over this time: what the burn rates below are shares of."""
 DRIFT_WINDOWS: Final = ("5m", "1h", "1d")
 
 _BURN: Final = (
@@ -46,8 +43,8 @@ _BURN: Final = (
     (3.0, "1d", "2h", "ticket"),
     (1.0, "3d", "6h", "ticket"),
 )
-_LEAST_BAD: Final = 10
-"""Failures in the long window below which no budget alert fires: one failure at night is no outage."""
+_MOST_BAD: Final = 0.9
+"""Share of bad requests that is enough for any burn rate: of an objective of 90 % no more than 10 times can be bad."""
 
 _REFUSED: Final = 0.9
 """Share of an endpoint's requests that are refused as their callers' fault, above which it is an outage."""
@@ -55,6 +52,8 @@ _LEAST_REFUSED: Final = 50
 
 _REQUESTS: Final = catalog.REQUESTS.name
 _SECONDS: Final = catalog.REQUEST_SECONDS.name
+_ANSWERS: Final = catalog.OBJECTIVE_ANSWERS.name
+_LATE: Final = 'result="late"'
 _FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
 _KNOWN: Final = 'endpoint!=""'
 
@@ -67,9 +66,9 @@ def error_ratio(window: str) -> str:
     return f"endpoint:{_GATEWAY}_failed:ratio_rate{window}"
 
 
-def slow_ratio(window: str) -> str:
-    """Return the name of the recorded share of slow answers."""
-    return f"endpoint:{_GATEWAY}_slow:ratio_rate{window}"
+def late_ratio(window: str) -> str:
+    """Return the name of the recorded share of answers that came later than promised; ``within``: the time."""
+    return f"endpoint_within:{_GATEWAY}_late:ratio_rate{window}"
 
 
 def psi(window: str) -> str:
@@ -117,11 +116,14 @@ def drift_special(bin_name: str, window: str) -> str:
     return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
 
 
-def budget_left(what: str) -> str:
-    """Return the name of the recorded share of the error budget that is left: of ``failed`` or ``slow`` requests."""
-    return f"endpoint:{_GATEWAY}_{what}_budget:left{SLO_WINDOWS[-1]}"
-
-
+AVAILABILITY: Final = "endpoint:gateway_objective_availability:ratio"
+"""Share of an endpoint's requests that must not fail by our doing; its own, or what holds of all."""
+LATENCY: Final = "endpoint_within:gateway_objective_latency:ratio"
+"""Share of its answers that must come within ``within`` seconds, if that is promised."""
+FAILED_LEFT: Final = f"endpoint:{_GATEWAY}_failed_budget:left{_BUDGET}"
+"""Share that is left of the failures that the objective allows in ``_BUDGET``."""
+LATE_LEFT: Final = f"endpoint_within:{_GATEWAY}_late_budget:left{_BUDGET}"
+"""The same of late answers."""
 EVIDENCE: Final = "endpoint:gateway_drift_evidence:days"
 """What alarms: chance alone gives an endpoint as much evidence at most once in so many days."""
 VARIABLE_EVIDENCE: Final = "endpoint_version_variable:gateway_drift_evidence:days"
@@ -174,45 +176,96 @@ def _ratio(labels: tuple[str, ...], window: str) -> str:
 
 
 def _slo() -> Group:
-    rules: list[Record | Alert] = []
+    rules: list[Record | Alert] = [*_promised()]
+    within = (*ENDPOINT, "within")
+    current = f"\n  and on ({', '.join(within)}) {LATENCY}"
     for window in SLO_WINDOWS:
-        good = by(ENDPOINT, rate(f"{_SECONDS}_bucket", window, f'le="{LATENCY_S}"'))
-        answered = by(ENDPOINT, rate(f"{_SECONDS}_count", window))
+        late = by(within, rate(_ANSWERS, window, _LATE))
         rules += [
             Record(error_ratio(window), _ratio(ENDPOINT, window)),
-            Record(slow_ratio(window), f"1 - {good}\n  / ({answered} > 0)"),
+            # Of another time that was promised before, the counts stay.
+            Record(late_ratio(window), f"{late}\n  / ({by(within, rate(_ANSWERS, window))} > 0){current}"),
         ]
-    longest = SLO_WINDOWS[-1]
-    rules += [
-        Record(budget_left("failed"), f"1 - {error_ratio(longest)} / {1 - AVAILABILITY:.6g}"),
-        Record(budget_left("slow"), f"1 - {slow_ratio(longest)} / {1 - LATENCY:.6g}"),
-    ]
+    hourly = {
+        f"endpoint:{_GATEWAY}:increase1h": by(ENDPOINT, increase(_REQUESTS, "1h", _KNOWN)),
+        f"endpoint:{_GATEWAY}_failed:increase1h": by(ENDPOINT, increase(_REQUESTS, "1h", f"{_KNOWN},{_FAILED}")),
+        f"endpoint_within:{_GATEWAY}_timed:increase1h": by(within, increase(_ANSWERS, "1h")),
+        f"endpoint_within:{_GATEWAY}_late:increase1h": by(within, increase(_ANSWERS, "1h", _LATE)),
+    }
+    rules += [Record(name, expr) for name, expr in hourly.items()]
     for factor, long, short, severity in _BURN:
         failures = by(ENDPOINT, increase(_REQUESTS, long, f"{_KNOWN},{_FAILED}"))
-        limit = f"{factor * (1 - AVAILABILITY):.6g}"
+        limit = f"clamp_max({factor:g} * (1 - {AVAILABILITY}), {_MOST_BAD})"
         rules.append(
             Alert(
                 "GatewayErrorBudgetBurn",
-                f"{error_ratio(long)} > {limit}\nand {error_ratio(short)} > {limit}\nand {failures} >= {_LEAST_BAD}",
+                f"{error_ratio(long)} > {limit}\nand {error_ratio(short)} > {limit}\nand {failures} >= {LEAST_BAD}",
                 "{{ $labels.endpoint }} fails too often",
                 f"{{{{ $value | humanizePercentage }}}} of the requests of {{{{ $labels.endpoint }}}} failed in the "
-                f"last {long}, {factor:g} times what {AVAILABILITY:.1%} availability allows.",
+                f"last {long}, more than {factor:g} times what its objective allows."
+                + _promise(AVAILABILITY, "are answered"),
                 severity, labels={"window": long},
             )
         )  # fmt: skip
-        slow = f"{slow_ratio(long)} * {by(ENDPOINT, increase(f'{_SECONDS}_count', long))}"
-        limit = f"{min(factor * (1 - LATENCY), 0.9):.6g}"
+        late = by(within, increase(_ANSWERS, long, _LATE))
+        limit = f"clamp_max({factor:g} * (1 - {LATENCY}), {_MOST_BAD})"
         rules.append(
             Alert(
                 "GatewayLatencyBudgetBurn",
-                f"{slow_ratio(long)} > {limit}\nand {slow_ratio(short)} > {limit}\nand {slow} >= {_LEAST_BAD}",
+                f"{late_ratio(long)} > {limit}\nand {late_ratio(short)} > {limit}\nand {late} >= {LEAST_BAD}",
                 "{{ $labels.endpoint }} is slow",
                 f"{{{{ $value | humanizePercentage }}}} of the answers of {{{{ $labels.endpoint }}}} took more than "
-                f"{LATENCY_S * 1000:g} ms in the last {long}.",
+                f"{{{{ $labels.within }}}} s in the last {long}, more than {factor:g} times what its objective allows."
+                + _promise(LATENCY, "come in time"),
                 severity, labels={"window": long},
             )
         )  # fmt: skip
     return Group("gateway-slo", rules)
+
+
+def _promise(record: str, what: str) -> str:
+    """The end of an alert's text that says what is promised."""
+    its = ",".join(f"{label}=%q" for label in ENDPOINT)
+    names = " ".join(f"$labels.{label}" for label in ENDPOINT)
+    return (
+        f"{{{{ with query (printf `{record}{{{its}}}` {names}) }}}} Promised: "
+        f"{{{{ . | first | value | humanizePercentage }}}} {what}.{{{{ end }}}}"
+    )
+
+
+def _promised() -> list[Record]:
+    """Every gateway says the same, but for a moment after a change: the stricter then counts."""
+    shares = catalog.OBJECTIVE.name
+    stated = by(ENDPOINT, f'{shares}{{objective="availability",{_KNOWN}}} >= 0', "max")
+    default = by(SCOPE, f'{shares}{{objective="availability",endpoint=""}}', "max")
+    known = f"0 * {by(ENDPOINT, f'{_REQUESTS}{{{_KNOWN}}}', 'count')}"
+    return [
+        Record(AVAILABILITY, f"({stated}\n  or {known} + on ({', '.join(SCOPE)}) group_left () {default}) > 0"),
+        Record(LATENCY, by((*ENDPOINT, "within"), f'{shares}{{objective="latency",{_KNOWN}}} > 0', "max")),
+    ]
+
+
+def _budgets() -> Group:
+    """What is left: of hours that were recorded, as a month of raw counters would be too much to read."""
+    hours = f"[{_BUDGET}:15m]"
+
+    def left(bad: str, of: str, objective: str) -> str:
+        # Before the first quarter of an hour that was recorded there is the last hour.
+        everything = f"(sum_over_time({of}{hours}) or {of})"
+        return (
+            f"1 - (sum_over_time({bad}{hours}) or {bad} or 0 * {everything})\n  / ({everything} > 0)\n"
+            f"  / (1 - {objective})"
+        )
+
+    timed, late = (f"endpoint_within:{_GATEWAY}_{what}:increase1h" for what in ("timed", "late"))
+    every = f"endpoint:{_GATEWAY}:increase1h"
+    return Group(
+        "gateway-budgets",
+        [
+            Record(FAILED_LEFT, left(f"endpoint:{_GATEWAY}_failed:increase1h", every, AVAILABILITY)),
+            Record(LATE_LEFT, left(late, timed, LATENCY)),
+        ],
+    )
 
 
 def _drift() -> Group:
@@ -322,7 +375,7 @@ def _canary() -> Group:
             Alert(
                 "GatewayCanaryRegression",
                 f"{side('canary', 'failed')} > {side('stable', 'failed')} + 0.01\n"
-                f"and {canary_failed} >= {_LEAST_BAD}",
+                f"and {canary_failed} >= {LEAST_BAD}",
                 "The canary of {{ $labels.endpoint }} fails more often than the stable version",
                 "{{ $value | humanizePercentage }} of its requests failed in the last 10 minutes, at least a point "
                 "more than those of the stable version in the same time.",
@@ -330,7 +383,7 @@ def _canary() -> Group:
             ),
             Alert(
                 "GatewayCanaryRegression",
-                f"{fallbacks} > 0.01 * ({fallbacks} + ({canary} or 0 * {fallbacks}))\nand {fallbacks} >= {_LEAST_BAD}",
+                f"{fallbacks} > 0.01 * ({fallbacks} + ({canary} or 0 * {fallbacks}))\nand {fallbacks} >= {LEAST_BAD}",
                 "The canary of {{ $labels.endpoint }} fails and the stable version answers for it",
                 "{{ $value | humanize }} requests fell back in the last 10 minutes.",
                 "page", labels={"signal": "fallbacks"},
@@ -499,7 +552,7 @@ def _stage(stage: str) -> str:
 
 
 RULES: Final = {
-    "requests.yml": (_red(), _slo()),
+    "requests.yml": (_red(), _slo(), _budgets()),
     "drift.yml": (_drift(),),
     "canary.yml": (_canary(),),
     "state.yml": (_state(),),

@@ -64,6 +64,7 @@ from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
+from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -289,6 +290,9 @@ class Gateway:
                 metric_log_frequency=settings.metric_log_frequency,
                 pinned=tuple(settings.pinned()),
                 startup_wait=settings.startup_wait,
+                objective=Objective(
+                    settings.objective_availability, settings.objective_latency, settings.objective_latency_share
+                ),
             ),
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),

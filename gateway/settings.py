@@ -59,6 +59,24 @@ def parse_size(value: object) -> int:
     return int(float(match[1]) * _SIZES[match[2].lower()])
 
 
+def parse_share(value: object) -> float:
+    """Parse ``"99.9%"``, ``"99.9"`` or ``"0.999"`` to a share, ``"off"`` to 0.
+
+    Raises ``ValueError`` for anything else, for less than half and for all: what promises everything is always broken.
+    """
+    text = str(value).strip()
+    if text in ("off", "0", "0.0"):
+        return 0.0
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a share; write 99.9% or off") from None
+    share = round(number / 100 if text.endswith("%") or number > 1 else number, 9)
+    if not 0.5 <= share < 1:
+        raise ValueError(f"{value!r} cannot be promised: write a share from 50% up to below 100%, or off")
+    return share
+
+
 def _seconds(value: object) -> float:
     return parse_duration(value)
 
@@ -74,7 +92,7 @@ SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 """No setting: told to workers, the folder in which they share what they count."""
 
-SHARES = frozenset({"metric_log_frequency", "drift_alarm_days"})
+SHARES = frozenset({"metric_log_frequency", "drift_alarm_days", "objective_availability", "objective_latency_share"})
 """Fields that are plain numbers, not durations."""
 
 
@@ -93,6 +111,7 @@ def _pools(value: object) -> str:
 WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+Share = Annotated[float, BeforeValidator(parse_share)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
@@ -465,6 +484,21 @@ class Settings(BaseSettings):
         30.0, gt=0, validation_alias=_names("drift_alarm_days"),
         description="How seldom chance alone may alarm drift, per endpoint and over all its variables together: "
         "once in so many days at most. More days: fewer false alarms, and more texts until a change is found.",
+    )  # fmt: skip
+    objective_availability: Share = Field(
+        0.999, validation_alias=_names("objective_availability"),
+        description="Share of an endpoint's requests that must be answered, e.g. `99.9%`, if the endpoint does not say "
+        "it ([objectives](objectives.md)); `off`: none, and no alert. What fails by a caller's own doing does not "
+        "count.",
+    )  # fmt: skip
+    objective_latency: Seconds = Field(
+        0.0, ge=0, validation_alias=_names("objective_latency"),
+        description="Time within which an endpoint's answers must come, e.g. `300ms`, if the endpoint does not say it; "
+        "0: none, and no alert.",
+    )  # fmt: skip
+    objective_latency_share: Share = Field(
+        0.99, gt=0, validation_alias=_names("objective_latency_share"),
+        description="Share of the answers that must come within that time, if the endpoint does not say it.",
     )  # fmt: skip
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),

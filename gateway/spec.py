@@ -29,6 +29,12 @@ _OPTIONS_KEY: Final = "gateway"
 PLACEMENT: Final = ("pool", "replicas", "unload_after")
 """Options that say where a model is loaded: nothing that answers requests reads them."""
 
+OBJECTIVE: Final = ("availability", "latency", "latency_share")
+"""Options, and parts of a record, that say what an endpoint promises (``gateway.objectives``)."""
+
+OBJECTIVES: Final = "objective"
+"""The kind of record that holds what somebody promised for an endpoint."""
+
 RECORDS: Final = "triton_gateway_records"
 """The field of a serving Task, as a registry returns it, that holds our records: kind → key → value (``ledger``)."""
 
@@ -219,6 +225,8 @@ class ServingSpec:
     shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Endpoint → the url that its bare name means, also while that version is not there."""
+    objectives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Endpoint → the parts of its objective that are stated (``OBJECTIVE``), as texts."""
     faults: tuple[Fault, ...] = ()
 
     @functools.cached_property
@@ -238,6 +246,7 @@ class ServingSpec:
             # only where there are any: without them the revision is what it was before there were shadows
             *([self.shadows] if self.shadows else []),
             *([{f"default {name}": url for name, url in self.defaults.items()}] if self.defaults else []),
+            *([{name: sorted(parts.items()) for name, parts in self.objectives.items()}] if self.objectives else []),
             {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
         ]
         digest = hashlib.sha256()
@@ -370,6 +379,7 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
         stables=_decode_stables(task),
         shadows=shadows,
         defaults=_decode_defaults(task, endpoints, canaries, faults),
+        objectives=_decode_objectives(task, endpoints),
         faults=tuple(faults),
     )
     found.__dict__["revision"] = found.hashed(pause)
@@ -606,6 +616,21 @@ def _decode_defaults(
         name: one.url for name, one in sorted(recorded.items())
         if one.url and name in versioned and name not in configured
     }  # fmt: skip
+
+
+def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
+    """Return what is stated: the record's parts go before the options', the newest version's before the others'."""
+    found: dict[str, dict[str, str]] = {}
+    for one in sorted(endpoints.values(), key=lambda one: int(one.version) if one.version.isdecimal() else -1):
+        stated = {name: text for name, text in one.options if name in OBJECTIVE}
+        if stated:
+            found.setdefault(one.endpoint, {}).update(stated)
+    names = {one.endpoint for one in endpoints.values()}
+    for endpoint, stored in records_of(task, OBJECTIVES).items():
+        recorded = {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
+        if recorded and endpoint in names:
+            found.setdefault(endpoint, {}).update(recorded)
+    return found
 
 
 def _decode_shadows(

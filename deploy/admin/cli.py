@@ -41,6 +41,7 @@ _COMMANDS = {
     "export": "Write the state of a serving Task as a file.",
     "diff": "Compare a serving Task with such a file.",
     "apply": "Make a serving Task what such a file says.",
+    "objective": "Show or set what an endpoint promises: availability, latency.",
     "default": "Show or choose which version a bare name means.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}

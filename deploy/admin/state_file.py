@@ -20,20 +20,20 @@ from typing import Any, Final, NamedTuple, Protocol
 import yaml
 
 from deploy.history.recorder import recorded
-from deploy.rollout import defaults, record
+from deploy.rollout import defaults, objective, record
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers
 
 FORMAT: Final = 1
-KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults")
+KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
 """Parts of a document, in the order in which one needs the other."""
 _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
 }  # fmt: skip
 _VERSIONS: Final = "model_monitoring_eps"
 _NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canaries": "canary", "metrics": "metrics",
-                 "defaults": "default"}  # fmt: skip
+                 "defaults": "default", "objectives": "objective"}  # fmt: skip
 _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
                      "metrics": "endpoint"}  # fmt: skip
 _MAX_CODE_BYTES: Final = 1 << 20
@@ -74,7 +74,7 @@ class Change(NamedTuple):
 
 def document_of(store: Store, task: Mapping[str, Any]) -> Document:
     """Return what ``task`` says as a document. Raises ``DeployError`` for a Task that cannot be read whole."""
-    found: Document = {kind: _entries(task, kind) for kind in KINDS[:-1]}
+    found: Document = {kind: _entries(task, kind) for kind in _SECTIONS}
     serving = spec.decode(task)
     code = _code(store, task, found)
     models = _models(store, serving, found)
@@ -96,6 +96,10 @@ def document_of(store: Store, task: Mapping[str, Any]) -> Document:
             "load_endpoint_prefix": canary.prefix,
         })  # fmt: skip
     found["defaults"] = dict(sorted(serving.defaults.items()))
+    found["objectives"] = {
+        name: parts for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
+        if (parts := {part: str(stored[part]) for part in spec.OBJECTIVE if stored.get(part)})
+    }  # fmt: skip
     return found
 
 
@@ -144,6 +148,12 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
     for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
         if not str(number).isdecimal():
             raise DeployError(f"{where} has a version that is no number")
+    if kind == "objectives":
+        if unknown := [str(part) for part in fields if part not in spec.OBJECTIVE]:
+            raise DeployError(
+                f"{where} has an unknown part {unknown[0]}", hint=f"known are {', '.join(spec.OBJECTIVE)}"
+            )
+        return objective.checked({part: str(value) for part, value in fields.items()}, where)
     if kind == "canaries":
         weights, urls = fields.get("weights"), fields.get("load_endpoints") or []
         if not isinstance(weights, list) or not all(type(one) in (int, float) for one in weights):
@@ -285,6 +295,9 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
     for what, kind, key, fields in changes:
         if kind == "defaults":
             found.records.append(defaults.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
+            continue
+        if kind == "objectives":
+            found.records.append(objective.stated(key, wanted[kind].get(key, {}), now=now, by=by))
             continue
         section = found.sections.setdefault(_SECTIONS[kind], record.section(task, _SECTIONS[kind]))
         raw = next((name for name in section if name.strip("/") == key), key)

@@ -41,7 +41,7 @@ from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
 from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
+from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
@@ -239,7 +239,7 @@ class Assembler:
         info: ModelInfo | None, opened: _Opened,
     ) -> _Made:  # fmt: skip
         """Make the handler; what has to be closed is put into ``opened`` at once."""
-        options = {name: value for name, value in spec.options if name not in PLACEMENT}
+        options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
         hook_settings = self._hooks.take_options(options, spec.engine)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
         # "rehearse" is what users have written since there is a validation.

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from gateway import objectives
 from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import custom
+from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
-from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
+from gateway.spec import OBJECTIVE, EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
 
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
@@ -46,6 +48,8 @@ class Plan:
     endpoints: Mapping[str, EndpointPlan]
     spec: ServingSpec
     faults: tuple[Fault, ...]
+    objectives: Mapping[str, Objective] = field(default_factory=dict)
+    """By endpoint; under the empty name what holds of the others."""
 
 
 def compile_spec(
@@ -56,6 +60,7 @@ def compile_spec(
     pools: Mapping[str, str] | None = None,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
     namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    objective: Objective = Objective(),  # noqa: B008 - frozen
     pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
@@ -65,6 +70,7 @@ def compile_spec(
     ``models`` are the
     records as far as they are known: a model whose files were replaced under its id is something new to serve.
     ``namesakes``: address → models (name and id) of the registry that share it.
+    ``objective``: what an endpoint promises that does not say it.
     ``pause`` is called between entries.
     """
     faults = list(spec.faults)
@@ -86,9 +92,11 @@ def compile_spec(
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
+        # What is promised changes nothing of what answers.
+        built = replace(endpoint, options=tuple(one for one in endpoint.options if one[0] not in OBJECTIVE))
         endpoints[url] = EndpointPlan(
-            endpoint, at, compression, _digest((endpoint, at or address, compression, files)),
-            _digest((endpoint, files)), ",".join(on),
+            endpoint, at, compression, _digest((built, at or address, compression, files)),
+            _digest((built, files)), ",".join(on),
         )  # fmt: skip
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools alone"))
@@ -113,8 +121,22 @@ def compile_spec(
         pause()
         _, messages = custom.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
+    promised = _objectives(spec, objective, faults)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
-    return Plan(revision, endpoints, spec, tuple(faults))
+    return Plan(revision, endpoints, spec, tuple(faults), promised)
+
+
+def _objectives(spec: ServingSpec, default: Objective, faults: list[Fault]) -> dict[str, Objective]:
+    found = {"": default}
+    for name in sorted({one.endpoint for one in spec.endpoints.values()}):
+        stated = spec.objectives.get(name)
+        if not stated and not default.within:
+            continue
+        try:
+            found[name] = objectives.read(stated or {}, default)
+        except ValueError as error:
+            faults.append(Fault(f"objective {name}", f"{error}. What holds of endpoints that say nothing holds"))
+    return found
 
 
 def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:

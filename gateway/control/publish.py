@@ -149,6 +149,7 @@ class RoutePublisher:
             frequency_of(spec.settings, self._metric_log_frequency),
         )  # fmt: skip
         self._observer.expect(self._table.current.routes())
+        self._observer.promise(plan.objectives)
         self._mirror.configure(spec.shadows, self._table.current.endpoints)
 
     def _watched_as(self, version: Version) -> Served:

@@ -33,6 +33,7 @@ from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
+from gateway.objectives import Objective
 from gateway.pace import Pace, unhurried
 from gateway.pools import DEFAULT
 from gateway.registry.cache import SpecStore
@@ -63,6 +64,7 @@ class Following:
     metric_log_frequency: float = 1.0
     pinned: tuple[str, ...] = ()
     startup_wait: float = 300.0
+    objective: Objective = field(default_factory=Objective)
 
 
 class Reconciler:
@@ -242,6 +244,7 @@ class Reconciler:
             pools=self._following.pools,
             models=self._records.known(),
             namesakes=self._records.namesakes(),
+            objective=self._following.objective,
             pause=Pace(),
         )
         return replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed))) if self._unnoticed else plan

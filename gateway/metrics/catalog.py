@@ -67,6 +67,17 @@ FAILURE_SECONDS: Final = Metric(
     "The same of requests that did not end well, by outcome: what a refusal, a timeout or a disconnect took.",
     (*_SERVED, "outcome"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
+OBJECTIVE: Final = Metric(
+    "gateway_objective_ratio", "gauge",
+    "What an endpoint promises: the share of requests that are answered (objective availability), and of answers that "
+    "come within so many seconds (objective latency); 0: nothing, NaN: not any more. The empty endpoint's holds for "
+    "those that do not say it.", ("endpoint", "objective", "within"),
+)  # fmt: skip
+OBJECTIVE_ANSWERS: Final = Metric(
+    "gateway_objective_answers_total", "counter",
+    "Answers of endpoints that promise a time, exactly: in_time or late, by the seconds promised. A new time starts "
+    "its own counts.", ("endpoint", "version", "within", "result"),
+)  # fmt: skip
 FALLBACKS: Final = Metric(
     "gateway_canary_fallbacks_total", "counter",
     "Requests whose canary version failed and that its stable version answered for, by the canary's version and error. "
@@ -268,6 +279,7 @@ FAULT_KINDS: Final = (
     "metrics",
     "shadow",
     "pool",
+    "objective",
     "records",
     "other",
 )
@@ -275,7 +287,7 @@ FAULT_KINDS: Final = (
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
     "Faults of the serving Task as last read, by what is faulty: section, endpoint, model, canary, auto-update, "
-    "metrics, shadow, pool, records, other. The page and `triton-gateway status` say which and why.",
+    "metrics, shadow, pool, objective, records, other. The page and `triton-gateway status` say which and why.",
     ("kind",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
@@ -324,7 +336,7 @@ OF_MODEL_SYNC: Final = (SYNC_MODELS, SYNC_TRITON, SYNC_LAST_CONTACT)
 """What model sync says of itself, on the port of its probes."""
 
 CATALOG: Final = (
-    REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
+    REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
     WORK_LIMIT, QUEUED,

@@ -18,6 +18,7 @@ import numpy as np
 from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import Verdict
+from gateway.objectives import BUDGET_S
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
@@ -32,9 +33,14 @@ _FAIR: Final = 50
 _HISTORY: Final = 60
 """Steps of the rate's history: five minutes."""
 
+_BUDGET_STEPS: Final = 120
+"""How many moments of it are remembered."""
+
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
 _Gauge = dict[tuple[str, str, str], float]
 """A number per endpoint, version and variable."""
+_Budgets = dict[tuple[str, str, str], tuple[float, float]]
+"""What was bad and what there was, by endpoint, objective and time."""
 Pause = Callable[[], None]
 """Called between small pieces of work: everything here runs in a thread beside the requests."""
 
@@ -71,6 +77,7 @@ class Live:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
+        self._budgets = Budgets(failures)
         self._bins = BinCounts()
         self._bins_seen: dict[str, deque[tuple[float, Floats]]] = {window: deque() for window in DRIFT_WINDOWS}
 
@@ -89,6 +96,7 @@ class Live:
         self._seen.append((now, current))
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
+        self._budgets.sample(now, snapshot)
         counts = self._bins.of(snapshot)
         for window, span in DRIFT_WINDOWS.items():
             seen = self._bins_seen[window]
@@ -145,6 +153,10 @@ class Live:
         # By name, not by rate: what a reader looks at must not change its place at every refresh.
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
+    def objectives(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
+        """Return what each endpoint promises, and what is left of what that allows; see ``Budgets``."""
+        return self._budgets.left(now, snapshot)
+
     def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return how each variable that has a reference stands (``drift.Standing``), and its bins over a ``window``.
 
@@ -179,6 +191,71 @@ class Live:
             )  # fmt: skip
             found.append({**verdict.described(), "window": window})
         return found
+
+
+class Budgets:
+    """What objectives allow to fail in ``BUDGET_S``, and how much of it is left: as far as this gateway has seen.
+
+    Of whatever it was counting when it started, or ``BUDGET_S`` ago. The recording rules sum over all gateways, and
+    over restarts.
+    """
+
+    def __init__(self, failures: Collection[str]) -> None:
+        self._failures = frozenset(failures)
+        self._seen: deque[tuple[float, _Budgets]] = deque()
+
+    def sample(self, now: float, snapshot: Snapshot) -> None:
+        """Remember what is counted ``now``, now and then; the first time, that nothing was."""
+        if not self._seen:
+            self._seen.append((now, {}))
+        elif now - self._seen[-1][0] >= BUDGET_S / _BUDGET_STEPS:
+            self._seen.append((now, self._counts(snapshot)))
+            while len(self._seen) > 1 and self._seen[1][0] <= now - BUDGET_S:
+                self._seen.popleft()
+
+    def left(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
+        """Return a row for each objective. ``left`` is a share, below 0 if more failed than may; None: nothing came."""
+        began, before = self._seen[0] if self._seen else (now, {})
+        counts = self._counts(snapshot)
+        promised: dict[tuple[str, str, str], float] = {}
+        served = set()
+        for (name, labels, _), value in snapshot.shown():
+            if name == catalog.OBJECTIVE.name and value >= 0:  # NaN: not any more
+                endpoint, objective, within = labels
+                promised[endpoint, objective, within] = value
+            elif name == catalog.ENDPOINT_READY.name and value >= 0:
+                served.add(labels[0])
+        default = promised.pop(("", "availability", ""), 0.0)
+        for endpoint in served:
+            promised.setdefault((endpoint, "availability", ""), default)
+        found = []
+        for key, share in sorted(promised.items()):
+            endpoint, objective, within = key
+            if not share:
+                continue
+            bad, seen = (a - b for a, b in zip(counts.get(key, (0, 0)), before.get(key, (0, 0)), strict=True))
+            found.append({
+                "endpoint": endpoint, "objective": objective, "target": share,
+                "within": float(within) if within else None,
+                "requests": seen, "bad": bad, "left": round(1 - bad / seen / (1 - share), 6) if seen else None,
+                "seconds": round(now - began, 1), "is_default": (objective, share) == ("availability", default),
+            })  # fmt: skip
+        return found
+
+    def _counts(self, snapshot: Snapshot) -> _Budgets:
+        """Return by endpoint, objective and time how many requests broke it, and how many there were."""
+        found: dict[tuple[str, str, str], list[float]] = {}
+        for (name, labels, _), value in snapshot.counted():
+            if name == catalog.REQUESTS.name:
+                key, is_bad = (labels[0], "availability", ""), labels[3] in self._failures
+            elif name == catalog.OBJECTIVE_ANSWERS.name:
+                key, is_bad = (labels[0], "latency", labels[2]), labels[3] == "late"
+            else:
+                continue
+            counted = found.setdefault(key, [0.0, 0.0])
+            counted[0] += value * is_bad
+            counted[1] += value
+        return {key: (bad, seen) for key, (bad, seen) in found.items()}
 
 
 class BinCounts:

@@ -28,6 +28,7 @@ from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapsh
 from gateway.metrics.custom import Watch
 from gateway.metrics.evidence import Judged
 from gateway.metrics.exemplars import Exemplars
+from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
 
 _MAX_ASIDE: Final = 2000
@@ -51,6 +52,8 @@ _FEW = 16
 """Values that are counted one by one: a thousand versions that answered one request each are settled in one step."""
 _TIMES = 1 + len(_STAGES)
 """Distributions of a request that are of nanoseconds."""
+_Promised = tuple[int, Count, Count]
+"""A time in ns, and what counts the answers that came in it, and those that did not."""
 
 
 def _harmless(count: Count_) -> Count_:
@@ -84,6 +87,9 @@ class Observer:
         self._pools: set[str] = set()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
+        self._promised: Mapping[str, Objective] = {}
+        self._promises: set[tuple[str, str, str]] = set()
+        """Labels of the promises that are shown."""
         self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance)
         self._later = later or _AfterThis()
@@ -121,9 +127,9 @@ class Observer:
             self.complain()
 
     @_harmless
-    def refused(self, outcome: str) -> None:
-        """Count a request that was refused before anything was made of it."""
-        self._count_failure(("", "", "", outcome), 0.0)
+    def refused(self, outcome: str, endpoint: str = "") -> None:
+        """Count a request that was refused before anything was made of it; ``endpoint``: who was asked, if known."""
+        self._count_failure((endpoint, "", "", outcome), 0.0)
 
     def _count_failed(self, trace: Trace) -> None:
         self._count_failure((trace.endpoint, trace.version, trace.route, trace.outcome), trace.total_ns * _NS)
@@ -154,6 +160,7 @@ class Observer:
         served = self._served.get(key)
         if served is None:
             served = self._served[key] = _ServedMetrics(self._numbers, *key)
+            served.promise(self._answers_of(first.endpoint, first.version))
         served.observe(traces)
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
@@ -288,6 +295,36 @@ class Observer:
                 self._numbers.count(catalog.REQUESTS, *key, outcome)
                 if route == CANARY:
                     self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
+
+    @_harmless
+    def promise(self, objectives: Mapping[str, Objective]) -> None:
+        """Publish what endpoints promise, by endpoint, and count answers by it; the empty name's is the others'."""
+        shown: dict[tuple[str, str, str], float] = {}
+        for endpoint, one in objectives.items():
+            shown[endpoint, "availability", ""] = one.availability
+            if endpoint and one.within:
+                shown[endpoint, "latency", one.le] = one.share
+        for gone in self._promises - shown.keys():
+            self._numbers.gauge(catalog.OBJECTIVE, *gone).set(math.nan)
+        for labels, share in shown.items():
+            self._numbers.gauge(catalog.OBJECTIVE, *labels).set(share)
+        self._promises = set(shown)
+        self._promised = objectives
+        for (endpoint, version, _), served in self._served.items():
+            served.promise(self._answers_of(endpoint, version))
+        for endpoint, version, _ in self._expected:
+            self._answers_of(endpoint, version)  # at 0, as in `expect`
+
+    def _answers_of(self, endpoint: str, version: str) -> _Promised | None:
+        """Return what counts the answers of a version whose endpoint promises a time."""
+        one = self._promised.get(endpoint)
+        if one is None or not one.within:
+            return None
+        kept, broken = (
+            self._numbers.count(catalog.OBJECTIVE_ANSWERS, endpoint, version, one.le, result)
+            for result in ("in_time", "late")
+        )
+        return round(one.within / _NS), kept, broken
 
     @_harmless
     def overloaded(self, reason: str, priority: str) -> None:
@@ -436,7 +473,7 @@ def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
 class _ServedMetrics:
     """What one version's answers on one route add up to: numbers by columns, which ``settle`` counts at once."""
 
-    __slots__ = ("_answered", "_columns", "_distributions", "_sums")
+    __slots__ = ("_answered", "_columns", "_distributions", "_promised", "_sums")
 
     def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
         pair = (endpoint, version)
@@ -450,6 +487,12 @@ class _ServedMetrics:
             numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
         )
         self._columns: tuple[list[int], ...] = tuple([] for _ in self._distributions)
+        self._promised: _Promised | None = None
+
+    def promise(self, promised: _Promised | None) -> None:
+        """Count from now on how many answers keep a promise; see ``Observer._answers_of``."""
+        self.settle()
+        self._promised = promised
 
     def observe(self, traces: Sequence[Trace]) -> None:
         self._answered.value += len(traces)
@@ -468,6 +511,11 @@ class _ServedMetrics:
     def settle(self) -> None:
         if not self._columns[0]:
             return
+        if self._promised is not None:
+            within, kept, broken = self._promised
+            late = sum([took > within for took in self._columns[0]])
+            broken.value += late
+            kept.value += len(self._columns[0]) - late
         for number, (distribution, column) in enumerate(zip(self._distributions, self._columns, strict=True)):
             unit = _NS if number < _TIMES else 1.0
             if len(column) <= _FEW:

@@ -110,7 +110,10 @@ class Publisher:
 
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()
-        return {"last_minute": self._live.rows(now, snapshot, pause), "drift": self._live.drift(snapshot, pause)}
+        return {
+            "last_minute": self._live.rows(now, snapshot, pause), "drift": self._live.drift(snapshot, pause),
+            "objectives": self._live.objectives(now, snapshot),
+        }  # fmt: skip
 
     async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T], own: Snapshot | None = None) -> T:
         """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""

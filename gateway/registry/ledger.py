@@ -27,7 +27,7 @@ _log = logging.getLogger("triton_gateway.ledger")
 
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
-    "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_dropped",
+    "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_dropped",
     "history_doing",
 ]  # fmt: skip
 """What a record is about; the section of the companion Task's hyperparameters that holds it."""

@@ -139,7 +139,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     hook = folder / "hook.py"
     hook.write_text(HOOK)
     registry.add_artifact("py_code_t", hook)
-    registry.add_endpoint("t", "m", version="1")
+    registry.add_endpoint("t", "m", version="1", auxiliary_cfg={"gateway": {"latency": "300ms"}})
     registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
     registry.add_endpoint("t", "m", version="3")
     shadow = {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}
@@ -210,6 +210,30 @@ def test_counts_equal_the_clients_counts(running: Running) -> None:
 
     until(lambda: counted() == dict(running.sent), within=10)
     assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
+
+
+def test_what_is_left_of_an_objective_is_the_same_on_the_board_and_on_the_page(running: Running) -> None:
+    """Of the endpoint that promises a time; nobody else's answers are counted for one."""
+
+    def both() -> dict[str, tuple[float, float]] | None:
+        running.traffic(0.5)
+        status = httpx.get(f"{running.gateway}/v1/status", trust_env=False).json()
+        told = {one["objective"]: one["left"] for one in status["objectives"] if one["endpoint"] == "t"}
+        names = {"availability": rules.FAILED_LEFT, "latency": rules.LATE_LEFT}
+        series = {what: running.query(f'{name}{{endpoint="t"}}') for what, name in names.items()}
+        if not all(series.values()) or told.keys() != series.keys():
+            return None
+        return {what: (told[what], float(one[0]["value"][1])) for what, one in series.items()}
+
+    deadline = time.monotonic() + 60
+    # Prometheus extrapolates what it has scraped: about the same shares.
+    while not (found := both()) or any(
+        abs(page - board) > 0.1 * abs(page - 1) + 1e-6 for page, board in found.values()
+    ):
+        assert time.monotonic() < deadline, found
+    assert found["availability"][0] < 0, "a hook fails in this test"
+    (within,) = {one["metric"]["within"] for one in running.query("gateway_objective_answers_total")}
+    assert "0.3" == within
 
 
 def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> None:

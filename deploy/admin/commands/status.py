@@ -14,6 +14,7 @@ from deploy.admin.terminal import table
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
+from gateway import objectives
 
 _FAILED = ("failed", "refused")
 
@@ -102,6 +103,11 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default {name}: {url}{'' if url in served else ', which is not served'}")
+    lines += [
+        f"objective {one.get('endpoint')}: {objectives.described(one)}, {objectives.left(one)}"
+        for one in gateway.get("objectives", [])
+        if not one.get("is_default") or objectives.is_spent(one)
+    ]
     lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
     for model in (sync or {}).get("models", []):
         if model.get("state") not in ("ready", "leaving", "cold"):

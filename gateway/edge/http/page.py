@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
 
 _STYLE: Final = """
@@ -107,6 +108,9 @@ _SAID: Final = {"moved": "moved, no alarm"}
 _FAILED: Final = (0.001, 0.01)
 """Shares of failed requests from which a row is looked at, and is bad."""
 
+_NEARLY_SPENT: Final = 0.25
+"""Share of a budget that is looked at."""
+
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
 _GOOD, _LOOK, _BAD = range(3)
@@ -124,6 +128,7 @@ class _Row:
     pending: list[Values] = field(default_factory=list)
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
+    objectives: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
     default: str = ""
     """The url that the bare name means."""
@@ -151,6 +156,9 @@ class _Row:
         if failed_successors:
             told = failed_successors[0]
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
+        spent = [one for one in self.objectives if is_spent(one)]
+        if spent:
+            return _LOOK, "budget spent", f"{described(spent[0])}: {left(spent[0])}"
         drifted = [v["variable"] for v in self.drifts if v["state"] == "drift"]
         if drifted:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
@@ -210,6 +218,9 @@ def _rows(status: Values) -> list[_Row]:
         row(counted["endpoint"]).routes.append(counted)
     for variable in status.get("drift", ()):
         row(variable["endpoint"]).drifts.append(variable)
+    for promised in status.get("objectives", ()):
+        if promised["endpoint"] in found:
+            row(promised["endpoint"]).objectives.append(promised)
     for name, shares in status["canaries"].items():
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
@@ -254,12 +265,13 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
     failed, refused = (_mean([(route[kind], route["rate"]) for route in routes]) for kind in ("failed", "refused"))
     bad = sum(row.state()[0] == _BAD for row in rows)
     drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
+    spent = sum(any(map(is_spent, row.objectives)) for row in rows)
     tiles = (
         ("Endpoints", str(len(rows)), ""), ("With a fault", str(bad), "bad" if bad else ""),
         ("Versions served", str(len(status["endpoints"])), ""),
         ("Requests", f"{_rate(sum(row.rate for row in rows))}", ""),
         ("Failed", _share(failed), _CLASSES[_graded(failed)]), ("Refused (callers)", _share(refused), ""),
-        ("Drifted", str(drifted), "wait" if drifted else ""),
+        ("Drifted", str(drifted), "wait" if drifted else ""), ("Budget spent", str(spent), "wait" if spent else ""),
     )  # fmt: skip
     shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
     return f"<dl class=tiles>{shown}</dl>"
@@ -318,8 +330,23 @@ def _inside(row: _Row, prefix: str) -> str:
         + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
         + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
+        + _objectives(row.objectives)
         + _drift(row.drifts)
     )
+
+
+def _objectives(found: Sequence[Values]) -> str:
+    """What is promised, and what is left of what that allows: a line and a bar each."""
+    lines = []
+    for one in found:
+        kept = max(0.0, min(1.0, one["left"] if one["left"] is not None else 1.0))
+        state = "ok" if kept > _NEARLY_SPENT else "wait" if kept else "bad"
+        lines.append(
+            f"<p>{_e(described(one))}: <span class={state}>{_e(left(one))}</span></p>"
+            "<svg width=272 height=8 aria-hidden=true><rect width=272 height=8 rx=4 fill='var(--line)' />"
+            f"<rect width='{272 * kept:.1f}' height=8 rx=4 fill='var(--blue)' /></svg>"
+        )
+    return f"<h3>Objectives</h3>{''.join(lines)}" if lines else ""
 
 
 _HEADS: Final = (

@@ -80,8 +80,8 @@ UNITS = {"reqps", "ops", "s", "µs", "short", "percentunit", "bytes"}
 """Grafana's names of the units that are used."""
 
 THRESHOLDS = {
-    ("overview", "Failures"), ("overview", "p99"), ("overview", "Latency"), ("overview", "Error budget burn"),
-    ("overview", "Age of the last contact with ClearML"), ("latency", "Within the objective"),
+    ("overview", "Failures"), ("overview", "p99"), ("overview", "Error budget burn"),
+    ("overview", "Age of the last contact with ClearML"),
     ("triton", "Queue over compute"), ("drift", "Evidence of the endpoint"),
 }  # fmt: skip
 """Panels that show what an alert reads: they draw where it begins to matter."""

@@ -232,9 +232,25 @@ def test_bins_of_a_reference_that_is_gone_are_left_out(evaluate: Evaluate) -> No
 
 
 def requests(**outcomes: str) -> dict[str, str]:
-    """Request counters of one endpoint."""
+    """Request counters of one endpoint, and what its gateway promises of those that do not say it: 99.9 %."""
     labels = 'endpoint="e",version="1",route="direct",instance="i"'
-    return {f'gateway_requests_total{{{labels},outcome="{o}"}}': values for o, values in outcomes.items()}
+    counters = {f'gateway_requests_total{{{labels},outcome="{o}"}}': values for o, values in outcomes.items()}
+    return {'gateway_objective_ratio{endpoint="",objective="availability",instance="i"}': "0.999x200", **counters}
+
+
+def availability(promised: str) -> dict[str, str]:
+    """What endpoint `e` promises, as two gateways say it."""
+    of = 'endpoint="e",objective="availability"'
+    return {f'gateway_objective_ratio{{{of},instance="{instance}"}}': promised for instance in ("i", "j")}
+
+
+def latency(promised: str, in_time: str, late: str, within: str = "0.3") -> dict[str, str]:
+    """Which share of the answers of `e` is promised within 0.3 s, and how many come so."""
+    answers = f'gateway_objective_answers_total{{endpoint="e",version="1",within="{within}",instance="i"'
+    return {
+        f'gateway_objective_ratio{{endpoint="e",objective="latency",within="{within}",instance="i"}}': promised,
+        f'{answers},result="in_time"}}': in_time, f'{answers},result="late"}}': late,
+    }  # fmt: skip
 
 
 @pytest.mark.prometheus
@@ -253,19 +269,86 @@ def test_failures_beyond_the_budget_page_and_a_callers_mistakes_do_not(evaluate:
 @pytest.mark.prometheus
 def test_what_is_left_of_the_error_budget_is_recorded(evaluate: Evaluate) -> None:
     """Half of the 0.1 % that may fail has failed: half of the budget is left; twice as much: it is overdrawn by all."""
-    left = 'endpoint:gateway_requests_failed_budget:left3d{endpoint="e"}'
+    left = f'{rules.FAILED_LEFT}{{endpoint="e"}}'
     evaluate(requests(ok="0+9995x200", internal="0+5x200"), promql_expr_test=[equals(left, 0.5)])
     evaluate(requests(ok="0+998x200", internal="0+2x200"), promql_expr_test=[equals(left, -1.0)])
+    evaluate(requests(ok="0+998x200"), promql_expr_test=[equals(left, 1.0)])
 
 
 @pytest.mark.prometheus
-def test_slow_answers_beyond_the_budget_page(evaluate: Evaluate) -> None:
-    """Half of the answers over 250 ms."""
-    name, labels = "gateway_request_duration_seconds", 'endpoint="e",version="1",route="direct"'
+def test_an_endpoint_burns_by_the_objective_it_declares(evaluate: Evaluate) -> None:
+    """5 % failures are within 90 %; 1 % is a hundred times what 99.99 % allows; of no promise nothing is broken."""
+    name = "GatewayErrorBudgetBurn"
     evaluate(
-        {f'{name}_bucket{{{labels},le="0.25"}}': "0+50x200", f'{name}_bucket{{{labels},le="+Inf"}}': "0+100x200",
-         f"{name}_count{{{labels}}}": "0+100x200"},
-        promql_expr_test=[count_of('ALERTS{alertname="GatewayLatencyBudgetBurn",severity="page"}', "10m")],
+        requests(ok="0+95x200", internal="0+5x200") | availability("0.9x200"),
+        alert_rule_test=[silent(name, "60m"), silent(name, "180m")],
+        promql_expr_test=[equals(f'{rules.FAILED_LEFT}{{endpoint="e"}}', 0.5)],
+    )
+    evaluate(
+        requests(ok="0+9900x200", internal="0+100x200") | availability("0.9999x200"),
+        promql_expr_test=[count_of(f'ALERTS{{alertname="{name}",severity="page"}}', "10m")],
+    )
+    evaluate(
+        requests(ok="0+10x200", internal="0+90x200") | availability("0x200"), alert_rule_test=[silent(name, "60m")]
+    )
+
+
+@pytest.mark.prometheus
+def test_an_endpoint_that_promises_little_still_pages_when_nothing_works(evaluate: Evaluate) -> None:
+    """Of 80 % no rate of failures is 14.4 times what it allows."""
+    evaluate(
+        requests(ok="0+1x200", internal="0+99x200") | availability("0.8x200"),
+        promql_expr_test=[count_of('ALERTS{alertname="GatewayErrorBudgetBurn",severity="page"}', "10m")],
+    )
+
+
+@pytest.mark.prometheus
+def test_a_promise_that_is_taken_back_leaves_the_one_of_all(evaluate: Evaluate) -> None:
+    """The gateway says NaN."""
+    series = requests(ok="0+95x200", internal="0+5x200") | availability(f"0.9x20 {NAN}")
+    evaluate(series, promql_expr_test=[equals(rules.AVAILABILITY, 0.999)])
+
+
+@pytest.mark.prometheus
+def test_late_answers_beyond_the_budget_page_and_the_alert_says_of_what(evaluate: Evaluate) -> None:
+    """A fifth of the answers comes later than 300 ms, where one in a hundred may; nobody else promises a time."""
+    evaluate(
+        latency("0.99x200", "0+80x200", "0+20x200"),
+        alert_rule_test=[{
+            "alertname": "GatewayLatencyBudgetBurn", "eval_time": "20m",
+            "exp_alerts": [
+                {
+                    "exp_labels": {"endpoint": "e", "within": "0.3", "severity": severity, "window": window},
+                    "exp_annotations": {
+                        "summary": "e is slow", "runbook_url": "docs/runbook.md#gatewaylatencybudgetburn",
+                        "runbook": "docs/runbook.md#gatewaylatencybudgetburn",
+                        "description": f"20% of the answers of e took more than 0.3 s in the last {window}, more than "
+                        f"{times} times what its objective allows. Promised: 99% come in time.",
+                    },
+                }
+                for severity, window, times in (
+                    ("page", "1h", "14.4"), ("page", "6h", "6"), ("ticket", "1d", "3"), ("ticket", "3d", "1"),
+                )
+            ],
+        }],
+        promql_expr_test=[equals(f'{rules.LATE_LEFT}{{within="0.3"}}', -19.0)],
+    )  # fmt: skip
+    evaluate(
+        latency("0.99x200", "0+995x200", "0+5x200"), promql_expr_test=[equals(rules.LATE_LEFT, 0.5)],
+        alert_rule_test=[silent("GatewayLatencyBudgetBurn", "60m")],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_a_new_time_is_not_judged_by_what_was_counted_for_another(evaluate: Evaluate) -> None:
+    """All were late for 100 ms; for 300 ms none is."""
+    series = latency(f"0.99x10 {NAN}", "0x200", "0+100x10 1000x190", "0.1") | latency(
+        "_x10 0.99x190", "_x9 0 0+100x190", "_x9 0x190"
+    )
+    name = "GatewayLatencyBudgetBurn"
+    evaluate(
+        series, alert_rule_test=[silent(name, at) for at in ("12m", "30m", "60m")],
+        promql_expr_test=[count_of(f'ALERTS{{alertname="{name}",within="0.1"}}', "9m"), equals(rules.LATE_LEFT, 1.0)],
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from tests.sites import site
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
 ONE_MODEL = ["deploy", "optimize", "bench"]
 """Their options speak of one model and come from the command line."""
-GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "default"]
+GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
 """Options that say what to print once; everything else can come from the environment."""
 

@@ -37,6 +37,7 @@ def make_store(folder: Path) -> FakeRegistry:
     store.sections = {name: sections.render(section) for name, section in (
         ("model_monitoring", {"auto": rule}), ("metric_logging", {"faq/*": metrics}), ("model_monitoring_eps", made),
     )}  # fmt: skip
+    store.write({}, [state_file.objective.stated("faq", {"latency": "300ms"}, now=1, by="me")])
     store.write({}, [state_file.defaults.chosen(store.task(), "faq", "faq/2", now=1, by="me", why="test")])
     return store
 
@@ -89,6 +90,7 @@ def test_a_lost_task_is_restored(tmp_path: Path) -> None:
             new.endpoints[url].options, new.endpoints[url].is_auto,
         ), url  # fmt: skip
     assert (old.canaries, old.metrics, old.defaults) == (new.canaries, new.metrics, new.defaults)
+    assert {"faq": {"latency": "300ms"}} == old.objectives == new.objectives
     assert old.monitoring == new.monitoring
     assert [] == list(new.faults)
     assert [] == changes(store, document)[0]
@@ -155,10 +157,14 @@ def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path)
     """A bare name cannot mean nothing while there are versions."""
     store = make_store(tmp_path)
     document = exported(store)
+    del document["objectives"]["faq"]
     del document["endpoints"]["team/hook"], document["metrics"]["faq/*"], document["defaults"]["faq"]
-    assert ["- endpoint team/hook", "- metrics faq/*"] == [change.told() for change in changes(store, document)[0]]
+    assert ["- endpoint team/hook", "- metrics faq/*", "- objective faq"] == [
+        change.told() for change in changes(store, document)[0]
+    ]
     applied(store, document)
     assert {"faq": "faq/2"} == decode(store.task()).defaults
+    assert {} == decode(store.task()).objectives
     assert {} == decode(store.task()).metrics
 
 
@@ -191,6 +197,8 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
     [
         ("{", "is not YAML"), ("[]", "no state of a serving Task"), ("version: 2", "of version 1"),
         ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "a name for each entry"),
+        ("version: 1\nobjectives: {a: {latency: soon}}", "latency: 'soon' is not a duration"),
+        ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
         ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
         ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", "no usable name"),
         ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "no usable name"),

@@ -10,13 +10,14 @@ from itertools import pairwise
 
 import pytest
 
-from dashboards import rules
+from dashboards.scaling import OBJECTIVE_S
 from gateway.edge.http.problems import FAILURES
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.custom import Served
 from gateway.metrics.exposition import Declared, Numbers, parse, respond
 from gateway.metrics.observer import Observer
+from gateway.objectives import Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 
@@ -68,6 +69,14 @@ def test_a_version_that_answers_has_few_series() -> None:
     assert MOST >= found.total()
 
 
+def test_a_promised_time_is_two_series_more() -> None:
+    """Exactly how many answers came in time, and how many did not; of endpoints that promise none there are none."""
+    counted = observer()
+    counted.promise({"": Objective(), "e": Objective(0.999, 0.3)})
+    extra = shown(counted, frozenset()) - shown(observer(), frozenset())
+    assert Counter(gateway_objective_answers_total=2, gateway_objective_ratio=2) == extra
+
+
 def test_full_detail_is_everything_that_is_counted() -> None:
     found = shown(observer(), None)
     assert {"gateway_stage_duration_seconds": 92, "gateway_request_duration_seconds": 23} == {
@@ -105,7 +114,7 @@ def test_what_the_brief_level_shows_is_some_of_what_is_counted() -> None:
     for metric in catalog.CATALOG:
         shown = metric.brief.values() if isinstance(metric.brief, Mapping) else [metric.brief or ()]
         assert all(set(buckets) <= set(metric.buckets) for buckets in shown), metric.name
-    assert rules.LATENCY_S in (catalog.REQUEST_SECONDS.brief or ())
+    assert OBJECTIVE_S in (catalog.REQUEST_SECONDS.brief or ())
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])

@@ -20,3 +20,17 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
     (note,) = [line for line in lines if line.startswith("note")]
     assert "faq/1" in note
     assert "deploy" in note
+
+
+def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
+    """Those of everybody, of which there is enough left, would be a line for each endpoint."""
+    of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
+          "seconds": 60.0, "is_default": True}  # fmt: skip
+    promised = [
+        {**of, "endpoint": "quiet"}, {**of, "endpoint": "broken", "bad": 20.0, "left": -19.0},
+        {**of, "endpoint": "own", "is_default": False, "target": 0.95},
+    ]  # fmt: skip
+    assert [
+        "objective broken: 99.9% answered, budget spent 20.0 times (20 of 1,000 in 1 min of 30 days)",
+        "objective own: 95% answered, 100% of the budget left (0 of 1,000 in 1 min of 30 days)",
+    ] == [line for line in describe("http://g", {"ready": True, "objectives": promised}, None) if "objective" in line]

@@ -1,0 +1,120 @@
+"""What endpoints promise: read from texts, shown in words, counted, and left in the budget."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway import objectives
+from gateway.control.compile import compile_spec
+from gateway.objectives import Objective
+from gateway.registry.ledger import Record
+from gateway.spec import ServingSpec
+from gateway.testing import FakeRegistry
+
+TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ({}, Objective()),
+        (TEXT, Objective(0.9995, 0.3, 0.95)),
+        ({"latency": "2s"}, Objective(0.999, 2.0, 0.99)),
+        ({"availability": "off"}, Objective(0.0)),
+        ({"availability": "0.99", "latency": "0.25"}, Objective(0.99, 0.25)),
+    ],
+)
+def test_parts_that_are_not_stated_are_those_of_the_default(stated: dict[str, str], read: Objective) -> None:
+    """Shares as people write them; times with their unit, a bare number counts seconds."""
+    assert read == objectives.read(stated, Objective())
+    assert replace(read, within=read.within or 1.0) == objectives.read(stated, Objective(0.999, 1.0, 0.99))
+
+
+def test_a_time_that_holds_of_all_can_be_switched_off_for_one() -> None:
+    assert Objective() == objectives.read({"latency": "off"}, Objective(within=1.0))
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"availability": "100%"}, "availability: '100%' cannot be promised: write a share from 50% up to below 100%"),
+        ({"availability": "many"}, "availability: 'many' is not a share; write 99.9% or off"),
+        ({"latency": "fast"}, "latency: 'fast' is not a duration; write 5s, 500ms, 2m or 1h"),
+        ({"latency_share": "10%"}, "latency_share: '10%' cannot be promised"),
+        ({"latency_share": "off"}, "latency_share: a share of no answers promises nothing: write latency=off instead"),
+        ({"availability": "nan"}, "availability: 'nan' cannot be promised"),
+    ],
+)
+def test_what_cannot_be_promised_is_told_by_its_part(stated: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        objectives.read(stated, Objective())
+
+
+def test_words_for_what_is_promised_and_what_is_left() -> None:
+    """Of few requests the number is told too; what is overdrawn says how often."""
+    promised = objectives.in_words(Objective(0.9995, 0.3, 0.95))
+    assert "99.95% answered, 95% of the answers within 300 ms" == promised
+    assert "nothing is promised" == objectives.in_words(Objective(0))
+    row: dict[str, Any] = {"left": 0.5, "bad": 5.0, "requests": 10_000.0, "seconds": 7200.0}
+    assert "50% of the budget left (5 of 10,000 in 2 h of 30 days)" == objectives.left(row)
+    assert "budget spent 2.0 times (20 of 10,000 in 30 days)" == objectives.left(
+        row | {"left": -1.0, "bad": 20.0, "seconds": 40 * 86400.0}
+    )
+    assert "no request yet" == objectives.left(row | {"left": None})
+
+
+def test_a_few_failures_of_a_few_requests_spend_nothing() -> None:
+    assert not objectives.is_spent({"left": -400.0, "bad": 2.0})
+    assert objectives.is_spent({"left": 0.0, "bad": 10.0})
+
+
+def declared(registry: FakeRegistry) -> ServingSpec:
+    """The serving Task of a registry, where version 10 promises another time than version 9."""
+    for version, latency in (("10", "300ms"), ("9", "1s")):
+        options = {"latency": latency} | ({"availability": "99%"} if version == "9" else {})
+        registry.add_endpoint("e", "m", version=version, auxiliary_cfg={"gateway": options})
+    registry.add_endpoint("plain", "m")
+    return registry.spec()
+
+
+def test_the_newest_version_that_states_a_part_counts_and_a_record_goes_before_it() -> None:
+    """What is recorded of an endpoint that is gone promises nothing."""
+    registry = FakeRegistry()
+    assert {"e": {"latency": "300ms", "availability": "99%"}} == declared(registry).objectives
+    registry.write({}, [Record("objective", "e", {"latency": "50ms", "at": 1, "by": "me"})])
+    registry.write({}, [Record("objective", "gone", {"latency": "50ms"})])
+    stated = registry.spec()
+    assert {"e": {"latency": "50ms", "availability": "99%"}} == stated.objectives
+    plan = compile_spec(stated, default_triton="t", objective=Objective(0.995))
+    assert {"": Objective(0.995), "e": Objective(0.99, 0.05, 0.99)} == plan.objectives
+
+
+def test_a_promise_rebuilds_nothing_and_is_another_revision() -> None:
+    """The versions stay, their numbers begin."""
+    registry = FakeRegistry()
+    before = compile_spec(declared(registry), default_triton="t")
+    registry.add_endpoint("e", "m", version="10", auxiliary_cfg={"gateway": {"latency": "50ms"}})
+    after = compile_spec(registry.spec(), default_triton="t")
+    assert before.revision != after.revision
+    assert before.endpoints["e/10"].fingerprint == after.endpoints["e/10"].fingerprint
+    assert 0.05 == after.objectives["e"].within
+
+
+def test_a_promise_that_cannot_be_read_is_a_fault_and_the_endpoint_is_served() -> None:
+    registry = FakeRegistry()
+    registry.add_endpoint("e", "m", auxiliary_cfg={"gateway": {"availability": "always"}})
+    plan = compile_spec(registry.spec(), default_triton="t")
+    assert ["e"] == [*plan.endpoints]
+    assert [("objective e", True)] == [(f.subject, "is not a share" in f.message) for f in plan.faults]
+    assert {"": Objective()} == plan.objectives
+
+
+def test_a_time_for_all_is_every_endpoints() -> None:
+    plan = compile_spec(declared(FakeRegistry()), default_triton="t", objective=Objective(0.999, 1.0))
+    assert Objective(0.999, 1.0) == plan.objectives["plain"]
