@@ -154,9 +154,9 @@ class DataPlane:
             permits.press((one for endpoint in self._at(path) for one in endpoint.pressure), time.monotonic())
         return permits.share_is_full(path) if self._has_share(path, rank) else permits.work_is_full(path, rank)
 
-    def refused(self, error: Overloaded, rank: int) -> None:
-        """Count a request that was refused for want of room before anything was made of it."""
-        self._observer.refused(error.kind)
+    def refused(self, error: Overloaded, rank: int, path: str | None) -> None:
+        """Count a request for ``path``, as far as it is known, that there was no room for."""
+        self._observer.refused(error.kind, self._endpoint_at(path))
         self._count_refusal(error, rank)
 
     def expect(self, path: str) -> None:
@@ -165,8 +165,20 @@ class DataPlane:
         if path not in snapshot.endpoints and path not in snapshot.canaries:
             snapshot.resolve(path)
 
-    def refuse(self, trace: Trace, error: BaseException, refuse: Refuse | None = None) -> InFlight:
-        """End a request that never became a call: no permit, a body that cannot be read. ``reply`` is there at once."""
+    def _endpoint_at(self, path: str | None) -> str:
+        """Return what is asked at ``path``, as far as it is served: a refusal for want of room is its failure."""
+        found = self._at(path or "")
+        return found[0].identity.endpoint if found else ""
+
+    def refuse(
+        self, trace: Trace, error: BaseException, refuse: Refuse | None = None, path: str | None = None
+    ) -> InFlight:
+        """End a request that never became a call: no permit, a body that cannot be read. ``reply`` is there at once.
+
+        ``path``: who was asked, if that is known.
+        """
+        if isinstance(error, Overloaded):
+            trace.endpoint = self._endpoint_at(path)
         call = Call()
         call.refuse = refuse
         flight = InFlight(call, trace, _nobody, self, self._deadlines)

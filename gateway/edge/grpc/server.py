@@ -365,7 +365,7 @@ class RpcServer:
             trace.lane = lane_of(metadata.get("x-priority", "").encode(), caller)
             permit = plane.permit(trace.body_bytes, None, trace.lane.rank)
         except GatewayError as error:
-            return plane.refuse(trace, error)
+            return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
         left = context.time_remaining()
         timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
         with permit:

@@ -128,7 +128,7 @@ class InferRoute:
                 plane.refuse(trace, error)
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
-                flight = plane.refuse(trace, error, refuse)
+                flight = plane.refuse(trace, error, refuse, path)
             else:
                 call.refuse = refuse
                 flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
@@ -279,7 +279,7 @@ class FastPath:
             if len(self._refusals) >= _MAX_REFUSALS:
                 self._refusals.clear()
             made = self._refusals[key] = _refusal(refuse, error)
-        plane.refused(error, rank)
+        plane.refused(error, rank, plain.reading.path)
         head, body = made
         request_id = new_id().encode()
         return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)
@@ -307,7 +307,7 @@ class FastPath:
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
                 pending.rest(partial(plane.is_full, path, trace.lane.rank))
-            pending.reply(*reply_of(plane.refuse(trace, error, refuse)))
+            pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
         call.key = plain.key
         call.refuse = refuse
