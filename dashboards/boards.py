@@ -154,6 +154,8 @@ OVERVIEW: Final = Board(
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
             _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
                    by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
+            _lines("Payload log", "Requests drawn for the payload log, by what became of them.",
+                   by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "ops"),
             _lines("Ended connections", "HTTP connections ended though the client would have kept them, by why.",
                    by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "ops"),
             _lines("Refused callers", "Requests refused for who asked, by why.",

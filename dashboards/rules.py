@@ -487,6 +487,14 @@ def _state() -> Group:
                 "ones among them. `/v1/status` and the log say why.", "ticket", hold="5m",
             ),
             Alert(
+                "GatewayPayloadLogLosing",
+                by(INSTANCE, rate(catalog.PAYLOADS.name, "10m", 'outcome!="written"'))
+                + f"\n  / ({by(INSTANCE, rate(catalog.PAYLOADS.name, '10m'))} > 0) > 0.05",
+                "{{ $labels.instance }} loses records of the payload log",
+                "{{ $value | humanizePercentage }} of those drawn in the last 10 minutes; `/v1/status` says why under "
+                "`payload_log`.", "ticket", hold="15m",
+            ),
+            Alert(
                 "GatewayReconcileFailing",
                 f"{reads_failed} > 0\nunless {reads} > 0",
                 "{{ $labels.instance }} cannot read its configuration",

@@ -45,7 +45,7 @@ def run(settings: Settings) -> int:
     except (ValueError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
         return 2
-    problem = _problem_of_callers(settings)
+    problem = _problem_of_callers(settings) or _problem_of_payloads(settings)
     if problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
         return 2
@@ -164,6 +164,19 @@ def _problem_of_callers(settings: Settings) -> str:
     try:
         check(settings)
     except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _problem_of_payloads(settings: Settings) -> str:
+    """Return why the payload log could not be written as asked; empty if it can, or none is asked for."""
+    if not settings.payload_log:
+        return ""
+    from gateway.payloads.opening import check
+
+    try:
+        check(settings)
+    except (ValueError, ModuleNotFoundError) as error:
         return str(error)
     return ""
 

@@ -67,6 +67,7 @@ from gateway.metrics.references import References
 from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
+from gateway.payloads.opening import payload_log
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage_of
@@ -150,6 +151,7 @@ class Gateway:
             self.table, self.observer, self.plane.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
+        self._payloads = payload_log(settings, self.observer.logged, source=socket.gethostname())
         self._callers = self._known_callers()
         access = None if self._callers is None else self._callers.access
         self._gate = Gate(access, settings.admin_port)
@@ -313,6 +315,10 @@ class Gateway:
             shares = follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers)
             following = [asyncio.create_task(self._callers.run()), asyncio.create_task(shares)]
             self.plane.subscribe(Usage(self.observer.used).finished)
+        if self._payloads is not None:
+            self._payloads.begin(asyncio.get_running_loop().call_soon_threadsafe)
+            self.plane.keeps_pieces = True
+            self.plane.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None
@@ -343,6 +349,8 @@ class Gateway:
             models.cancel()
             work.cancel()
             self.publisher.close()
+            if self._payloads is not None:
+                await asyncio.to_thread(self._payloads.close)
             await self._tritons.close()
             threads.shutdown(wait=False, cancel_futures=True)
             control.close()
@@ -383,9 +391,9 @@ class Gateway:
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
-        return found if self._callers is None else {
-            **found, "callers": self._callers.status(), "quotas": self._callers.access.quotas.told(),
-        }  # fmt: skip
+        if self._callers is not None:
+            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.told()}
+        return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

@@ -500,6 +500,41 @@ class Settings(BaseSettings):
         0.99, gt=0, validation_alias=_names("objective_latency_share"),
         description="Share of the answers that must come within that time, if the endpoint does not say it.",
     )  # fmt: skip
+    payload_log: str = Field(
+        "", validation_alias=_names("payload_log"),
+        description="Which requests and answers are kept ([payload log](payload-log.md)): endpoints and the share of "
+        "their answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`; the first that fits counts. Empty: none. "
+        "What people send is then written down: tell them.",
+    )  # fmt: skip
+    payload_log_to: str = Field(
+        "", validation_alias=_names("payload_log_to"),
+        description="Where they go: a folder, for JSON lines, or an `http://` or `https://` address, for CloudEvents. "
+        "Empty: `payloads` in the state folder.",
+    )  # fmt: skip
+    payload_log_bytes: Bytes = Field(
+        1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),
+        description="Most that all files of that folder may hold, e.g. `1G`; above it the oldest are deleted.",
+    )  # fmt: skip
+    payload_log_keep: Seconds = Field(
+        168 * 3600.0, ge=60, validation_alias=_names("payload_log_keep"),
+        description="After this time a file of that folder is deleted.",
+    )  # fmt: skip
+    payload_log_redact: str = Field(
+        "", validation_alias=_names("payload_log_redact"),
+        description="What is replaced in texts of requests and answers before they are written: rules, separated by "
+        "white space, of `url email iban card ip phone number` and patterns of your own between slashes, e.g. "
+        r"`email card /ACC-\d+/` ([RE2's syntax](https://github.com/google/re2/wiki/Syntax)).",
+    )  # fmt: skip
+    payload_log_drop: str = Field(
+        "", validation_alias=_names("payload_log_drop"),
+        description="Fields that are left out, comma separated: of requests and answers at any depth, and `request`, "
+        "`answer`, `caller`, `tenant`, `request_id`, `trace_id` themselves.",
+    )  # fmt: skip
+    payload_log_batch: int = Field(
+        100, ge=1, le=10_000, validation_alias=_names("payload_log_batch"),
+        description="CloudEvents in one request at most; 1 for receivers that take no batches, such as Knative's "
+        "brokers.",
+    )  # fmt: skip
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),
         description="Comma separated paths (`name`, `name/version`) without which this process is not ready: "

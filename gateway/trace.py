@@ -87,9 +87,9 @@ class Trace:
 
     __slots__ = (
         "answer", "body", "body_bytes", "caller", "custom", "encoded", "endpoint", "error", "finish_ns",
-        "generated_tokens", "hold", "infer_ns", "lane", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns",
-        "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id", "truncated",
-        "unknown_tokens", "url", "version",
+        "generated_tokens", "hold", "infer_ns", "lane", "model_id", "outcome", "pieces", "prepare_ns", "prepared",
+        "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id",
+        "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     is_recorded = True
@@ -126,6 +126,8 @@ class Trace:
         self.body: object = None
         self.answer: object = None
         """What came in and went out, for the variables counted after the answer."""
+        self.pieces: list[Any] | None = None
+        """The pieces of an answer that left in pieces (``endpoints.endpoint.Event``), if they are kept."""
 
     def collect(self, values: object) -> None:
         """Take what a hook reports (``collect_custom_statistics_fn``); anything but a mapping is no report."""

@@ -22,8 +22,7 @@ from typing import Any, Final, Protocol
 
 from gateway.call import Call, Reply
 from gateway.dataplane.deadlines import Alarm, Deadlines
-from gateway.endpoints.endpoint import Endpoint, Event, Lookup, in_pieces
-from gateway.endpoints.tensors import RawTensors
+from gateway.endpoints.endpoint import Endpoint, Event, in_pieces
 from gateway.errors import (
     BackendGarbage,
     ClientGone,
@@ -36,7 +35,6 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.trace import FALLBACK, TRACEPARENT, Trace
-from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.request")
 
@@ -70,9 +68,6 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may well answer it."""
 
-_NO_BODY: Final = (RawTensors, Prepared, Lookup)
-"""Questions that are no body that could be looked at, or asked again, afterwards."""
-
 Done = Callable[["InFlight"], None]
 Send = Callable[["InFlight", Event], Awaitable[None]]
 """Takes one piece of an answer; returns when there is room for the next."""
@@ -80,6 +75,9 @@ Send = Callable[["InFlight", Event], Awaitable[None]]
 
 class Ledger(Protocol):
     """Where ends are written down."""
+
+    keeps_pieces: bool
+    """Whether the pieces of an answer are wanted with its record."""
 
     def record(self, trace: Trace) -> None:
         """Take the record of a request that has ended."""
@@ -192,7 +190,12 @@ class InFlight:
 
     async def _send_piece(self, event: Event) -> None:
         self._pieces += 1
-        self.trace.generated_tokens = event.generated_tokens
+        trace = self.trace
+        trace.generated_tokens = event.generated_tokens
+        if self._ledger.keeps_pieces:
+            if trace.pieces is None:
+                trace.pieces = []
+            trace.pieces.append(event)
         if self._send is not None:
             await self._send(self, event)
 
@@ -251,9 +254,8 @@ class InFlight:
         except Exception as error:  # noqa: BLE001 - as in `begin`
             self.failed(error)
             return
-        question = self.question
         trace.answer = answer
-        trace.body = question if type(question) is dict or not isinstance(question, _NO_BODY) else None
+        trace.body = self.question
         reply = self.reply
         trace.status = reply.status if type(reply) is Reply else 200
         self._end()

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from gateway.dataplane.neighbours import Neighbours
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import Listener, ask_version
-from gateway.endpoints.endpoint import Endpoint
+from gateway.endpoints.endpoint import Endpoint, Lookup
+from gateway.endpoints.tensors import RawTensors
 from gateway.errors import GatewayError
 from gateway.metrics.observer import Observer
 from gateway.spec import ShadowSpec
 from gateway.trace import FALLBACK, TRACEPARENT, Trace
+from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.shadow")
 
@@ -39,6 +41,8 @@ _LATE_S: Final = 0.01
 _ANY_NUMBERS: Final = 1.0
 """A tolerance from which on numbers between 0 and 1 do not matter: of embeddings, which texts they place together."""
 _EMBEDDINGS: Final = "sentence-embeddings"
+_NO_BODY: Final = (RawTensors, Prepared, Lookup)
+"""Questions that are no body which another version could be asked."""
 _COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
 """What an answer says of the text, not of the model: versions with different tokenizers differ there and agree."""
 
@@ -130,7 +134,7 @@ class Mirror:
         shadow = self._by_url.get(trace.url)
         if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
             return
-        if self._draw() * 100 >= shadow.spec.percent:
+        if self._draw() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         # A request that waited for longer than Triton took says that Triton has no time for more.
         is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)

@@ -86,6 +86,8 @@ class DataPlane:
         self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
         """Opens a request's record: ``new_trace(request_id, traceparent)``."""
         self._listeners: tuple[Listener, ...] = () if spans is None else (spans.finished,)
+        self.keeps_pieces = False
+        """See ``Ledger.keeps_pieces``."""
 
     # --- at the edge: before the body is read -------------------------------------------------------------------------
 
@@ -291,6 +293,8 @@ class DataPlane:
 
 class _Unrecorded:
     """A ledger for requests that are nobody's: trials of a version and shadows are counted where they are made."""
+
+    keeps_pieces = False
 
     def __init__(self) -> None:
         self.deadlines = Deadlines(short=math.inf)

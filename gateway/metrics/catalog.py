@@ -261,6 +261,11 @@ SHADOW_SECONDS: Final = Metric(
     "gateway_shadow_duration_seconds", "histogram", "Time a mirrored request took, successful ones only.",
     ("endpoint", "version"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
+PAYLOADS: Final = Metric(
+    "gateway_payload_log_records_total", "counter",
+    "Requests drawn for the payload log, by what became of them: written, or lost because of queue_full (its sink is "
+    "too slow), disk_full, too_large, not_json, not_writable, unreachable, refused.", ("outcome",),
+)  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
     "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
@@ -344,7 +349,7 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM,
-    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
+    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

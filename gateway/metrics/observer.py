@@ -219,6 +219,11 @@ class Observer:
             self._numbers.distribution(catalog.SHADOW_SECONDS, endpoint, version).observe(total_ns * _NS)
 
     @_harmless
+    def logged(self, outcome: str, records: int) -> None:
+        """Count what became of requests that were drawn for the payload log."""
+        self._numbers.count(catalog.PAYLOADS, outcome).value += records
+
+    @_harmless
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add texts a word cache answered and did not answer since the last time."""
         if hits or misses:

@@ -42,6 +42,7 @@ KNOWN_EMPTY = {
     ("Gateway · drift", "Began"): "as above",
     ("Gateway · drift", "Counters"): "the stock CLI has no flag to declare one",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
+    ("Gateway · overview", "Payload log"): "nothing is kept of what is asked",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
     ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "nobody needs a key here",

@@ -306,6 +306,8 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
     ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
+    ("docs/payload-log.md", "sh"): _settings,
+    ("docs/payload-log.md", "json"): _json,
     ("docs/scaling.md", "yaml"): _replacements,
     ("docs/state-as-a-file.md", "yaml"): _state,
     ("docs/storage.md", "yaml"): _values,

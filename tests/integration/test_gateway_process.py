@@ -507,3 +507,44 @@ def test_value_that_cannot_be_used_is_one_line_with_its_variable(tmp_path: Path)
     (line,) = done.stderr.splitlines()
     assert "TRITON_GATEWAY_PORT" in line
     assert "65535" in line
+
+
+def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service, tmp_path: Path) -> None:
+    """Written whole when the gateway stops, redacted, for their owner only; what a killed worker left is found."""
+    kept = tmp_path / "kept"
+    settings = {
+        "workers": 2, "payload_log": "*=1", "payload_log_to": kept, "payload_log_redact": r"email /n-\d+/",
+        "payload_log_drop": "sleep", "drain_delay": 0,
+    }  # fmt: skip
+    sent = 0
+    with Process(service, tmp_path / "state", **settings) as gateway:
+        until(lambda: gateway.serves(1), within=60)
+        for number in range(60):
+            reply = gateway.post({"n": f"n-{number} of a@b.org", "sleep": 0})
+            assert {"version": 1, "n": f"n-{number} of a@b.org"} == reply.json()
+            sent += 1
+        until(lambda: sum(path.read_text().count("[redacted]") for path in kept.glob("*.part")) == 2 * sent)
+        assert 2 == len(list(kept.glob("*.part")))
+        os.kill(gateway.workers()[0], signal.SIGKILL)
+        gateway.process.send_signal(signal.SIGTERM)
+        gateway.process.wait(60)
+    with Process(service, tmp_path / "state", **{**settings, "workers": 1}) as gateway:
+        until(lambda: gateway.serves(1), within=60)
+        until(lambda: len(list(kept.glob("*.jsonl"))) >= 2, within=90)
+        gateway.process.send_signal(signal.SIGTERM)
+        gateway.process.wait(60)
+    found = [json.loads(line) for path in kept.glob("*.jsonl") for line in path.read_text().splitlines()]
+    of_ours = [record for record in found if "n" in record["request"]]
+    assert sent == len(of_ours)
+    assert {"[redacted] of [email]"} == {record["request"]["n"] for record in of_ours}
+    assert {"[redacted] of [email]"} == {record["answer"]["n"] for record in of_ours}
+    assert sent == len({record["request_id"] for record in of_ours})
+    assert not any("sleep" in record["request"] for record in of_ours)
+    assert {0o600} == {path.stat().st_mode & 0o777 for path in kept.iterdir()}
+
+
+def test_a_payload_log_that_cannot_be_written_ends_the_start(service: Service, tmp_path: Path) -> None:
+    """With a sentence that names the setting."""
+    with Process(service, tmp_path / "state", payload_log="*=1", payload_log_redact="/(/") as gateway:
+        assert 2 == gateway.process.wait(60)
+        assert "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: the pattern /(/ cannot be used" in gateway.log.read_text()

@@ -48,6 +48,7 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
+    ("Gateway · overview", "Payload log"): "it keeps no payloads",
     ("Gateway · drift", "Began"): "nothing need have drifted",
     ("Gateway · drift", "Variables"): "as above",
     ("Gateway · drift", "Categories"): "as above",

@@ -108,6 +108,10 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         for one in gateway.get("objectives", [])
         if not one.get("is_default") or objectives.is_spent(one)
     ]
+    if kept := gateway.get("payload_log"):
+        shares = ", ".join(f"{share:.3%} of {pattern}" for pattern, share in dict(kept.get("shares", {})).items())
+        lines.append(f"payload log: {shares} to {kept.get('to')}")
+        lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
     lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
     for model in (sync or {}).get("models", []):
         if model.get("state") not in ("ready", "leaving", "cold"):

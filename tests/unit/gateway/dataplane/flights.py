@@ -66,6 +66,8 @@ class Counted(Endpoint):
 class Records:
     """A ledger that keeps what it is told."""
 
+    keeps_pieces = False
+
     def __init__(self) -> None:
         self.ended: list[Trace] = []
         self.fallen: list[str] = []

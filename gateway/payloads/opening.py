@@ -1,0 +1,62 @@
+"""Makes the payload log that the settings ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gateway.payloads.events import Address
+from gateway.payloads.files import Folder
+from gateway.payloads.log import Count, PayloadLog
+from gateway.payloads.rules import names, redaction, shares
+from gateway.payloads.sink import Sink
+from gateway.settings import Settings
+
+_SETTING = "TRITON_GATEWAY_PAYLOAD_LOG"
+
+
+def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog | None:
+    """Return the log, None if there is to be none. ``source`` names this gateway in CloudEvents.
+
+    Raises ``ValueError`` with the setting's name.
+    """
+    try:
+        wanted = shares(settings.payload_log)
+    except ValueError as error:
+        raise ValueError(f"{_SETTING}: {error}") from error
+    if not any(one.share for one in wanted):
+        return None
+    dropped = names(settings.payload_log_drop)
+    try:
+        redact = redaction(settings.payload_log_redact, dropped)
+    except ValueError as error:
+        raise ValueError(f"{_SETTING}_REDACT: {error}") from error
+    return PayloadLog(_sink(settings, source), wanted, count=count, redact=redact, dropped=dropped)
+
+
+def check(settings: Settings) -> None:
+    """Find out before any worker starts whether it can be written. Raises ``ValueError`` with the setting's name."""
+    if payload_log(settings, lambda _outcome, _records: None, source="") is None or "://" in settings.payload_log_to:
+        return
+    folder = _folder(settings)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{_SETTING}_TO: the folder {folder} cannot be made: {error.strerror}") from error
+
+
+def _sink(settings: Settings, source: str) -> Sink:
+    to = settings.payload_log_to
+    if "://" not in to:
+        return Folder(
+            _folder(settings), max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep,
+            writers=settings.workers,
+        )  # fmt: skip
+    parts = urlsplit(to)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{_SETTING}_TO: {to[:100]} is neither a folder nor an http address")
+    return Address(to, most=settings.payload_log_batch, source=f"/triton-gateway/{source}")
+
+
+def _folder(settings: Settings) -> Path:
+    return Path(settings.payload_log_to) if settings.payload_log_to else settings.state_dir / "payloads"

@@ -1,0 +1,119 @@
+"""What is written of which endpoint: shares, dropped fields and redaction, as settings say them. Pure.
+
+Patterns are RE2's, which takes time in proportion to the text whatever the pattern and the text: both come from others,
+and Python's own expressions would stop the whole process while they search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.callers.rights import matches
+
+_LETTERS: Final = r"[\pL\pN._%+-]"
+KNOWN: Final = {
+    "url": r"\bhttps?://[^\s\"'<>]+",
+    "email": rf"{_LETTERS}+@[\pL\pN-]+(?:\.[\pL\pN-]+)+",
+    "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b",
+    "card": r"\b\d(?:[ -]?\d){12,18}\b",
+    "ip": r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?:[0-9A-Fa-f]{1,4}:){2,7}:?[0-9A-Fa-f]{1,4}\b",
+    "phone": r"(?:\+|\b0)\d(?:[ ()/.-]{0,2}\d){6,14}\b",
+    "number": r"\d{5,}",
+}
+"""Rules by name, in the order in which they are applied: what one has replaced the next does not see."""
+_OTHER: Final = "[redacted]"
+_MAX_LEVELS: Final = 256
+_LONG_NUMBER: Final = 10**7
+"""Whole numbers from here on are searched like texts: card numbers are sent as numbers too."""
+
+Redact = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of the requests to what ``pattern`` means are kept: 0 to 1."""
+
+    pattern: str
+    share: float
+
+
+def shares(text: str) -> tuple[Share, ...]:
+    """Read ``sentiment=0.1 toxic/2=1 *=0.01``. Raises ``ValueError`` saying what is wrong."""
+    found = []
+    for item in text.replace(",", " ").split():
+        pattern, _, share = item.rpartition("=")
+        try:
+            number = float(share)
+        except ValueError:
+            number = -1.0
+        if not pattern.strip("/") or not 0 <= number <= 1:
+            raise ValueError(f"{item[:100]!r} is not ENDPOINT=SHARE with a share from 0 to 1: write sentiment=0.1")
+        found.append(Share(pattern, number))
+    return tuple(found)
+
+
+def share_of(url: str, of: Iterable[Share]) -> float:
+    """Return the share of an endpoint version: the first pattern that means it counts; 0 if none does."""
+    return next((one.share for one in of if matches(one.pattern, url)), 0.0)
+
+
+def names(text: str) -> frozenset[str]:
+    """Read names of fields, comma separated."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def redaction(rules: str, dropped: frozenset[str] = frozenset()) -> Redact | None:
+    """Return what removes ``dropped`` fields from JSON values, and replaces what a rule finds; None if nothing would.
+
+    ``rules``, separated by white space: names of ``KNOWN`` and patterns as ``/…/``. Raises ``ValueError``.
+    """
+    patterns = _patterns(rules)
+    if not patterns and not dropped:
+        return None
+
+    def cleaned(text: str) -> str:
+        for replacement, pattern in patterns:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def redact(value: Any, levels: int = _MAX_LEVELS) -> Any:
+        if type(value) is str:
+            return cleaned(value)
+        if type(value) is int and abs(value) >= _LONG_NUMBER:
+            text = str(value)
+            return value if (kept := cleaned(text)) == text else kept
+        if not levels:
+            return _OTHER  # deeper than anything that was read as JSON
+        if type(value) is dict:
+            return {cleaned(key): redact(inner, levels - 1) for key, inner in value.items() if key not in dropped}
+        return [redact(inner, levels - 1) for inner in value] if type(value) is list else value
+
+    return redact
+
+
+def _patterns(rules: str) -> list[tuple[str, Any]]:
+    chosen = rules.split()
+    if not chosen:
+        return []
+    # Imported here: RE2 is a library of its own, and hardly any gateway redacts.
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    found = []
+    for name in chosen:
+        if name not in KNOWN and not (len(name) > 2 and name[0] == name[-1] == "/"):
+            raise ValueError(f"{name[:100]!r} is no rule: there are {', '.join(KNOWN)}, and patterns written /…/")
+    for name in sorted(chosen, key=lambda one: [*KNOWN, one].index(one)):
+        try:
+            pattern = re2.compile(KNOWN[name] if name in KNOWN else name[1:-1], options)
+        except re2.error as error:
+            said = error.args[0] if error.args else ""
+            reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+            raise ValueError(f"the pattern {name[:100]} cannot be used: {reason} (RE2's syntax)") from error
+        if pattern.fullmatch("") or pattern.search("") is not None:
+            raise ValueError(f"the pattern {name[:100]} matches no characters at all: it would be found everywhere")
+        found.append((f"[{name}]" if name in KNOWN else _OTHER, pattern))
+    return found

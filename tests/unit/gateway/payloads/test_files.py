@@ -1,0 +1,181 @@
+"""Files of the payload log: who may read them, when one ends, what is deleted, and what a full disk does."""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.payloads.files import Folder
+from gateway.payloads.sink import DISK_FULL, NOT_WRITABLE, WRITTEN
+
+RECORD = {"url": "e/1", "request": {"text": "x" * 80}}
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def folder(path: Path, **fields: Any) -> Folder:
+    """A folder with room."""
+    return Folder(path / "kept", **{"max_bytes": 1 << 20, "keep": 86400.0, "free": lambda: 1 << 40, **fields})
+
+
+def write(sink: Folder, records: int = 1) -> tuple[str, str]:
+    """Write some records."""
+    return sink.write([sink.framed(RECORD)] * records)
+
+
+def files(path: Path, pattern: str = "*.jsonl") -> list[Path]:
+    """Files by name."""
+    return sorted((path / "kept").glob(pattern))
+
+
+def test_records_are_json_lines_that_only_their_owner_reads(tmp_path: Path) -> None:
+    """One object a line; the folder is the owner's too."""
+    sink = folder(tmp_path)
+    assert (WRITTEN, "") == write(sink, 3)
+    [part] = files(tmp_path, "*.part")
+    assert 0o600 == part.stat().st_mode & 0o777
+    assert 0o700 == part.parent.stat().st_mode & 0o777
+    sink.close()
+    [whole] = files(tmp_path)
+    assert [RECORD] * 3 == [json.loads(line) for line in whole.read_text().splitlines()]
+    assert 0o600 == whole.stat().st_mode & 0o777
+
+
+def test_a_file_ends_when_it_is_large_enough(tmp_path: Path) -> None:
+    """An eighth of what all may hold; no record is cut."""
+    sink = folder(tmp_path, max_bytes=8_000)
+    for _ in range(30):
+        write(sink)
+    sink.close()
+    sizes = [path.stat().st_size for path in files(tmp_path)]
+    assert max(sizes) <= 1_000
+    assert 30 == sum(len(path.read_text().splitlines()) for path in files(tmp_path))
+
+
+def test_a_file_ends_when_it_is_old_enough(tmp_path: Path) -> None:
+    """So that its readers need not wait for it to be large."""
+    clock = Clock()
+    sink = folder(tmp_path, clock=clock)
+    write(sink)
+    clock.now += 3599
+    sink.idle()
+    assert [] == files(tmp_path)
+    clock.now += 2
+    sink.idle()
+    assert 1 == len(files(tmp_path))
+
+
+def test_the_oldest_files_go_when_all_are_too_large(tmp_path: Path) -> None:
+    """Whatever is written, no more than the bound is kept; what is newest stays."""
+    sink = folder(tmp_path, max_bytes=8_000)
+    for number in range(200):
+        sink.write([sink.framed({"n": number, "fill": "x" * 90})])
+    sink.close()
+    kept = [json.loads(line)["n"] for path in files(tmp_path) for line in path.read_text().splitlines()]
+    assert sum(path.stat().st_size for path in files(tmp_path, "*")) <= 8_000
+    assert 199 in kept
+    assert 0 not in kept
+
+
+def test_files_that_are_too_old_go(tmp_path: Path) -> None:
+    """However little they hold; others' files in the folder are not touched."""
+    clock = Clock()
+    sink = folder(tmp_path, clock=clock)
+    write(sink)
+    sink.close()
+    [old] = files(tmp_path)
+    other = old.parent / "notes.txt"
+    other.write_text("mine")
+    clock.now = old.stat().st_mtime + 86401
+    folder(tmp_path, clock=clock).idle()
+    assert [other] == files(tmp_path, "*")
+
+
+def test_writers_that_share_a_folder_leave_each_other_alone(tmp_path: Path) -> None:
+    """A file that is being written keeps its name until its writer ends, however it ends."""
+    one, other = folder(tmp_path), folder(tmp_path)
+    write(one)
+    write(other)
+    one.close()
+    assert (1, 1) == (len(files(tmp_path)), len(files(tmp_path, "*.part")))
+    assert other._file is not None
+    other._file.close()  # as the end of its process does
+    folder(tmp_path).idle()
+    assert (2, 0) == (len(files(tmp_path)), len(files(tmp_path, "*.part")))
+
+
+def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path) -> None:
+    """Models lie on it too; when there is room again it is written again."""
+    left = [10 << 20]
+    sink = folder(tmp_path, free=lambda: left[0])
+    outcome, reason = write(sink)
+    assert DISK_FULL == outcome
+    assert "256 MiB" in reason
+    left[0] = 1 << 30
+    assert (WRITTEN, "") == write(sink)
+    sink.close()
+
+
+def test_a_disk_that_fills_up_leaves_no_half_line(tmp_path: Path) -> None:
+    """What was begun is taken back, and the next records follow whole ones."""
+    sink = folder(tmp_path)
+    write(sink)
+    file = sink._file
+    assert file is not None
+
+    class Full:
+        """Takes some bytes, then none."""
+
+        def write(self, data: memoryview) -> int:
+            if len(data) > 40:
+                return file.write(data[:40])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    sink._file = Full()  # type: ignore[assignment]
+    assert DISK_FULL == write(sink)[0]
+    sink._file = file
+    write(sink)
+    sink.close()
+    [whole] = files(tmp_path)
+    assert [RECORD] * 2 == [json.loads(line) for line in whole.read_text().splitlines()]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """A file lies where the folder should be."""
+    (tmp_path / "kept").write_text("")
+    outcome, reason = write(folder(tmp_path))
+    assert NOT_WRITABLE == outcome
+    assert "kept" in reason
+
+
+def test_a_file_that_somebody_deletes_is_begun_again(tmp_path: Path) -> None:
+    """What would be written to it would be nowhere."""
+    sink = folder(tmp_path)
+    write(sink)
+    for part in files(tmp_path, "*.part"):
+        part.unlink()
+    write(sink)
+    sink.close()
+    assert 1 == len(files(tmp_path))
+
+
+@pytest.mark.parametrize("writers", [1, 4, 64])
+def test_unfinished_files_of_all_writers_never_fill_the_room(tmp_path: Path, writers: int) -> None:
+    """Each may have one."""
+    assert folder(tmp_path, writers=writers)._file_bytes * writers <= (1 << 20) / 8

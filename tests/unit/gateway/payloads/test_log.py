@@ -1,0 +1,248 @@
+"""The payload log behind a whole gateway: what is kept of every protocol, what is not, and who never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from gateway.callers.rights import Caller
+from gateway.endpoints.endpoint import Event, Lookup
+from gateway.payloads import log as log_module
+from gateway.payloads.log import PayloadLog
+from gateway.payloads.rules import redaction, shares
+from gateway.payloads.sink import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN, Record, dumps
+from gateway.trace import Trace
+
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {"seen": body if isinstance(body, dict) else len(body)}
+"""
+
+
+class Kept:
+    """A sink in memory."""
+
+    where = "memory"
+    most = 10
+
+    def __init__(self, outcome: str = WRITTEN) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.outcome = outcome
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.is_closed = False
+
+    def framed(self, record: Record) -> bytes:
+        return dumps(record)
+
+    def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
+        self.may_write.wait()
+        if self.outcome == WRITTEN:
+            self.records += [orjson.loads(frame) for frame in frames]
+        return self.outcome, "" if self.outcome == WRITTEN else "it is away"
+
+    def idle(self) -> None:
+        """Nothing is due."""
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self.may_write.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def log(sink: Kept, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
+    """A log that a test writes by itself."""
+    found: Counter[str] = Counter() if counts is None else counts
+    return PayloadLog(sink, shares(rules), count=lambda outcome, n: found.update({outcome: n}), **fields)
+
+
+def trace(url: str = "e/1", **fields: Any) -> Trace:
+    """A request that was answered."""
+    made = Trace("r1")
+    made.url, made.endpoint, made.version, made.route = url, "e", "1", "direct"
+    made.body, made.answer = {"text": "hello"}, {"label": "GOOD", "score": 0.9}
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_record_says_who_asked_what_and_was_answered_what_by_whom() -> None:
+    """With the id that the caller got, so that both sides can talk of it."""
+    sink = Kept()
+    kept = log(sink, clock=lambda: 1_800_000_000.25)
+    kept.answered(trace(model_id="m1", caller=Caller("key-1", "acme"), total_ns=2_500_000, tokens=3))
+    kept.write()
+    assert [{
+        "time": "2027-01-15T08:00:00.250000Z", "request_id": "r1", "trace_id": "", "url": "e/1", "endpoint": "e",
+        "version": "1", "model_id": "m1", "route": "direct", "tenant": "acme", "caller": "key-1", "total_ms": 2.5,
+        "tokens": 3, "request": {"text": "hello"}, "answer": {"label": "GOOD", "score": 0.9},
+    }] == sink.records  # fmt: skip
+
+
+def test_a_share_of_the_answers_is_kept() -> None:
+    """As many as asked for, of each endpoint by its own rule."""
+    sink = Kept()
+    draws = iter([i / 100 for i in range(100)])
+    kept = log(sink, "e=0.25", draw=lambda: next(draws))
+    for _ in range(100):
+        kept.answered(trace())
+        kept.answered(trace("other/1"))
+    kept.write()
+    assert 25 == len(sink.records)
+
+
+def test_what_was_not_answered_is_not_kept() -> None:
+    """Refusals and failures are in the log and the metrics; a tokenizer's answers are no model's."""
+    sink = Kept()
+    kept = log(sink)
+    kept.answered(trace(outcome="overloaded"))
+    kept.answered(trace(url=""))
+    kept.answered(trace(body=Lookup(lambda _processor: None)))
+    kept.write()
+    assert [] == sink.records
+
+
+def test_content_is_redacted_and_fields_are_dropped() -> None:
+    """Before anything leaves; the record's own fields too."""
+    sink = Kept()
+    dropped = frozenset({"user", "tenant"})
+    kept = log(sink, redact=redaction("email", dropped), dropped=dropped)
+    kept.answered(trace(body={"text": "a@b.org", "user": "u"}, caller=Caller("c", "acme"),
+                        answer={"vector": np.array([1.0, 2.0], np.float32), "echo": "a@b.org"}))  # fmt: skip
+    kept.write()
+    [found] = sink.records
+    assert ({"text": "[email]"}, {"vector": [1.0, 2.0], "echo": "[email]"}) == (found["request"], found["answer"])
+    assert "tenant" not in found
+    assert "c" == found["caller"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [(b"plain", "plain"), (b"\xff\x00", {"base64": "/wA="}), (None, None), ({1: {2}}, {"1": [2]})],
+)
+def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
+    """Bytes too, as text if they are some."""
+    sink = Kept()
+    writer = log(sink)
+    writer.answered(trace(answer=content, body=content))
+    writer.write()
+    assert [(kept, kept)] == [(record["request"], record["answer"]) for record in sink.records]
+
+
+def test_a_stream_is_kept_as_what_its_pieces_make() -> None:
+    """As the answer would have been in one piece."""
+    sink = Kept()
+    kept = log(sink)
+    pieces = [Event("Hel", (1,), None, 5, 1), Event("lo", (2,), "eos", 5, 2)]
+    kept.answered(trace(answer=None, pieces=pieces))
+    kept.write()
+    assert [{"text": "Hello", "finish_reason": "eos", "generated_tokens": 2}] == [r["answer"] for r in sink.records]
+
+
+def test_what_cannot_be_written_costs_only_itself() -> None:
+    """An object of a hook, or a record that is too large."""
+    counts: Counter[str] = Counter()
+    sink = Kept()
+    kept = log(sink, counts=counts)
+    kept.answered(trace(answer=object()))
+    kept.answered(trace(body_bytes=2 << 20))
+    kept.answered(trace(answer={"text": "\x00" * 300_000}))  # six characters each as JSON
+    kept.answered(trace())
+    kept.write()
+    assert {NOT_JSON: 1, TOO_LARGE: 2, WRITTEN: 1} == counts
+    assert 1 == len(sink.records)
+
+
+def test_a_slow_sink_costs_records_and_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is bounded in number and in bytes; the rest is dropped and counted."""
+    monkeypatch.setattr(log_module, "_MAX_WAITING", 5)
+    counts: Counter[str] = Counter()
+    kept = log(Kept(), counts=counts)
+    for _ in range(8):
+        kept.answered(trace())
+    assert {QUEUE_FULL: 3} == counts
+    kept.write()
+    monkeypatch.setattr(log_module, "_MAX_WAITING_BYTES", 1000)
+    for _ in range(3):
+        kept.answered(trace(body_bytes=600))
+    assert {QUEUE_FULL: 5, WRITTEN: 5} == counts
+
+
+def test_the_status_says_where_it_goes_and_what_is_lost() -> None:
+    """And the reason, until something is written again."""
+    sink = Kept(NOT_WRITABLE)
+    kept = log(sink)
+    kept.answered(trace())
+    kept.write()
+    assert {
+        "to": "memory", "shares": {"*": 1.0}, "is_redacted": False, "written": 0, "lost": {NOT_WRITABLE: 1},
+        "problem": "it is away",
+    } == kept.status()  # fmt: skip
+    sink.outcome = WRITTEN
+    kept.answered(trace())
+    kept.write()
+    assert (1, None) == (kept.status()["written"], kept.status()["problem"])
+
+
+async def test_what_waits_is_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
+    """Through a real thread; the metrics and the status say so, and no shadow's answer is in it."""
+    stack = make_stack(payload_log="*=1")
+    stack.gateway._payloads = kept = PayloadLog(
+        sink := Kept(), shares("*=1"), count=stack.gateway.observer.logged  # type: ignore[arg-type]
+    )  # fmt: skip
+    async with stack.gateway.running():
+        stack.deploy("e", "m1", version="1")
+        stack.deploy("e", "m2", version="2")
+        stack.add_hook("h", HOOK)
+        await stack.served("e/1", "e/2", "h")
+        await stack.client.post("/serve/e/1", json={"text": "good"}, headers={"x-request-id": "mine"})
+        await stack.client.post("/serve/h", content=b"\xff", headers={"content-type": "application/octet-stream"})
+        await stack.client.post("/v2/models/e/versions/1/infer", json={"inputs": [
+            {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["bad"]}]})  # fmt: skip
+        await stack.client.post("/v2/models/e/versions/1/infer", json={"inputs": [
+            {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [4, 5]},
+            {"name": "attention_mask", "shape": [1, 2], "datatype": "INT64", "data": [1, 1]}]})  # fmt: skip
+        await stack.client.post("/serve/e/1", json={"wrong": 1})
+        await stack.until(lambda: kept.status()["written"] == 4)
+        text = (await stack.client.get("/metrics")).text
+        assert 'gateway_payload_log_records_total{outcome="written"} 4.0' in text
+        assert "memory" == (await stack.client.get("/v1/status")).json()["payload_log"]["to"]
+        sink.may_write.clear()
+        await stack.client.post("/serve/e/1", json={"text": "last"})
+    assert sink.is_closed
+    assert ["mine", {"text": "good"}, "GOOD"] == [
+        sink.records[0]["request_id"], sink.records[0]["request"], sink.records[0]["answer"]["label"]
+    ]  # fmt: skip
+    assert [{"base64": "/w=="}, {"text": "bad"}] == [record["request"] for record in sink.records[1:3]]
+    assert {"inputs": {"input_ids": [[4, 5]], "attention_mask": [[1, 1]]}} == sink.records[3]["request"]
+    assert {"text": "last"} == sink.records[-1]["request"]
+
+
+async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any]) -> None:
+    """Pieces are collected only while a log is on."""
+    from tests.unit.gateway.story import serve
+
+    for rules, expected in (("*=1", 1), ("", 0)):
+        stack = make_stack(payload_log=rules)
+        sink = Kept()
+        if rules:
+            stack.gateway._payloads = PayloadLog(sink, shares(rules), count=stack.gateway.observer.logged)
+        async with stack.gateway.running():
+            await serve(stack)
+            url = next(iter(stack.gateway.table.current.endpoints))
+            seen: list[Trace] = []
+            stack.gateway.plane.subscribe(seen.append)
+            await stack.client.post(f"/serve/{url}", json={"text": "once upon", "stream": True})
+            assert bool(expected) is (seen[0].pieces is not None)
+        assert expected == len(sink.records)
+        if expected:
+            assert sink.records[0]["answer"]["text"]
