@@ -131,7 +131,7 @@ class Gateway:
         self._records_period = records_period
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
-        self.observer = Observer(failures=FAILURES)
+        self.observer = Observer(failures=FAILURES, watches_words=settings.drift_words)
         self.publisher = Publisher(
             self.observer, numbers_folder, is_full=settings.metrics_detail == "full",
             judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
@@ -191,7 +191,7 @@ class Gateway:
         self._control: ControlThreads  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self.publisher.last_minute,
-            metrics=self.publisher.metrics, lineage=self._lineage, serve_prefix=self._prefix,
+            metrics=self.publisher.metrics, lineage=self._lineage, words=self._words, serve_prefix=self._prefix,
             served=lambda: self.table.current,
         )  # fmt: skip
         self._ops.router.lifespan_context = self._lifespan
@@ -394,6 +394,12 @@ class Gateway:
         if self._callers is not None:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.told()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
+
+    def _words(self, url: str) -> dict[str, Any] | None:
+        if url not in self.table.current.endpoints:
+            return None
+        usual = self.observer.watch.usual_words(url)
+        return {"url": url, "texts": usual.texts if usual else 0, "counts": dict(usual.counts) if usual else {}}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

@@ -485,6 +485,12 @@ class Settings(BaseSettings):
         description="How seldom chance alone may alarm drift, per endpoint and over all its variables together: "
         "once in so many days at most. More days: fewer false alarms, and more texts until a change is found.",
     )  # fmt: skip
+    drift_words: bool = Field(
+        True, validation_alias=_names("drift_words"),
+        description="Whether the words of texts are counted for drift: the frequent ones are kept in memory and in "
+        "captured references, and those that rise or fall are shown to who may read `/v1/status` "
+        "([drift](drift.md#words)).",
+    )  # fmt: skip
     objective_availability: Share = Field(
         0.999, validation_alias=_names("objective_availability"),
         description="Share of an endpoint's requests that must be answered, e.g. `99.9%`, if the endpoint does not say "

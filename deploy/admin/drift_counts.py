@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import urllib.parse
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
+from deploy.tools.http_client import KEY
 from gateway.metrics import catalog, drift
 
 Verdict = drift.Verdict
@@ -43,6 +46,26 @@ def from_prometheus(url: str, window: str) -> list[Sample]:
     for name in _STANDINGS:  # each gateway has its own evidence; together it is the mean, as the alert has it
         found += _query(url, name, f"avg without (instance, pod, job) ({name} >= 0)")
     return found
+
+
+def words(gateway: str, url: str) -> drift.Words | None:
+    """Return the frequent words of one version's texts; None if the gateway does not say."""
+    try:
+        found = json.loads(
+            get(f"{gateway.rstrip('/')}/v1/endpoints/{urllib.parse.quote(url)}/words", os.environ.get(KEY, ""))
+        )
+        return drift.Words(float(found["texts"]), found["counts"]) if found["counts"] else None
+    except (DeployError, ValueError, KeyError, TypeError):
+        return None
+
+
+def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
+    """Return the words that rose and fell, by endpoint and version; none if the gateway does not say."""
+    try:
+        status = json.loads(get(f"{gateway.rstrip('/')}/v1/status", os.environ.get(KEY, "")))
+        return {(one["endpoint"], one["version"]): one["words"] for one in status["drift"] if "words" in one}
+    except (DeployError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _query(url: str, name: str, expr: str) -> list[Sample]:

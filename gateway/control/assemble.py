@@ -36,7 +36,7 @@ from gateway.endpoints.text import TextHandler
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import drift
-from gateway.metrics.drift import Bins
+from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
 from gateway.pools import copies_of
@@ -211,7 +211,7 @@ class Assembler:
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
-            reference=bundle.reference if bundle is not None else {},
+            reference=bundle.reference if bundle is not None else Reference(),
         )  # fmt: skip
         return Endpoint(identity, made.handler, leave)
 
@@ -411,7 +411,7 @@ class _Bundle:
     """What a hook is given: clearml hands it the file of a single-file model, the folder of a packaged one."""
     code: Path | None
     samples: samples.Samples | None
-    reference: Mapping[str, Bins]
+    reference: Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,15 +581,15 @@ def _load_processor(
     )
 
 
-def _read_reference(bundle: Path, url: str) -> dict[str, Bins]:
+def _read_reference(bundle: Path, url: str) -> Reference:
     # A reference that cannot be read must not keep its model from being served: drift is then not measured.
     try:
         return drift.decode((bundle / drift.FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        return Reference()
     except (OSError, ValueError) as error:
         _log.warning("%s: drift is not measured: %s", url, error)
-        return {}
+        return Reference()
 
 
 def _whole(value: object, name: str) -> int:

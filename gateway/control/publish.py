@@ -157,10 +157,11 @@ class RoutePublisher:
         assert endpoint is not None  # noqa: S101 - it serves
         identity = endpoint.identity
         labels = identity.details.get("labels")
+        reference = self._references.of(version.url).over(identity.reference)
         return Served(
             identity.endpoint, identity.version, is_text=endpoint.is_text,
             labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
-            reference={**identity.reference, **self._references.of(version.url)},
+            reference=reference, words=reference.words,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ _BEGINNINGS: Final = (
     ("/docs/static/", STATUS), (V1_MODELS, METADATA), (MODELS, METADATA), ("/v2/repository/", METADATA),
     (TEI, METADATA),
 )  # fmt: skip
-_LINEAGE: Final = ("/v1/endpoints/", "/lineage")
+_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/words"))
 
 RPC: Final = {
     "ServerLive": OPEN,
@@ -69,9 +69,9 @@ def rule_of(path: str) -> Rule | None:
     known = _EXACT.get(path)
     if known is not None:
         return Rule(known)
-    start, end = _LINEAGE
-    if path.startswith(start) and path.endswith(end):
-        return Rule(STATUS, path[len(start) : -len(end)].strip("/"))
+    start, ends = _OF_ENDPOINT
+    if path.startswith(start) and path.endswith(ends):
+        return Rule(STATUS, path[len(start) : path.rindex("/")].strip("/"))
     for beginning, operation in _BEGINNINGS:
         if path.startswith(beginning):
             return Rule(operation)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from gateway.admission import Pressure
 from gateway.errors import BackendGarbage, GatewayError, HookFailed, InputRefused, InternalError
-from gateway.metrics.drift import Bins
+from gateway.metrics.drift import Reference
 from gateway.trace import Trace
 from preprocessing.errors import (
     InvalidInput,
@@ -57,7 +57,7 @@ class Identity:
     pool: str = ""
     """Which Tritons it runs on, with commas; empty if it needs none."""
     details: Mapping[str, object] = field(default_factory=dict)
-    reference: Mapping[str, Bins] = field(default_factory=dict)
+    reference: Reference = field(default_factory=Reference)
     """What drift is measured against, by variable; from the model's folder."""
 
 

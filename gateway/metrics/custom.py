@@ -22,9 +22,9 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import catalog, texts, variables
+from gateway.metrics import catalog, texts, variables, words
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
-from gateway.metrics.drift import MISSING, OTHER, Bins, chi2_quantile
+from gateway.metrics.drift import MISSING, OTHER, Bins, Words, chi2_quantile
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import TextRow, Trace
 
@@ -46,6 +46,7 @@ KINDS: Final = ("scalar", "enum", "value", "counter")
 _TEXT_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.TOKENS: catalog.TEXT_TOKEN_BUCKETS,
     variables.UNKNOWN: catalog.RARE_RATIO_BUCKETS,
+    variables.UNUSUAL: catalog.WORD_RATIO_BUCKETS,
 }
 _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.SCORE: catalog.RATIO_BUCKETS,
@@ -53,7 +54,7 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
 }
 _LOOKS: Final[Mapping[str, Collection[str]]] = {
     variables.SCRIPT: texts.SCRIPT_NAMES, variables.LANGUAGE: texts.LANGUAGES, variables.CASE: texts.CASES,
-    variables.DUPLICATE: texts.BOOLEANS,
+    variables.DUPLICATE: texts.BOOLEANS, variables.RISEN: words.RISEN,
 }  # fmt: skip
 _PLAIN: Final = frozenset({str, float, int, bool})
 """Types of values that are one value, as they are."""
@@ -70,6 +71,8 @@ class Served:
     is_text: bool = False
     labels: tuple[str, ...] = ()
     reference: Mapping[str, Bins] = field(default_factory=dict)
+    words: Words | None = None
+    """The words of the reference's texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,10 @@ def frequency_of(settings: Mapping[str, str], default: float) -> float:
 class Watch:
     """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1."""
 
-    def __init__(self, numbers: Accumulator, chance: Callable[[], float]) -> None:
+    def __init__(self, numbers: Accumulator, chance: Callable[[], float], watches_words: bool = True) -> None:
         self._numbers = numbers
         self._chance = chance
+        self._watches_words = watches_words
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
         self.declared: frozenset[tuple[str, str, str]] = frozenset()
@@ -177,7 +181,7 @@ class Watch:
             source = (version, declared_for(url, specs, default_frequency))
             former = known.get(url)
             if former is None or former[0] != source:
-                former = source, _Watched(*source, _Numbers(self._numbers, version), self._chance)
+                former = source, _Watched(*source, _Numbers(self._numbers, version), self._chance, self._watches_words)
             self._known[url] = former
             watched = former[1]
             if watched.is_needed:
@@ -201,6 +205,21 @@ class Watch:
         if watched is not None and not watched.look(traces, self._chance) and not self._has_complained:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
+
+    def recent_words(self) -> dict[words.Pair, words.Recent]:
+        """Return the words of the last texts by endpoint and version, for another thread; see ``words.Recent``."""
+        found = {}
+        for url, watched in self._watched.items():
+            recent = watched.words.recent() if watched.words is not None else None
+            if recent is not None:
+                served = self._known[url][0][0]
+                found[served.endpoint, served.version] = recent
+        return found
+
+    def usual_words(self, url: str) -> Words | None:
+        """Return the frequent words of one version's texts; None if they are not known."""
+        watched = self._watched.get(url)
+        return None if watched is None or watched.words is None else watched.words.usual()
 
     def flush(self) -> None:
         """Count what waits to be counted together."""
@@ -355,6 +374,11 @@ class _Scalar(_Number):
         if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
+    def begin(self) -> None:
+        """Start from zero."""
+        self._pending = []
+        self._seen.begin()
+
     def carry(self) -> None:
         """Count what is pending."""
         pending, self._pending = self._pending, []
@@ -441,6 +465,12 @@ class _Enum(_Variable):
         if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
+    def begin(self) -> None:
+        """Start from zero."""
+        self._pending = []
+        for count in self._known.values():
+            count.value = 0
+
     def carry(self) -> None:
         """Count what is pending."""
         pending, self._pending = self._pending, []
@@ -464,8 +494,9 @@ class _Watched:
     """Everything that is watched of one served version."""
 
     def __init__(
-        self, served: Served, declared: Declared | None, numbers: _Numbers, chance: Callable[[], float]
-    ) -> None:
+        self, served: Served, declared: Declared | None, numbers: _Numbers, chance: Callable[[], float],
+        watches_words: bool,
+    ) -> None:  # fmt: skip
         self._numbers = numbers
         reference = served.reference
         variables = declared.variables if declared is not None else ()
@@ -473,7 +504,8 @@ class _Watched:
         self._declared = [(_split(v.name), _declared(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
-        self._text = _Text(served, numbers, own, chance) if served.is_text else None
+        self._text = _Text(served, numbers, own, chance, watches_words) if served.is_text else None
+        self.words = None if self._text is None else self._text.words
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
@@ -534,9 +566,11 @@ class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
     __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_n_labels", "_score", "_scores",
-                 "_tokens", "_truncated", "_unknown")  # fmt: skip
+                 "_tokens", "_truncated", "_unknown", "_unusual", "words")  # fmt: skip
 
-    def __init__(self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float]) -> None:
+    def __init__(
+        self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float], watches_words: bool
+    ) -> None:
         reference = served.reference
 
         def scalar(name: str, bounds: Mapping[str, tuple[float, ...]]) -> _Scalar | None:
@@ -557,11 +591,32 @@ class _Text:
         self._label = enum(variables.LABEL, labels) if labels else None
         self._score = scalar(variables.SCORE, _ANSWER_BOUNDS) if labels else None
         self._entropy = scalar(variables.ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
-        looked = {name: enum(name, (), expected) for name, expected in _LOOKS.items()}
+        looked = {
+            name: enum(name, (), expected)
+            for name, expected in _LOOKS.items()
+            if name != variables.RISEN or watches_words
+        }
+        # Without a reference its values come once it is known what is usual: it has no number before.
+        self._unusual = scalar(variables.UNUSUAL, _TEXT_BOUNDS) if variables.UNUSUAL in reference else None
+        risen = looked.get(variables.RISEN)
+
+        def take_unusual(shares: list[float]) -> None:
+            if self._unusual is None and shares:
+                self._unusual = scalar(variables.UNUSUAL, _TEXT_BOUNDS)
+            if self._unusual is not None:
+                self._unusual.take_all(shares)
+
+        def begin() -> None:
+            for found in (self._unusual, risen):
+                if found is not None:
+                    found.begin()
+
+        self.words = words.Watched(served.words, begin) if watches_words else None
         self._looks = texts.Looks(
             {name: found.take_all for name, found in looked.items() if found is not None},
             texts.Sample(texts.MOST_A_SECOND, chance),
-        )
+            self.words, take_unusual,
+        )  # fmt: skip
 
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and the results of requests; an answer out of the response cache has no texts."""

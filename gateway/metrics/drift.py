@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -45,6 +46,9 @@ SHIFT_SIGMAS: Final = 3.29
 """Deviations of noise a share must have moved by to be told: 99.9 %."""
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
+
+MOST_WORDS: Final = 1000
+"""Words of a reference."""
 
 _MAX_VALUES: Final = 100
 
@@ -97,6 +101,30 @@ class Bins:
         if self.kind == "scalar":
             return bisect_left(self.edges, float(value))
         return self.values.index(str(value)) if value in self.values else len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The most frequent words of a reference, each counted once per text."""
+
+    texts: float
+    counts: Mapping[str, float]
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the texts that have each word."""
+        return {word: count / self.texts for word, count in self.counts.items()}
+
+
+class Reference(dict[str, Bins]):
+    """The bins of variables, by name, and the words of the texts they are of; None: not known."""
+
+    def __init__(self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Words | None = None) -> None:
+        super().__init__(bins)
+        self.words = words
+
+    def over(self, other: Reference) -> Reference:
+        """Return this reference, with what only ``other`` has."""
+        return Reference({**other, **self}, self.words or other.words)
 
 
 def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:
@@ -337,7 +365,7 @@ def _gamma_p(shape: float, x: float) -> float:
     return total * math.exp(-x + shape * math.log(x) - math.lgamma(shape))
 
 
-def encode(variables: Mapping[str, Bins], **about: object) -> str:
+def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about: object) -> str:
     """Write a reference file; ``about`` is for people."""
     return json.dumps(
         {
@@ -351,13 +379,14 @@ def encode(variables: Mapping[str, Bins], **about: object) -> str:
                 }
                 for name, bins in sorted(variables.items())
             },
+            **({"words": {"texts": words.texts, "counts": dict(words.counts)}} if words is not None else {}),
         },
         indent=2,
         ensure_ascii=False,
     )
 
 
-def decode(text: str) -> dict[str, Bins]:
+def decode(text: str) -> Reference:
     """Read a reference file. Raises ``BadReference`` naming what is wrong."""
     try:
         content = json.loads(text)
@@ -374,7 +403,18 @@ def decode(text: str) -> dict[str, Bins]:
             found[str(name)] = _decode_bins(item)
         except (KeyError, TypeError, ValueError) as error:
             raise BadReference(f"{FILE}: variable {name}: {error}") from error
-    return found
+    try:
+        return Reference(found, _decode_words(content["words"]) if "words" in content else None)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadReference(f"{FILE}: words: {error}") from error
+
+
+def _decode_words(item: Mapping[str, Any]) -> Words:
+    texts = float(item["texts"])
+    counts = {str(word): float(count) for word, count in item["counts"].items()}
+    if not counts or len(counts) > MOST_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
+        raise BadReference(f"1 to {MOST_WORDS} words, in some of the texts each")
+    return Words(texts, counts)
 
 
 def _decode_bins(item: Mapping[str, Any]) -> Bins:

@@ -78,8 +78,12 @@ class Observer:
         chance: Callable[[], float] = random.random,
         later: Callable[[Callable[[], None]], object] | None = None,
         failures: Sequence[str] = (),
+        watches_words: bool = True,
     ) -> None:
-        """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs."""
+        """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs.
+
+        ``watches_words``: count the words of texts, for drift.
+        """
         self._numbers = Accumulator()
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
@@ -91,7 +95,7 @@ class Observer:
         self._promises: set[tuple[str, str, str]] = set()
         """Labels of the promises that are shown."""
         self._states: dict[tuple[str, str], bool | None] = {}
-        self.watch = Watch(self._numbers, chance)
+        self.watch = Watch(self._numbers, chance, watches_words)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gateway.metrics import exemplars, exposition, sharing, statistics
+from gateway.metrics import exemplars, exposition, sharing, statistics, variables, words
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.evidence import Judged
 from gateway.metrics.judge import Judge, Key
@@ -54,6 +54,8 @@ class Publisher:
         self._new_pace = new_pace
         self._live = Live(observer.failures)
         self._judge = judge or Judge()
+        self._moved: dict[words.Pair, words.Moved] = {}
+        """Words that have risen and fallen in this process, as the thread has found."""
         self._workers = sharing.Workers(folder) if folder is not None else None
         self._share = sharing.Share(folder) if folder is not None else None
         # With several workers these would be one worker's.
@@ -110,8 +112,16 @@ class Publisher:
 
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()
+        drifts = self._live.drift(snapshot, pause)
+        moved = self._moved
+        if self._folder is not None and self._share is not None:
+            moved = words.gathered(self._folder, moved, self._share.path)
+        for drift in drifts:
+            told = moved.get((drift["endpoint"], drift["version"]))
+            if told is not None and drift["variable"] in variables.OF_WORDS:
+                drift["words"] = words.described(told)
         return {
-            "last_minute": self._live.rows(now, snapshot, pause), "drift": self._live.drift(snapshot, pause),
+            "last_minute": self._live.rows(now, snapshot, pause), "drift": drifts,
             "objectives": self._live.objectives(now, snapshot),
         }  # fmt: skip
 
@@ -172,14 +182,24 @@ class Publisher:
         except Exception:  # noqa: BLE001 - as in `_write`; the numbers are all there, in more files
             self._observer.complain()
 
-    def _look(self, snapshot: Snapshot, pause: Callable[[], None]) -> Mapping[Key, Judged] | None:
+    def _look(
+        self, recent: Mapping[words.Pair, words.Recent], snapshot: Snapshot, pause: Callable[[], None]
+    ) -> Mapping[Key, Judged] | None:
         self._live.sample(time.monotonic(), snapshot, pause)
+        moved = {}
+        for pair, one in recent.items():
+            pause()
+            moved[pair] = one.moved()
+        self._moved = moved
+        if self._share is not None:
+            with contextlib.suppress(OSError):  # the others do without this worker's words
+                words.share(moved, self._share.path)
         return self._judge.look(time.time(), snapshot, pause)
 
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # a page without its newest step; `/metrics` says what is wrong
-                found = await self._read(self._look)
+                found = await self._read(partial(self._look, self._observer.watch.recent_words()))
                 if found is not None:
                     self._observer.drifts(found, self._judge.alarm_days)
             await asyncio.sleep(STEP_S)

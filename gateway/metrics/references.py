@@ -7,11 +7,10 @@ drift capture`` writes, or a mounted ConfigMap that changes, is used without a r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.metrics import drift
-from gateway.metrics.drift import Bins
+from gateway.metrics.drift import Reference
 
 _log = logging.getLogger("triton_gateway.metrics")
 
@@ -22,12 +21,12 @@ class References:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: dict[str, tuple[int, int]] = {}
-        self._found: dict[str, dict[str, Bins]] = {}
+        self._found: dict[str, Reference] = {}
 
     def look(self) -> bool:
         """Read what changed; True when anything did. Never raises: a file that cannot be used is logged, once."""
         seen: dict[str, tuple[int, int]] = {}
-        found: dict[str, dict[str, Bins]] = {}
+        found: dict[str, Reference] = {}
         try:
             files = sorted(self._folder.glob("**/*.json"))
         except OSError:
@@ -47,6 +46,6 @@ class References:
         self._seen, self._found = seen, found
         return is_new
 
-    def of(self, url: str) -> Mapping[str, Bins]:
-        """Return the references of one endpoint url, by variable."""
-        return self._found.get(url, {})
+    def of(self, url: str) -> Reference:
+        """Return the reference of one endpoint url."""
+        return self._found.get(url, Reference())

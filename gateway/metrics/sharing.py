@@ -36,9 +36,10 @@ _HEADER: Final = struct.Struct("<q5Q")
 counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
 EXEMPLARS: Final = ".exemplars"
+WORDS: Final = ".words"
 ASIDE: Final = ".new"
 """Of files that are being written."""
-_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, ASIDE)
+_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, WORDS, ASIDE)
 _ASKED: Final = "asked"
 
 _ENDED: Final = "ended"

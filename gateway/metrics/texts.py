@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gateway.metrics import variables
 from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
+from gateway.metrics.words import Watched
 
 MOST_CHARS: Final = 200
 """Characters of a text that are looked at: about thirty words."""
@@ -195,37 +196,45 @@ def _key(text: Text) -> int:
 class Sample:
     """Draws a share of what comes, so that at most about ``most`` a second are left."""
 
-    def __init__(self, most: float, chance: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, chance: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._chance, self._clock = most, chance, clock
         self._began, self._came = clock(), 0
         self._share = 1.0
 
     def of(self, texts: Sequence[Text]) -> Sequence[Text]:
-        """Return some of ``texts``: as large a share as the last second's rate allows."""
+        """Return some of ``texts``: as large a share as the last second's rate allows, and never twice ``most``."""
         now = self._clock()
         if now - self._began >= 1:
             self._share = min(1.0, self._most * (now - self._began) / max(1, self._came))
             self._began, self._came = now, 0
         self._came += len(texts)
-        if self._share == 1:
-            return texts
         share, chance = self._share, self._chance
-        return [text for text in texts if chance() < share]
+        if share < 1:
+            texts = [text for text in texts if chance() < share]
+        step = len(texts) // self._most
+        return texts if step <= 1 else texts[int(chance() * step) :: step]
 
 
 Take = Callable[[list[str]], object]
 """Counts values of one variable."""
+Numbers = Callable[[list[float]], object]
 
 
 class Looks:
     """Takes the texts of one version, and counts what they look like, many at a time. One event loop calls it."""
 
-    def __init__(self, takes: Mapping[str, Take], sample: Sample) -> None:
-        """``takes`` are the variables that count, by name: those that are missing are not looked for."""
+    def __init__(
+        self, takes: Mapping[str, Take], sample: Sample, watched: Watched | None = None, unusual: Numbers | None = None
+    ) -> None:
+        """``takes`` are the variables that count, by name: those that are missing are not looked for.
+
+        ``watched`` counts the words, ``unusual`` takes the shares of unusual ones.
+        """
         self._takes = takes
         self._sample = sample
         self._recent = Recent() if variables.DUPLICATE in takes else None
-        self._needs_words = variables.LANGUAGE in takes
+        self._watched, self._unusual = watched, unusual
+        self._needs_words = variables.LANGUAGE in takes or watched is not None
         self._pending: list[str] = []
 
     def see(self, texts: Sequence[Text]) -> None:
@@ -245,9 +254,12 @@ class Looks:
         written = scripts(texts)
         found = {variables.SCRIPT: written, variables.CASE: [letter_case(text) for text in texts]}
         if self._needs_words:
-            found[variables.LANGUAGE] = [
-                language(words(text, script), script) for text, script in zip(texts, written, strict=True)
-            ]
+            of_each = [words(text, script) for text, script in zip(texts, written, strict=True)]
+            found[variables.LANGUAGE] = [language(one, script) for one, script in zip(of_each, written, strict=True)]
+            if self._watched is not None:
+                shares, found[variables.RISEN] = self._watched.see(of_each)
+                if self._unusual is not None:
+                    self._unusual(shares)
         for name, values in found.items():
             if name in self._takes:
                 self._takes[name](values)

@@ -15,6 +15,8 @@ SCRIPT: Final = "script"
 LANGUAGE: Final = "language"
 CASE: Final = "letter_case"
 DUPLICATE: Final = "duplicate"
+UNUSUAL: Final = "unusual_word_ratio"
+RISEN: Final = "risen_word"
 LABEL: Final = "predicted_label"
 SCORE: Final = "top_score"
 ENTROPY: Final = "entropy"
@@ -26,8 +28,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     LANGUAGE: "the language whose function words a text has most of (`en`, `de`, …; `none`: of no language known)",
     CASE: "its letters: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` where there is no case",
     DUPLICATE: "whether the same text was among the last few hundred (`true`, `false`)",
+    UNUSUAL: "share of a text's words that are not among the reference's 1,000 most frequent ones",
+    RISEN: "whether it has a word that has become four times as frequent: `new`, `more` (a usual one), or `none`",
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
 }
 """Variables that text tasks have without any declaration, and what they mean."""
+OF_WORDS: Final = frozenset({UNUSUAL, RISEN})
+"""Those that mean something only beside the words they were counted with."""

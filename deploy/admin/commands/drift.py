@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_o
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
+from gateway.metrics import variables
 
 _BAR = 40
 _MOST_DAYS = 10_000.0
+_MOST_WORDS = 10
 
 
 def _sources(command: Any) -> Any:
@@ -81,8 +83,11 @@ def capture(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
+    words = drift_counts.words(gateway, _url(endpoint, model_version)) if variables.OF_WORDS & enough.keys() else None
+    if words is None:
+        enough = {name: bins for name, bins in enough.items() if name not in variables.OF_WORDS}
     text = drift_counts.encode(
-        enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
+        enough, words=words, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
     )
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +96,8 @@ def capture(
     aside.replace(path)
     for name, bins in sorted(enough.items()):
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
+    if words is not None:
+        click.echo(f"{len(words.counts)} words of {words.texts:.0f} texts")
     click.echo(f"written to {path}", err=True)
     return 0
 
@@ -137,7 +144,8 @@ def report(
     EVIDENCE: chance alone gives as much at most once in so many days; the alert compares an endpoint's mean with
     TRITON_GATEWAY_DRIFT_ALARM_DAYS. VISIBLE: how far a share of one half must move to be found within a day. States:
     `drift` (its endpoint alarms because of it), `moved` (alone it would alarm), `steady`, and `too few` (not enough
-    values to tell). The exit code is 3 when something has drifted, else 0.
+    values to tell). Below them: words that rose and fell lately, as shares of the texts. The exit code is 3 when
+    something has drifted, else 0.
 
     \b
     Examples:
@@ -158,8 +166,14 @@ def report(
             f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
             hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
         )
+    moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & variables.OF_WORDS else {}
     if as_json:
-        click.echo(json.dumps([v.described() for v in found], indent=2, ensure_ascii=False))
+        described = [
+            {**v.described(), **({"words": moved[v.endpoint, v.version]}
+                                 if v.variable in variables.OF_WORDS and (v.endpoint, v.version) in moved else {})}
+            for v in found
+        ]  # fmt: skip
+        click.echo(json.dumps(described, indent=2, ensure_ascii=False))
     elif not found:
         click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
     else:
@@ -172,6 +186,10 @@ def report(
         head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "PSI", "MOVED", "STATE"]
         for line in table(head, rows):
             click.echo(line)
+        for pair in sorted({(v.endpoint, v.version) for v in found} & moved.keys()):
+            for name, words in moved[pair].items():
+                if words:
+                    click.echo(f"words of {_url(*pair)} that {name}: " + ", ".join(map(_word, words[:_MOST_WORDS])))
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
     if picture and draw and found:
@@ -197,6 +215,11 @@ def _since(verdict: drift_counts.Verdict) -> str:
 
 def _visible(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.1%}"
+
+
+def _word(moved: Mapping[str, Any]) -> str:
+    was = "not among the usual" if moved["was"] is None else f"was {moved['was']:.1%}"
+    return f"{moved['word']} {moved['now']:.1%} ({was})"
 
 
 def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:

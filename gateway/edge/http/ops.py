@@ -65,6 +65,7 @@ def build_ops(
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
     metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
+    words: Callable[[str], dict[str, Any] | None],
     serve_prefix: str,
     served: Callable[[], object],
 ) -> FastAPI:
@@ -158,9 +159,13 @@ def build_ops(
             found = await lineage(url.strip("/"))
         except GatewayError as error:
             return _refusal(503 if error.retryable else 502, error.message, error.kind)
-        if found is None:
-            return _refusal(404, f"endpoint {ascii(url)[1:-1][:100]} is not served here", "endpoint_not_found")
-        return JSONResponse(found)
+        return _not_served(url) if found is None else JSONResponse(found)
+
+    @app.get("/v1/endpoints/{url:path}/words", tags=["operations"])
+    async def usual_words(url: str) -> JSONResponse:
+        """Return the frequent words of the texts of an endpoint version, and of how many texts each was part."""
+        found = words(url.strip("/"))
+        return _not_served(url) if found is None else JSONResponse(found)
 
     @app.get("/v2", tags=["operations"])
     async def metadata() -> dict[str, Any]:
@@ -201,6 +206,10 @@ def build_ops(
 def _page(status: Mapping[str, Any], prefix: str, opened: list[str], *, packs: bool) -> bytes:
     content = render_page(status, prefix, opened).encode()
     return gzip.compress(content, compresslevel=1) if packs else content
+
+
+def _not_served(url: str) -> JSONResponse:
+    return _refusal(404, f"endpoint {ascii(url)[1:-1][:100]} is not served here", "endpoint_not_found")
 
 
 def _refusal(status: int, message: str, code: str) -> JSONResponse:

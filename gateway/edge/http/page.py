@@ -101,6 +101,7 @@ POLICY: Final = (
 """The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
 
 _MOST_DAYS: Final = 10_000
+_MOST_WORDS: Final = 6
 
 _SAID: Final = {"moved": "moved, no alarm"}
 """What a variable's state is called here, if not by its own name."""
@@ -442,8 +443,18 @@ def _histogram(variable: Values) -> str:
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>over {_e(variable['window'])}: PSI {psi} · n {n:,.0f}</p></div>"
+        f"<p class=dim>over {_e(variable['window'])}: PSI {psi} · n {n:,.0f}</p>{_words(variable)}</div>"
     )
+
+
+def _words(variable: Values) -> str:
+    """The words that rose and fell, beside the variables that are about words."""
+    told = ""
+    for name, moved in variable.get("words", {}).items():
+        if moved:
+            shares = (f"<code>{_e(one['word'])}</code> {one['now']:.1%}" for one in moved[:_MOST_WORDS])
+            told += f"<p>{_e(name)}: {', '.join(shares)}</p>"
+    return told
 
 
 def _evidence(variable: Values) -> str:

@@ -236,7 +236,7 @@ async def test_another_tenants_key_gets_nothing_of_this_one(port: Port, keyring:
         wire = await port.connect()
         for _ in range(2):
             status, headers, content = await ask(wire, method, path, body, *keyring.lines("others"))
-            names_it = path in INFERENCE or path.endswith("/e/lineage") or "/models/e" in path
+            names_it = path in INFERENCE or path.endswith(("/e/lineage", "/e/words")) or "/models/e" in path
             if names_it and "repository" not in path:
                 assert (403, "endpoint_not_permitted") == (status, headers["x-refused-because"]), path
             else:
@@ -269,6 +269,7 @@ async def test_a_name_that_does_not_exist_looks_like_one_that_may_not_be_used(po
     [
         ("infers", "/metrics", "metrics"), ("infers", "/v1/status", "status"), ("infers", "/v1/models", "metadata"),
         ("infers", "/openapi.json", "status"), ("infers", "/v1/endpoints/e/lineage", "status"),
+        ("infers", "/v1/endpoints/e/words", "status"),
         ("reads", "/serve/e", "infer"), ("reads", "/v1/embeddings", "infer"), ("reads", "/", "status"),
     ],
 )  # fmt: skip

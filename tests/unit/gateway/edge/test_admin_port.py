@@ -17,7 +17,15 @@ from gateway.callers.keys import Key, digest, new_key
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.edge.http.serving import Wire, post
 
-TOLD_OF_ALL = ("/metrics", "/v1/status", "/", "/docs", "/openapi.json", "/v1/endpoints/e/lineage")
+TOLD_OF_ALL = (
+    "/metrics",
+    "/v1/status",
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/v1/endpoints/e/lineage",
+    "/v1/endpoints/e/words",
+)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Workers
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-from preprocessing.types import Encoded
+from preprocessing.types import Encoded, ParsedRequest, Prepared
 
 V = MetricVariable
 
@@ -433,6 +433,46 @@ async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -
     found = read((await stack.client.get("/metrics?detail=full")).content)
     assert (1, 1) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
     assert (8, 0.25) == (found["scalar_sum{token_length}"], found["scalar_sum{unknown_token_ratio}"])
+
+
+async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> None:
+    """Through a whole gateway; words are told by name to operators only, once it is known what is usual."""
+    stack.deploy("t")
+    await stack.served("t")
+    texts = [f"das ist nicht gut {number}" for number in range(20)] + ["ПРИВЕТ"]
+    assert 200 == (await stack.client.post("/serve/t", json={"text": texts})).status_code
+    await asyncio.sleep(0)
+    found = read((await stack.client.get("/metrics?detail=full")).content)
+    assert (20, 1) == (found["enum_total{script,latin}"], found["enum_total{script,cyrillic}"])
+    assert (20, 1) == (found["enum_total{letter_case,lower}"], found["enum_total{letter_case,upper}"])
+    assert (20, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
+    assert 21 == found["scalar_count{token_length}"]
+    usual = (await stack.client.get("/v1/endpoints/t/words")).json()
+    assert {"url": "t", "texts": 0, "counts": {}} == usual
+    assert 404 == (await stack.client.get("/v1/endpoints/none/words")).status_code
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_words_are_counted_unless_nobody_wants_them(watches: bool) -> None:
+    """By one setting; no word is in any metric either way, and what was learned is known by url."""
+    observer = Observer(chance=lambda: 0.0, later=lambda drain: None, watches_words=watches)
+    observer.watch.configure({"e/1": Served("e", "1", is_text=True)}, {}, 1.0)
+    for number in range(3000):
+        trace = Trace("id")
+        trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
+        trace.prepared = Prepared([], ParsedRequest(["good film flimmer", "good film"][number % 10 > 0 :], False))
+        observer.started()
+        observer.finished(trace)
+        if number % 20 == 0:
+            observer.snapshot()
+    content = exposition.render(observer.snapshot())
+    found = read(content)
+    assert b"flimmer" not in content
+    usual = observer.watch.usual_words("e/1")
+    assert watches == (usual is not None and {"good", "film", "flimmer"} == set(usual.counts))
+    assert watches == ("scalar_count{unusual_word_ratio}" in found) == ("enum_total{risen_word,none}" in found)
+    assert 3000 < found["enum_total{language,none}"]
+    assert observer.watch.usual_words("none") is None
 
 
 async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:

@@ -185,3 +185,26 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     assert (False, bins) == (references.look(), references.of("e/1.0"))
     (tmp_path / "e" / "1.0.json").unlink()
     assert (True, {}) == (references.look(), references.of("e/1.0"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '"none"', '{"texts": 10}', '{"texts": 10, "counts": {}}', '{"texts": 10, "counts": {"a": 11}}',
+        '{"texts": 1e999, "counts": {"a": 1}}', '{"texts": 10, "counts": {"a": 0}}',
+        '{"texts": "x", "counts": {"a": 1}}',
+    ],
+)  # fmt: skip
+def test_words_that_cannot_be_are_refused_by_name(words: str) -> None:
+    """A reference without words, as before, is one."""
+    with pytest.raises(drift.BadReference, match="words"):
+        drift.decode(f'{{"format": 1, "variables": {{}}, "words": {words}}}')
+    assert drift.decode('{"format": 1, "variables": {}}').words is None
+
+
+def test_a_folders_reference_goes_before_the_models_own_one() -> None:
+    """Variable by variable; its words, too, if it has some."""
+    one, other = drift.enum_bins({"a": 1}), drift.enum_bins({"b": 1})
+    words = drift.Words(2.0, {"w": 1.0})
+    found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
+    assert ({"x": one, "y": other}, words) == (found, found.words)

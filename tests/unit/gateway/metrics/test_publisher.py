@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.sharing import Share
+from gateway.trace import Trace
+from preprocessing.types import ParsedRequest, Prepared
 from tests.unit.gateway.metrics.events import FAILURES, happen
 
 
@@ -155,3 +158,36 @@ async def test_what_is_judged_is_published_where_the_page_and_prometheus_read_it
         running.cancel()
         publisher.close()
     assert (tmp_path / judge.FILE).exists()
+
+
+async def test_words_that_rose_stand_beside_the_variables_of_words(tmp_path: Path) -> None:
+    """What is told of one worker's texts, another one's page has, too."""
+    observer = Observer(failures=FAILURES, later=lambda drain: None, chance=lambda: 0.0)
+    bins = {"risen_word": drift.enum_bins({"none": 5_000}), "script": drift.enum_bins({"latin": 5_000})}
+    usual = drift.Words(5_000.0, {"good": 5_000.0, "film": 5_000.0})
+    observer.watch.configure({"e/1": Served("e", "1", True, (), bins, usual)}, {}, 1.0)
+    for number in range(1000):
+        trace = Trace("id")
+        trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
+        text = "good film flimmer" if number % 50 == 0 else "good film"
+        trace.prepared = Prepared([], ParsedRequest([text], is_batch=False))
+        observer.started()
+        observer.finished(trace)
+        if number % 50 == 49:
+            observer.snapshot()
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    one, other = Publisher(observer, folder), Publisher(Observer(), folder)
+    assert one._share is not None
+    assert other._share is not None
+    assert other._workers is not None
+    other._share.path = folder / "other.numbers"
+    other._workers._own = "other"
+    one._share.write(observer.snapshot())
+    await one._read(partial(one._look, observer.watch.recent_words()))
+    for publisher in (one, other):
+        told = {one["variable"]: one for one in (await publisher.last_minute())["drift"]}
+        assert ["flimmer"] == [word["word"] for word in told["risen_word"]["words"]["rose"]]
+        assert "words" not in told["script"]
+    for publisher in (one, other):
+        publisher.close()

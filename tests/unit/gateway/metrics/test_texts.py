@@ -133,13 +133,14 @@ def test_a_share_of_repeated_texts_is_found_alike_by_one_worker_and_by_several()
 
 
 def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_do() -> None:
+    """Of one request's texts, too, never more than of two seconds."""
     now = itertools.count().__next__
     chance = random.Random(1).random
     few = Sample(200, chance, lambda: now() / 10)
     assert 100 == sum(len(few.of(["x"])) for _ in range(100))
     clock = iter([0.0, 0.0, 1.0, 2.0])
     many = Sample(200, chance, lambda: next(clock))
-    assert 2000 == len(many.of(["x"] * 2000))
+    assert 200 == len(many.of(["x"] * 2000))
     assert 150 < len(many.of(["x"] * 2000)) < 250
     assert 150 < len(many.of(["x"] * 2000)) < 250
 
@@ -150,7 +151,7 @@ class Counted:
     def __init__(self, names: Sequence[str] = (variables.SCRIPT, variables.LANGUAGE, variables.CASE)) -> None:
         self.found: dict[str, Counter[str]] = {name: Counter() for name in names}
         takes: dict[str, texts.Take] = {name: counter.update for name, counter in self.found.items()}
-        self.looks = Looks(takes, Sample(1e9, random.random))
+        self.looks = Looks(takes, Sample(1_000_000, random.random))
 
     def see(self, seen: Sequence[Text]) -> dict[str, Counter[str]]:
         """Count these, whole."""

@@ -14,13 +14,14 @@ from click.testing import CliRunner
 
 from deploy.admin.commands.drift import command
 from deploy.tools.errors import DeployError
-from gateway.metrics import drift, exposition, variables
+from gateway.metrics import drift, exposition, variables, words
 from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+from preprocessing.types import ParsedRequest, Prepared
 from tests.sites import site
 
 
@@ -28,7 +29,7 @@ class Gateway:
     """A gateway's /metrics over HTTP, with real counters behind it."""
 
     def __init__(self) -> None:
-        self.observer = Observer(later=lambda drain: None)
+        self.observer = Observer(later=lambda drain: None, chance=lambda: 0.0)
         self.judge, self.now = Judge(), 0.0
         self.page = b""
 
@@ -186,3 +187,73 @@ def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -
         run("report", "--url", url, "--endpoint", "other")
     assert "no variable of other has a reference" in caught.value.message
     assert "e/1" in caught.value.hint
+
+
+class OfTexts(Gateway):
+    """A gateway of a text endpoint."""
+
+    def watch_texts(self, reference: drift.Reference) -> None:
+        self.observer.watch.configure({"e/1": Served("e", "1", True, (), reference, reference.words)}, {}, 1.0)
+
+    def read(self, texts: list[str]) -> None:
+        for number, text in enumerate(texts):
+            if number % 50 == 0:
+                self.observer.settle()
+            trace = Trace("id")
+            trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
+            trace.prepared = Prepared([], ParsedRequest([text], is_batch=False))
+            self.observer.started()
+            self.observer.finished(trace)
+        self.see([], [])
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        watch = self.observer.watch
+        if path == "/metrics?detail=full":
+            return 200, self.page
+        if path == "/v1/endpoints/e/1/words":
+            usual = watch.usual_words("e/1")
+            return 200, json.dumps({"texts": usual.texts, "counts": dict(usual.counts)} if usual else None).encode()
+        if path == "/v1/status":
+            recent = watch.recent_words()
+            told = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
+            return 200, json.dumps({"drift": told}).encode()
+        return 404, b""
+
+
+def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(tmp_path: Path) -> None:
+    """One text in fifty has a new word: it is printed, and in the JSON of the variables of words."""
+    gateway, random = OfTexts(), np.random.default_rng(3)
+
+    def texts(number: int) -> list[str]:
+        return [" ".join(random.choice(["good", "bad", "film", "play", "very"], size=4)) for _ in range(number)]
+
+    path = tmp_path / "reference.json"
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+        gateway.watch_texts(drift.Reference())
+        gateway.read(texts(3000))
+        captured = run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path)
+        assert "5 words of 3000 texts" in captured.output
+        reference = drift.decode(path.read_text())
+        assert reference.words is not None
+        assert {"unusual_word_ratio", "risen_word", "language", "script"} <= set(reference)
+        gateway.watch_texts(reference)
+        gateway.read([f"{text} flimmer" if number % 50 == 0 else text for number, text in enumerate(texts(2000))])
+        report = run("report", "--url", url)
+        assert "words of e/1 that rose: flimmer 2.0% (not among the usual)" in report.output
+        rows = json.loads(run("report", "--url", url, "--json").output)
+        named = {row["variable"]: row["words"]["rose"][0]["word"] for row in rows if "words" in row}
+        assert {"unusual_word_ratio": "flimmer", "risen_word": "flimmer"} == named
+
+
+def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """Of a gateway that does not tell them (an older one, or a key without the right)."""
+    gateway, url = served
+    watching = OfTexts()
+    watching.watch_texts(drift.Reference())
+    watching.read(["good film"] * 3000)
+    gateway.page = watching.page
+    path = tmp_path / "reference.json"
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    reference = drift.decode(path.read_text())
+    assert reference.words is None
+    assert {"script", "language", "letter_case", "duplicate"} == set(reference)

@@ -1,0 +1,178 @@
+"""Usual, unusual and risen words: learned, held against a reference, named, and bounded."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import random
+import string
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metrics import drift, words
+from gateway.metrics.drift import Words
+from gateway.metrics.words import Moved, Watched
+
+USUAL = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
+SHARES = [0.5 / (1 + i / 10) for i in range(200)]
+
+
+class Traffic:
+    """Texts whose words come each with its share, and some words that nobody else has."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def texts(self, number: int, injected: float = 0.0, without: str = "") -> list[set[str]]:
+        chance = self.random.random
+        return [
+            {word for word, share in zip(USUAL, SHARES, strict=True) if chance() < share and word != without}
+            | {"".join(self.random.choices(string.ascii_lowercase, k=8)) for _ in range(2)}
+            | ({"flimmer"} if chance() < injected else set())
+            for _ in range(number)
+        ]
+
+
+def see(watched: Watched, texts: list[set[str]]) -> tuple[list[float], Counter[str]]:
+    """Let them be seen, as many at a time as in a gateway."""
+    shares: list[float] = []
+    risen: Counter[str] = Counter()
+    for start in range(0, len(texts), 64):
+        some, classes = watched.see(texts[start : start + 64])
+        shares += some
+        risen.update(classes)
+    return shares, risen
+
+
+@cache
+def learned() -> Words:
+    """What 5,000 texts teach."""
+    watched = Watched(None)
+    see(watched, Traffic(0).texts(5000))
+    found = watched.usual()
+    assert found is not None
+    return found
+
+
+def moved(watched: Watched) -> Moved:
+    recent = watched.recent()
+    assert recent is not None
+    return recent.moved()
+
+
+def test_frequent_words_are_learned_and_rare_ones_are_not() -> None:
+    found = learned()
+    assert set(USUAL) == set(found.counts)
+    assert abs(found.shares()[USUAL[0]] - 0.5) < 0.05
+
+
+def test_nothing_is_counted_before_it_is_known_what_is_usual() -> None:
+    watched = Watched(None)
+    assert ([], Counter()) == see(watched, Traffic(0).texts(900))
+    assert watched.usual() is None
+
+
+def test_what_was_counted_with_other_words_is_begun_anew() -> None:
+    begun: list[int] = []
+    watched = Watched(None, lambda: begun.append(1))
+    see(watched, Traffic(0).texts(5000))
+    assert [1, 1] == begun
+    with_reference = Watched(learned(), lambda: begun.append(1))
+    see(with_reference, Traffic(0).texts(5000))
+    assert [1, 1] == begun
+
+
+def test_shares_of_unusual_words_are_the_same_of_the_reference_and_of_like_traffic() -> None:
+    """Measured with words that were learned from other texts: else a reference would know its own texts too well."""
+    collected: list[float] = []
+    learning = Watched(None, lambda: collected.clear())
+    traffic = Traffic(1)
+    for _ in range(100):
+        collected += learning.see(traffic.texts(64))[0]
+    live, _ = see(Watched(learning.usual()), Traffic(2).texts(3000))
+    assert abs(sum(collected) / len(collected) - sum(live) / len(live)) < 0.01
+
+
+def test_like_traffic_names_no_word() -> None:
+    watched = Watched(learned())
+    _, risen = see(watched, Traffic(3).texts(10_000))
+    assert {"rose": {}, "fell": {}} == moved(watched)
+    assert risen["none"] / risen.total() > 0.99
+
+
+def test_a_word_that_comes_in_one_text_of_a_hundred_is_named() -> None:
+    for seed in range(5):
+        watched = Watched(learned())
+        _, risen = see(watched, Traffic(seed).texts(3000, injected=0.01))
+        rose = moved(watched)["rose"]
+        assert ["flimmer"] == list(rose)
+        now, was = rose["flimmer"]
+        assert 0.004 < now < 0.02
+        assert was is None
+        assert risen["new"] > 10
+
+
+def test_a_word_that_does_not_come_any_more_is_named() -> None:
+    watched = Watched(learned())
+    see(watched, Traffic(4).texts(2000, without=USUAL[5]))
+    assert {USUAL[5]: (0.0, learned().shares()[USUAL[5]])} == moved(watched)["fell"]
+
+
+def test_a_usual_word_that_becomes_four_times_as_frequent_is_more_and_an_unusual_one_new() -> None:
+    reference = Words(5000.0, {"a": 10.0, "b": 3000.0})
+    watched = Watched(reference)
+    see(watched, [{"b"}] * 450 + [{"a", "b"}] * 50 + [{"c"}] * 50)
+    watched.see([set()])
+    assert ["more", "new", "none", "new"] == watched.see([{"a", "b"}, {"c", "b"}, {"b"}, {"a", "c"}])[1]
+
+
+def test_texts_without_words_are_not_counted() -> None:
+    watched = Watched(Words(10.0, {"a": 5.0}))
+    assert ([0.0, 0.5], ["none", "none"]) == watched.see([{"a"}, set(), {"a", "b"}])
+
+
+def test_memory_is_bounded_whatever_comes() -> None:
+    watched = Watched(None)
+    for i in range(200):
+        watched.see([{f"{i} {j} {k}" for k in range(40)} for j in range(64)])
+        assert len(watched._counts) <= words.MOST + 64 * 40
+
+
+def test_a_day_of_texts_is_learned_once_and_counts_half_later() -> None:
+    begun: list[int] = []
+    watched = Watched(None, lambda: begun.append(1))
+    for _ in range(1300):
+        watched.see([{"a", "b"}] * 64)
+    assert 3 == len(begun)
+    assert watched._texts <= words._OLD + words._LOOKED + 64
+    assert {"a", "b"} == set((watched.usual() or learned()).counts)
+
+
+def test_what_workers_tell_is_one_list_with_the_mean_of_their_shares(tmp_path: Path) -> None:
+    first: Moved = {"rose": {"x": (0.02, None)}, "fell": {}}
+    second: Moved = {"rose": {"x": (0.04, None), "y": (0.01, 0.001)}, "fell": {"z": (0.0, 0.2)}}
+    words.share({("e", "1"): second}, tmp_path / "two.numbers")
+    words.share({("e", "1"): first}, tmp_path / "one.numbers")
+    (tmp_path / "broken.words").write_text("{")
+    found = words.gathered(tmp_path, {("e", "1"): first}, tmp_path / "one.numbers")[("e", "1")]
+    assert {"x": (0.03, None), "y": (0.01, 0.001)} == found["rose"]
+    assert [{"word": "z", "now": 0.0, "was": 0.2}] == words.described(found)["fell"]
+    words.share({}, tmp_path / "two.numbers")
+    assert {("e", "1"): first} == words.gathered(tmp_path, {("e", "1"): first}, tmp_path / "one.numbers")
+
+
+def test_a_worker_without_news_writes_no_file(tmp_path: Path) -> None:
+    words.share({}, tmp_path / "one.numbers")
+    assert [] == list(tmp_path.iterdir())
+
+
+@given(st.dictionaries(st.text(), st.integers(1, 1000), min_size=1, max_size=20))
+def test_a_reference_keeps_its_words(counts: dict[str, int]) -> None:
+    bins = drift.enum_bins({"a": 1})
+    kept = Words(1000.0, {word: float(count) for word, count in counts.items()})
+    found = drift.decode(drift.encode({"x": bins}, words=kept))
+    assert (kept, {"x": bins}) == (found.words, found)
