@@ -46,14 +46,6 @@ def test_wrong_credentials_get_clearmls_401_bodies(server: InProcess, header: st
         assert answer.json()["data"] == {}
 
 
-def test_wrong_keys_are_told_in_the_words_of_a_real_server(server: InProcess) -> None:
-    answer = server.http.get("/auth.login", auth=("wrong", "wrong"))
-    assert (
-        answer.json()["meta"]["result_msg"]
-        == "Unauthorized (invalid credentials) (failed to locate provided credentials)"
-    )
-
-
 def test_token_renews_a_token(server: InProcess) -> None:
     renewed = server.http.get("/auth.login?expiration_sec=3600", headers=server.bearer).json()["data"]["token"]
     assert renewed != server.token
@@ -273,19 +265,6 @@ def test_models_are_found_below_a_project_when_asked(server: InProcess) -> None:
 # --- models and files
 
 
-def test_overwriting_upload_leaves_a_published_models_bytes_unchanged(server: InProcess) -> None:
-    models = []
-    for content in (b"first", b"second"):
-        model = server.model(f"{BASE}/files/uploading_file")
-        server.upload("/P/t.1/models/model.onnx", content)
-        server.call("models.edit", model=model, uri=f"{BASE}/files/P/t.1/models/model.onnx")
-        models.append(model)
-    server.call("models.set_ready", model=models[0])
-    uris = [server.call("models.get_by_id", model=model)["model"]["uri"] for model in models]
-    assert [server.download(uri) for uri in uris] == [b"first", b"second"]
-    assert uris[0].endswith("/P/t.1/models/model.onnx")
-
-
 def test_model_is_found_by_the_uri_its_uploader_knows(server: InProcess) -> None:
     server.upload("P/m.onnx", b"x")
     model = server.model(f"{BASE}/files/P/m.onnx")
@@ -363,16 +342,6 @@ def test_model_published_during_an_upload_that_fails_stays_unpublished_until_a_l
     assert server.get_model(model)["ready"] is True
 
 
-def test_publishing_a_task_publishes_its_models(server: InProcess) -> None:
-    model, task = server.model("s3://x/m.onnx"), server.task()
-    server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
-    server.call("tasks.publish", task=task, force=True)
-    assert server.call("models.get_by_id", model=model)["model"]["ready"] is True
-    assert server.refused("models.set_ready", model=model) == (400, 203)
-    assert server.refused("models.delete", model=model) == (400, 203)
-    assert server.call("models.delete", model=model, force=True)["deleted"] is True
-
-
 def test_artifact_is_pinned_to_the_upload_with_its_hash(server: InProcess) -> None:
     task = server.task()
     server.upload("P/a/preprocess.py", b"one")
@@ -388,15 +357,6 @@ def test_artifact_is_pinned_to_the_upload_with_its_hash(server: InProcess) -> No
     assert server.download(stored["uri"]) == b"one"
     server.call("tasks.edit", task=task, execution={"artifacts": [artifact]})
     assert server.get(task)["execution"]["artifacts"] == [stored]
-
-
-def test_metadata_filter_finds_models(server: InProcess) -> None:
-    model = server.model("s3://x/m.onnx")
-    server.model("s3://x/n.onnx")
-    item = {"key": "input.shape", "type": "str", "value": "1x28"}
-    server.call("models.add_or_update_metadata", model=model, metadata=[item])
-    found = server.call("models.get_all", **{"metadata.input.shape.value": "1x28"})["models"]
-    assert [doc["id"] for doc in found] == [model]
 
 
 def test_archived_models_are_excluded_by_the_sdks_filter(server: InProcess) -> None:
@@ -506,13 +466,6 @@ def test_good_events_are_kept_when_others_of_the_batch_are_refused(server: InPro
         "errors_info": {"Invalid task id none": 1},
     }
     assert server.add_events(scalar("none", 1.0, 0)) == (131, {})
-
-
-def test_events_of_a_published_model_are_refused(server: InProcess) -> None:
-    model = server.model("s3://x/m.onnx")
-    assert server.add_events(scalar(model, 1.0, 0, model_event=True))[0] == 0
-    server.call("models.set_ready", model=model)
-    assert server.add_events(scalar(model, 1.0, 0, model_event=True)) == (131, {})
 
 
 def test_log_pages_go_from_the_newest_back(server: InProcess) -> None:

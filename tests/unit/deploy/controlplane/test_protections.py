@@ -221,7 +221,7 @@ def test_parts_of_a_task_in_progress_are_edited(server: InProcess, strict: bool)
 
 
 def test_models_are_searched_by_metadata(server: InProcess, strict: bool) -> None:
-    model = server.model("s3://x/m")
+    model, _ = server.model("s3://x/m"), server.model("s3://x/n")
     item = {"key": "shape", "type": "str", "value": "1x28"}
     server.call("models.add_or_update_metadata", model=model, metadata=[item])
     query = {"metadata.shape.value": "1x28"}
