@@ -49,30 +49,28 @@ def run(settings: Settings) -> int:
     if problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
         return 2
-    try:
-        port, name, host = settings.port, "port", settings.host
-        listeners = [_listen(settings.host, port)]
-        port, name = settings.grpc_port, "grpc-port"
-        reserved = _reserve(settings.host, port) if port else contextlib.nullcontext()
-        if settings.admin_port:
-            port, name, host = settings.admin_port, "admin-port", settings.admin_host
-            listeners.append(_listen(host, port))
-    except OSError as error:
-        reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        print(  # noqa: T201 - the one thing a person at the terminal must see
-            f"error: port {port} on {host} {reason}; choose another with --{name} or "
-            f"TRITON_GATEWAY_{name.replace('-', '_').upper()}",
-            file=sys.stderr,
-        )
-        return 1
-    os.environ.update(settings.environment())  # workers read their settings from the environment
-    # One batch of texts is tokenized by one thread: with several workers per machine more would only contend, and a
-    # fork after a parallel encode hangs the child.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with contextlib.ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(listener)
-        stack.enter_context(reserved)
+        try:
+            port, name, host = settings.port, "port", settings.host
+            listeners = [stack.enter_context(_listen(settings.host, port))]
+            port, name = settings.grpc_port, "grpc-port"
+            if port:
+                stack.enter_context(_reserve(settings.host, port))
+            if settings.admin_port:
+                port, name, host = settings.admin_port, "admin-port", settings.admin_host
+                listeners.append(stack.enter_context(_listen(host, port)))
+        except OSError as error:
+            reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            print(  # noqa: T201 - the one thing a person at the terminal must see
+                f"error: port {port} on {host} {reason}; choose another with --{name} or "
+                f"TRITON_GATEWAY_{name.replace('-', '_').upper()}",
+                file=sys.stderr,
+            )
+            return 1
+        os.environ.update(settings.environment())  # workers read their settings from the environment
+        # One batch of texts is tokenized by one thread: with several workers per machine more would only contend, and a
+        # fork after a parallel encode hangs the child.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         os.environ.pop(NUMBERS_FOLDER, None)
         if settings.workers > 1:
             folder = stack.enter_context(_metrics_folder(settings.state_dir))

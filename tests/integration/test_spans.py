@@ -6,9 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -203,17 +200,3 @@ async def test_spans_leave_over_grpc_with_the_names_of_the_environment(
     await asyncio.to_thread(spans.close)
     assert [("sentiment", "prepare"), ("sentiment", "POST e")] * 5 == [(s, span.name) for s, span in receiver.spans]
     assert Resource.create().attributes["deployment.environment"] == "test"
-
-
-def test_endpoint_without_the_extra_is_one_line_before_anything_starts() -> None:
-    """What is missing, how to install it, exit code 2."""
-    done = subprocess.run(
-        [sys.executable, "-c",
-         "import sys; sys.modules['opentelemetry.sdk.trace'] = None\n"
-         "from gateway.__main__ import main; sys.exit(main())"],
-        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "TRITON_GATEWAY_PORT": "0"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert 2 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert 'pip install "triton-gateway[otel]"' in line

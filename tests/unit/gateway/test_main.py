@@ -1,15 +1,17 @@
-"""What a run of several workers prepares before they start."""
+"""What is looked at and prepared before workers start: what stops a start is one line on stderr, and no traceback."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.__main__ import _metrics_folder, run
+from gateway.__main__ import _metrics_folder, main, run
 from gateway.settings import Settings
 
 
@@ -123,3 +125,40 @@ def test_who_is_reached_by_others_says_how_callers_are_known(
         assert "TRITON_GATEWAY_KEYS_FILE" in error
         assert "TRITON_GATEWAY_ALLOW_ANONYMOUS=true" in error
         assert 1 == error.count("\n")
+
+
+@pytest.mark.parametrize("name", ["port", "grpc_port", "admin_port"])
+def test_a_taken_port_is_one_line_with_what_to_do(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Which port, and the option that takes another one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert 1 == run(Settings(**{"port": 0, name: port}, state_dir=tmp_path))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        f"port {port} on 127.0.0.1 is taken; choose another with --{name.replace('_', '-')} or TRITON_GATEWAY_" in line
+    )
+
+
+def test_a_value_that_cannot_be_used_is_one_line_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing mistake in the environment."""
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
+    assert 2 == main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "TRITON_GATEWAY_PORT" in line
+    assert "65535" in line
+
+
+def test_a_collector_without_the_extra_is_one_line_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spans that could not leave are told before anything listens."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "0")
+    assert 2 == main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 'pip install "triton-gateway[otel]"' in line
