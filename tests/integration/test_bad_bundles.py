@@ -7,11 +7,9 @@ repeated. With ``TRITON_GATEWAY_LONG_TESTS=1`` Triton is restarted as well.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +23,7 @@ import pytest
 
 from benchmarks.shared.processes import free_port
 from benchmarks.shared.stack import Small
-
-sys.path.insert(0, str(Path(__file__).parent))
-text_bundles = importlib.import_module("text_bundles")
-Api, code_bundle, packed = text_bundles.Api, text_bundles.code_bundle, text_bundles.packed
-text_bundle, text_model = text_bundles.text_bundle, text_bundles.text_model
+from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -4,9 +4,7 @@ tokenizer family and on texts made to break things.
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,7 @@ from transformers import (
 
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.processor import TextProcessor
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny = importlib.import_module("tiny_models")
+from tests.integration import tiny_models as tiny
 
 pytestmark = pytest.mark.integration
 
@@ -77,28 +73,50 @@ def quiet(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
 # --- text classification ----------------------------------------------------------------------------------------------
 
 
+LABELS: dict[str, dict[str, Any]] = {
+    "single": {"num_labels": 3},
+    "multi-label": {"num_labels": 20, "problem_type": "multi_label_classification"},
+    "regression": {"num_labels": 1, "problem_type": "regression"},
+    "two": {"num_labels": 2},
+    "single by name": {"num_labels": 5, "problem_type": "single_label_classification"},
+    "one": {"num_labels": 1},
+    "regression of three": {"num_labels": 3, "problem_type": "regression"},
+    "with names": {"id2label": {0: "NEGATIVE", 1: "NEUTRAL", 2: "POSITIVE"}},
+}
+
+
+def same_labels(theirs: list[dict[str, Any]], ours: dict[str, Any]) -> None:
+    """A pipeline's list of labels and scores against our answer."""
+    assert [item["label"] for item in theirs] == list(ours["scores"])
+    close([item["score"] for item in theirs], list(ours["scores"].values()))
+    assert (theirs[0]["label"], next(iter(ours["scores"].values()))) == (ours["label"], ours["score"])
+
+
 @pytest.mark.parametrize(
-    "config",
-    [{"num_labels": 3}, {"num_labels": 20, "problem_type": "multi_label_classification"},
-     {"num_labels": 1, "problem_type": "regression"}],
-    ids=["single", "multi-label", "regression"],
+    ("family", "labels"),
+    [(family, labels) for family in tiny.FAMILIES for labels in LABELS if family == "WordPiece"
+     or labels in ("single", "multi-label", "regression")],
+    indirect=["family"],
 )  # fmt: skip
-def test_classification_is_the_pipelines(family: str, config: dict[str, Any], tmp_path: Path) -> None:
-    """Texts and pairs, the empty and the too long ones too; the answer tells which were cut."""
-    model, tokenizer = tiny.save(tmp_path, family, BertForSequenceClassification, **config)
+def test_classification_is_the_pipelines(family: str, labels: str, tmp_path: Path) -> None:
+    """Texts and pairs, the empty and the too long ones too; the answer tells which were cut; `function_to_apply`."""
+    model, tokenizer = tiny.save(tmp_path, family, BertForSequenceClassification, **LABELS[labels])
     pipeline = TextClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     ours = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options={"allow_empty": True}), model)
     answer = ours.ask({"text": TEXTS, "parameters": {"top_k": 5}})
     for text, result in zip(TEXTS, answer["results"], strict=True):
-        theirs = quiet(pipeline, text, top_k=5, truncation=True)
-        assert [item["label"] for item in theirs] == list(result["scores"])
-        close([item["score"] for item in theirs], list(result["scores"].values()))
+        same_labels(quiet(pipeline, text, top_k=5, truncation=True), result)
     assert [len(tokenizer(text)["input_ids"]) > tiny.MAX_LENGTH for text in TEXTS] == answer["truncated"]
+    same_labels(quiet(pipeline, TEXTS[0], top_k=None), ours.ask({"text": TEXTS[0]}))
     # transformers takes an empty second text for none at all; here a pair stays a pair.
     pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS, reversed(TEXTS), strict=True) if b]
     for pair, result in zip(pairs, ours.ask({"text": pairs})["results"], strict=True):
         theirs = quiet(pipeline, pair, top_k=None, truncation=True)
         close([item["score"] for item in theirs], list(result["scores"].values()))
+    same_labels(quiet(pipeline, pairs[0], top_k=None, truncation=True), ours.ask(pairs[0]))
+    for function in ("softmax", "sigmoid", "none"):
+        asked = {"text": TEXTS[0], "parameters": {"function_to_apply": function}}
+        same_labels(quiet(pipeline, TEXTS[0], top_k=None, function_to_apply=function), ours.ask(asked))
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------

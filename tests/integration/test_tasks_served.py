@@ -5,9 +5,7 @@ the processor with PyTorch behind it.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,8 @@ from transformers import (
 )
 
 from preprocessing.processor import TextProcessor
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny = importlib.import_module("tiny_models")
-served_bundles = importlib.import_module("served_bundles")
+from tests.integration import served_bundles
+from tests.integration import tiny_models as tiny
 
 pytestmark = pytest.mark.integration
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -31,11 +29,9 @@ from deploy.modelsync.runtime.generate_model import choose, probabilities, score
 from gateway.errors import ModelFailed, ModelNotReady
 from gateway.testing import FakeBackend
 from gateway.triton.port import Backend
-
-sys.path.insert(0, str(Path(__file__).parent))
-tiny = importlib.import_module("tiny_models")
-generators = importlib.import_module("tiny_generators")
-served_bundles = importlib.import_module("served_bundles")
+from tests.integration import served_bundles
+from tests.integration import tiny_generators as generators
+from tests.integration import tiny_models as tiny
 
 pytestmark = pytest.mark.integration
 

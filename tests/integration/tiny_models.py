@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, proce
 from transformers import BertConfig, PreTrainedTokenizerFast
 
 from preprocessing.processor import TextProcessor
-
-
-def _families() -> Any:
-    # Test folders are no packages; this is the unit tests' own module.
-    path = Path(__file__).parents[1] / "unit" / "preprocessing" / "tokenizer_families.py"
-    spec = importlib.util.spec_from_file_location("tokenizer_families", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tokenizer_families"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-families = _families()
+from tests.unit.preprocessing import tokenizer_families as families
 
 MAX_LENGTH = 128
 ROBERTA = ["<unk>", "<s>", "</s>", "<pad>", AddedToken("<mask>", lstrip=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import subprocess
@@ -24,6 +23,8 @@ from benchmarks.shared.processes import free_port
 from benchmarks.shared.words import word_piece
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
+from tests.integration import tiny_generators as generators
+from tests.unit.preprocessing.tokenizer_families import gpt2
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
 LABELS = ("BAD", "GOOD")
@@ -163,9 +164,7 @@ CHAT_TEMPLATE = (
 
 def _write_generator(folder: Path) -> None:
     """A random GPT-2 with a chat template: what it says makes no sense, but always the same."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    tiny, generators = importlib.import_module("tiny_models"), importlib.import_module("tiny_generators")
-    generators.save("gpt2", folder, tiny.families.gpt2(), chat_template=CHAT_TEMPLATE)
+    generators.save("gpt2", folder, gpt2(), chat_template=CHAT_TEMPLATE)
     generators.export(folder)
 
 
