@@ -25,6 +25,7 @@ import numpy as np
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.trace import BATCH, Lane
 from gateway.triton import choice
 
 REQUEST_S: Final = 90e-6
@@ -334,6 +335,8 @@ class Flow:
     seconds: list[float] = field(repr=False)
     limits: list[float] = field(repr=False)
     """The limit of work, ten times a second."""
+    batch: float = 0.0
+    """Answers per second to callers of class batch."""
 
     def percentile(self, percent: float) -> float:
         """Return so far a percentile of the answers' times."""
@@ -344,11 +347,13 @@ class Flow:
 def flow(
     price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
     change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
+    batch: int = 0, rule: str = "always",
 ) -> Flow:  # fmt: skip
     """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start.
 
     ``change(time, server)`` returns the rate from now on, ten times a second. ``others`` are the prices of further
-    servers, of which each call goes to one (``is_plain``: to the one with the fewest calls).
+    servers, of which each call goes to one (``is_plain``: to the one with the fewest calls). ``batch`` callers of that
+    class send their next request when their last one is answered.
     """
 
     async def main(loop: SimulatedLoop) -> Flow:
@@ -357,7 +362,7 @@ def flow(
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
         batcher: Batcher[Row] = Batcher(
             several if others else server,
-            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=max(2, price.at_once), pressure=Pressure("always")),
+            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=max(2, price.at_once), pressure=Pressure(rule)),
             on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
         found = Flow(0.0, 0.0, [], [])
@@ -384,6 +389,18 @@ def flow(
 
             batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
 
+        def fill(sent: float) -> None:
+            loop.work(REQUEST_S)
+
+            def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                found.batch += error is None and warm <= loop.time() < until
+                if loop.time() < until:
+                    loop.call_later(_CLIENT_S, fill, loop.time())
+
+            batcher.begin([Row(lengths(chance))], sent + 60, answered, lane=Lane(BATCH, ""))
+
+        for _ in range(batch):
+            loop.call_soon(fill, 0.0)
         loop.call_soon(arrive)
         while loop.time() < until:
             await asyncio.sleep(0.1)
@@ -391,6 +408,7 @@ def flow(
             if change is not None:
                 now_rate = change(loop.time(), server)
         found.answers, found.refusals = len(found.seconds) / seconds, found.refusals / seconds
+        found.batch /= seconds
         await batcher.close()
         return found
 

@@ -69,6 +69,12 @@ _SURELY: Final = 0.8
 _NEAR_S: Final = 0.1
 _FRESH_S: Final = 1.0
 """So long after the last call its time says what the next one takes at least."""
+_BATCH_SHARE: Final = 0.1
+"""Calls of batch work alone take so much of the time beside other classes, if fewer than half of the servers idle."""
+_BATCH_TIMES: Final = 2.0
+"""They take so many times as long as calls of other classes, at most."""
+_ALONE_S: Final = 1.0
+"""So long after the last call of other classes batch work goes as if it were alone."""
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
@@ -142,6 +148,14 @@ class Batcher(Generic[R]):
         """Of the oldest that waits."""
         self._is_mixed = False
         """Whether others than its like wait with it."""
+        self._batch_rows = 0
+        """Rows of class batch that wait."""
+        self._others_at = -math.inf
+        """When the last call with rows of other classes left."""
+        self._others_s = 0.0
+        """How long such calls take."""
+        self._batch_at = -math.inf
+        """When the next call of batch work alone may leave beside other classes."""
         self._order = Order()
         self._halves: deque[list[Entry[R]]] = deque()
         """Halves of calls that failed: each is the next call."""
@@ -304,6 +318,8 @@ class Batcher(Generic[R]):
         self._waiting.append(entry)
         self._waiting_rows += entry.count
         self._waiting_tokens += entry.tokens
+        if entry.lane.rank == BATCH:
+            self._batch_rows += entry.count
         if entry.deadline < self._due:
             self._watch(entry.deadline)
         if not self._is_flush_scheduled:
@@ -328,7 +344,7 @@ class Batcher(Generic[R]):
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
         waiting = [*self._waiting, *(entry for half in self._halves for entry in half)]
-        self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
+        self._waiting, self._waiting_rows, self._waiting_tokens, self._batch_rows = [], 0, 0, 0
         self._halves.clear()
         for entry in waiting:
             entry.end(None, _replaced())
@@ -348,8 +364,7 @@ class Batcher(Generic[R]):
                 call.task.cancel()
         elif entry in self._waiting:
             self._waiting.remove(entry)
-            self._waiting_rows -= entry.count
-            self._waiting_tokens -= entry.tokens
+            self._has_left([entry])
 
     def _entries(self) -> Iterator[Entry[R]]:
         yield from self._waiting
@@ -391,8 +406,7 @@ class Batcher(Generic[R]):
 
     def _expect(self, rows: int, tokens: int) -> float:
         """Return the seconds until so much would be answered that leaves next, at best: as if nothing were padded."""
-        prices, limits, servers = self.prices, self._limits, self._servers.replicas
-        at_once = servers * (limits.max_in_flight if prices.queueing < _PARALLEL else 1)
+        prices, limits, at_once = self.prices, self._limits, self._at_once
         lead = 0.0
         if len(self._calls) >= at_once:
             lead = max(min(call.ends(prices) for call in self._calls) - self._clock(), 0.0)
@@ -409,14 +423,13 @@ class Batcher(Generic[R]):
         for entry in waiting:
             if self._is_hopeless(entry, rows, tokens, now):
                 dropped.append(entry)
-                self._waiting_rows -= entry.count
-                self._waiting_tokens -= entry.tokens
             else:
                 rows, tokens = rows + entry.count, tokens + entry.tokens
                 kept.append(entry)
         if dropped:
             gone = set(map(id, dropped))
             self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
+            self._has_left(dropped)
             for entry in dropped:
                 entry.end(None, _hopeless())
 
@@ -427,15 +440,36 @@ class Batcher(Generic[R]):
         calls = len(self._calls)
         if calls < self._servers.replicas:
             return True
+        # Batch work alone goes by itself; beside others it makes no call leave earlier.
+        rows = self._waiting_rows - self._batch_rows or self._waiting_rows
         limits = self._limits
-        if self._waiting_rows >= limits.max_rows or self._waiting_tokens >= limits.max_padded_tokens:
+        if rows >= limits.max_rows or (not self._batch_rows and self._waiting_tokens >= limits.max_padded_tokens):
             return True  # it will not become any fuller
         if self.prices.queueing < _PARALLEL:
-            if self._waiting_rows * 4 * calls >= self._rows_in_flight:
+            if rows * 4 * calls >= self._rows_in_flight:
                 return True  # a server that takes it beside the others: worth it from a quarter of their size
-        elif self._waiting_rows + self._rows_in_flight >= self._crowd:
+        elif rows + self._rows_in_flight >= self._crowd:
             return True  # everybody is here who was lately
         return self._clock() >= self._behind()
+
+    def _is_held(self) -> bool:
+        """Whether nothing but batch work waits, and has to: others were here just now, and would wait for its call.
+
+        It may take a server while most are idle, and for ``_BATCH_SHARE`` of the time beyond that.
+        """
+        if not self._batch_rows or self._batch_rows < self._waiting_rows:
+            return False
+        now = self._clock()
+        if now > self._others_at + _ALONE_S:
+            return False
+        idle = self._at_once - len(self._calls)
+        return idle < 1 or (now < self._batch_at and (idle < 2 or 2 * idle <= self._at_once))
+
+    @property
+    def _at_once(self) -> int:
+        """How many calls the servers work on at a time."""
+        parallel = self.prices.queueing < _PARALLEL
+        return self._servers.replicas * (self._limits.max_in_flight if parallel else 1)
 
     def _is_for_a_spare(self) -> bool:
         """Whether a server that is too slow to share the calls gets one: if so much waits that it is done with it
@@ -460,7 +494,13 @@ class Batcher(Generic[R]):
             self._alarm.cancel()
             self._alarm = None
         if self._waiting and len(self._calls) < self._max_calls:
-            self._alarm = self._loop.call_later(max(self._behind() - self._clock(), 0.0), self._ring)
+            if not self._is_held():
+                at = self._behind()
+            elif len(self._calls) < self._at_once:
+                at = self._batch_at
+            else:
+                return  # a call that comes back is what it waits for
+            self._alarm = self._loop.call_later(max(at - self._clock(), 0.0), self._ring)
 
     def _ring(self) -> None:
         self._alarm, self._leave_at = None, 0.0
@@ -475,7 +515,7 @@ class Batcher(Generic[R]):
         while len(self._calls) < self._max_calls:
             if self._halves:
                 self._start(self._halves.popleft())
-            elif self._waiting and (not self._calls or self._may_leave()):
+            elif self._waiting and (not self._calls or self._may_leave()) and not self._is_held():
                 self._start(self._take())
             else:
                 break
@@ -490,17 +530,34 @@ class Batcher(Generic[R]):
             batch = self._order.take(waiting, self._limits, self.prices)
         else:
             batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
+        if self._batch_rows == self._waiting_rows and self._clock() <= self._others_at + _ALONE_S:
+            batch = self._short(batch)
         self._turn += 1
         if len(batch) >= _TRIED_FROM and not self._turn % _TRIED_EVERY and self.prices.are_guessed:
             batch = batch[: len(batch) // 2]
         if len(batch) == len(waiting):
-            self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
+            self._waiting, self._waiting_rows, self._waiting_tokens, self._batch_rows = [], 0, 0, 0
         else:
             chosen = set(map(id, batch))
             self._waiting = [entry for entry in waiting if id(entry) not in chosen]
-            self._waiting_rows -= sum(entry.count for entry in batch)
-            self._waiting_tokens -= sum(entry.tokens for entry in batch)
+            self._has_left(batch)
         return batch
+
+    def _short(self, batch: list[Entry[R]]) -> list[Entry[R]]:
+        """Return as much of a call of batch work as others can wait for."""
+        most, rows, longest = _BATCH_TIMES * self._others_s, 0, 0
+        for number, entry in enumerate(batch):
+            rows, longest = rows + entry.count, max(longest, entry.longest)
+            if number and self.prices.expect(rows, rows * longest) > most:
+                return batch[:number]
+        return batch
+
+    def _has_left(self, entries: Sequence[Entry[R]]) -> None:
+        """Count entries that wait no longer."""
+        self._waiting_rows -= sum(entry.count for entry in entries)
+        self._waiting_tokens -= sum(entry.tokens for entry in entries)
+        if self._batch_rows:
+            self._batch_rows -= sum(entry.count for entry in entries if entry.lane.rank == BATCH)
 
     def _start(self, batch: list[Entry[R]], calls: dict[UnderWay, None] | None = None) -> None:
         started = self._clock()
@@ -528,6 +585,11 @@ class Batcher(Generic[R]):
             # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
             latest = max(e.deadline for e in live)
         call = UnderWay(live, count, count * longest, started)
+        if first.lane.rank != BATCH:
+            self._others_at = started
+            self._others_s += (self.prices.expect(count, call.padded) - self._others_s) / 16
+        else:
+            self._batch_at = started + self.prices.expect(count, call.padded) / _BATCH_SHARE
         if calls is None:
             calls = self._calls
             if calls and len(calls) >= self._servers.replicas:
@@ -536,7 +598,7 @@ class Batcher(Generic[R]):
         calls[call] = None
         self._rows_in_flight += count
         self._padded_in_flight += call.padded
-        more = self._waiting_rows + self._rows_in_flight - self._crowd
+        more = self._waiting_rows - self._batch_rows + self._rows_in_flight - self._crowd
         self._crowd += more if more > 0 else more / 32
         for entry in live:
             entry.call = call

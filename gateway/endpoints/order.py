@@ -17,7 +17,7 @@ from gateway.prices import Prices
 from gateway.trace import Lane
 
 _MAX_TENANTS: Final = 1000
-_FILLED: Final = 1.1
+_FILLED: Final = 1.08
 """A call may take so many times as long with work of less important classes in it."""
 
 

@@ -1,0 +1,32 @@
+"""Batch work beside other classes under the real batcher, in simulated time."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.shared.simulated import MIXES, Flow, Price, flow
+
+GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
+CAPACITY = 64 / GPU.seconds(64, 16)
+
+
+def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> Flow:
+    """What becomes of a load on so many servers, beside so many callers of class batch."""
+    return flow(
+        GPU, MIXES["short"], load * servers * CAPACITY, seconds=seconds, warm=3.0, others=[GPU] * (servers - 1),
+        batch=batch * servers, rule="off",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("load", "servers"), [(0.1, 1), (0.3, 1), (0.6, 1), (0.3, 4)])
+def test_batch_work_fills_what_is_left(load: float, servers: int) -> None:
+    """Others wait hardly longer for it, and something is done of it however busy they are."""
+    alone, beside = run(load, servers=servers), run(load, servers=servers, batch=128)
+    assert beside.percentile(50) <= 1.1 * alone.percentile(50)
+    assert beside.percentile(99) <= 2 * alone.percentile(99)
+    assert beside.batch >= 0.08 * servers * CAPACITY
+
+
+def test_batch_work_alone_gets_everything() -> None:
+    """Nobody is there whom it could keep waiting."""
+    assert run(1e-6, batch=128).batch >= 0.9 * CAPACITY
