@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
-from deploy.admin import drift_counts
+from deploy.admin import drift_counts, drift_page
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
+from gateway import durable
 from gateway.metrics import variables
 
 _BAR = 40
@@ -90,16 +91,21 @@ def capture(
         enough, words=words, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
     )
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    _write(path, text)
     for name, bins in sorted(enough.items()):
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
     if words is not None:
         click.echo(f"{len(words.counts)} words of {words.texts:.0f} texts")
     click.echo(f"written to {path}", err=True)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole, or not at all."""
+    try:
+        durable.replace(path, text, mode=0o644)
+    except OSError as error:
+        raise DeployError(f"{path} cannot be written: {error}") from error
 
 
 def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[str, str]:
@@ -134,10 +140,12 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write the report there: .html, one file that can be sent around, or .json.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None, plot: bool,
-    picture: Path | None, as_json: bool,
+    picture: Path | None, output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of every variable that has a reference whether it has drifted, how sure that is, since when and what moved.
 
@@ -152,9 +160,12 @@ def report(
       triton-gateway drift report --plot
       triton-gateway drift report --endpoint sentiment --version 2
       triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
+      triton-gateway drift report --output report.html
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
+    if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
+        raise click.UsageError(f"--output writes .html or .json, not {output.name}")
     every = drift_counts.verdicts(_read(gateway, prometheus, window))
     found = [
         v for v in every
@@ -167,13 +178,14 @@ def report(
             hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
         )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & variables.OF_WORDS else {}
+    described = [
+        {**v.described(), **({"words": moved[v.endpoint, v.version]}
+                             if v.variable in variables.OF_WORDS and (v.endpoint, v.version) in moved else {})}
+        for v in found
+    ]  # fmt: skip
+    values = json.dumps(described, indent=2, ensure_ascii=False)
     if as_json:
-        described = [
-            {**v.described(), **({"words": moved[v.endpoint, v.version]}
-                                 if v.variable in variables.OF_WORDS and (v.endpoint, v.version) in moved else {})}
-            for v in found
-        ]  # fmt: skip
-        click.echo(json.dumps(described, indent=2, ensure_ascii=False))
+        click.echo(values)
     elif not found:
         click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
     else:
@@ -192,6 +204,11 @@ def report(
                     click.echo(f"words of {_url(*pair)} that {name}: " + ", ".join(map(_word, words[:_MOST_WORDS])))
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
+    if output is not None:
+        told = f"{window} before, from Prometheus" if prometheus else "what one gateway has counted since it started"
+        page = drift_page.render(found, moved, made=datetime.now(UTC), source=told)
+        _write(output, values if output.suffix.lower() == ".json" else page)
+        click.echo(f"written to {output}", err=True)
     if picture and draw and found:
         try:
             draw(found, picture)

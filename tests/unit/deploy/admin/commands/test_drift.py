@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -257,3 +258,22 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
     reference = drift.decode(path.read_text())
     assert reference.words is None
     assert {"script", "language", "letter_case", "duplicate"} == set(reference)
+
+
+def test_report_is_written_as_a_page_or_as_json(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """Whole or not at all; another ending is refused before anything is asked."""
+    gateway, url = served
+    rng = np.random.default_rng(1)
+    gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 9, "<b>": 1})})
+    gateway.see(rng.normal(size=500), ["<b>"] * 500)
+    page, values = tmp_path / "new" / "report.html", tmp_path / "report.json"
+    assert 0 == run("report", "--url", url, "--output", page).return_value
+    assert "&lt;b&gt;" in page.read_text()
+    assert 0 == run("report", "--url", url, "--output", values).return_value
+    assert ["a", "x"] == sorted(one["variable"] for one in json.loads(values.read_text()))
+    with pytest.raises(click.UsageError, match=r"writes .html or .json, not report.txt"):
+        run("report", "--url", "http://127.0.0.1:1", "--output", tmp_path / "report.txt")
+    (tmp_path / "file").write_text("")
+    assert [] == [*tmp_path.glob("**/*.new")]
+    with pytest.raises(DeployError, match="cannot be written"):
+        run("report", "--url", url, "--output", tmp_path / "file" / "report.html")
