@@ -65,6 +65,7 @@ def render(found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: d
     endpoints = [(name, list(of)) for name, of in groupby(sorted(found, key=_place), key=lambda v: v.endpoint)]
     endpoints.sort(key=lambda item: _ORDER.index(item[1][0].state))
     body = "".join(_summary(name, of) for name, of in endpoints) or "<li>no variable has a reference</li>"
+    shown = "".join(_endpoint(name, of, words) for name, of in endpoints)
     key = (
         "<p class='key dim'><svg aria-hidden=true><rect class=now width=12 height=12 rx=2 /></svg>now"
         "<svg aria-hidden=true><rect class=was x=5 width=2 height=12 /></svg>reference</p>"
@@ -75,7 +76,7 @@ def render(found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: d
         "<meta name=viewport content='width=device-width'><meta name=referrer content=no-referrer>"
         f"<title>Drift report</title><style>{_STYLE}</style></head><body><header><h1>Drift report</h1>"
         f"<p class=dim>made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC, of {_e(source)}</p></header><main>"
-        f"<ul>{body}</ul>{key if endpoints else ''}{''.join(_endpoint(name, of, words) for name, of in endpoints)}</main>"
+        f"<ul>{body}</ul>{key if endpoints else ''}{shown}</main>"
         "<footer><p class=dim>How sure: chance alone gives as much evidence at most once in so many days, however "
         "often it is looked at. Bins whose share moved by more than noise are bold. PSI is the distance of all bins "
         "together.</p></footer></body></html>"
@@ -123,7 +124,8 @@ def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]
         f"<details class=variable{is_open}><summary><h3>{_e(verdict.variable)}</h3>"
         f"<span class={_CLASSES[state]}>{_WORDS[state]}</span>"
         f"<small>version {_e(verdict.version or '–')}</small></summary>{meant}"
-        f"{_changes(verdict)}{_words(words) if verdict.variable in OF_WORDS else ''}<p>{_sentence('; '.join(sure)) or 'Not judged yet.'}</p>"
+        f"{_changes(verdict)}{_words(words) if verdict.variable in OF_WORDS else ''}"
+        f"<p>{_sentence('; '.join(sure)) or 'Not judged yet.'}</p>"
         f"{_bins(verdict)}<p class=dim>{seen}</p></details>"
     )
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from deploy.admin import drift_counts, drift_page
+from deploy.admin import data_rows, drift_counts, drift_data, drift_page
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 from gateway import durable
-from gateway.metrics import variables
+from gateway.metrics import drift, variables
 
 _BAR = 40
 _MOST_DAYS = 10_000.0
@@ -49,13 +49,31 @@ def command() -> None:
 @click.option("--duration", type=DURATION, default="0s", show_default=True,
               help="With --url: count only what comes within this time from now.")  # fmt: skip
 @click.option("--least", default=1000, show_default=True, help="Refuse a reference of fewer values.")
+@click.option("--from", "data", type=click.Path(path_type=Path),
+              help="Make it of a data set instead: a .csv, .tsv, .jsonl, .parquet or .arrow file, or a folder that "
+              "Hugging Face's `datasets` has saved.")  # fmt: skip
+@click.option("--text-column", default="text", show_default=True, help="With --from: the column of the texts.")
+@click.option("--label-column", help="With --from: the column of the labels they should get.")
+@click.option("--most", default=20_000, show_default=True, type=click.IntRange(1),
+              help="With --from: of more texts, so many are drawn by chance, always the same ones.")  # fmt: skip
+@click.option("--rate", default=200.0, show_default=True, type=click.FloatRange(0, min_open=True),
+              help="With --from: texts a second that the endpoint is asked at most.")  # fmt: skip
+@click.option("--batch", default=16, show_default=True, type=click.IntRange(1, 256),
+              help="With --from: texts in one request.")  # fmt: skip
+@click.option("--without-model", is_flag=True,
+              help="With --from: ask no gateway. Only what texts look like, and --label-column.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
     gateway: str, prometheus: str | None, window: str, endpoint: str, model_version: str, duration: float, least: int,
-    output: Path | None,
+    data: Path | None, text_column: str, label_column: str | None, most: int, rate: float, batch: int,
+    without_model: bool, output: Path | None,
 ) -> int:  # fmt: skip
-    """Make the reference distribution of every variable of one version from live traffic.
+    """Make the reference distribution of every variable of one version, from live traffic or of a data set.
+
+    With --from the endpoint is asked for the texts of a data set (training or validation data, say) and what its
+    gateway counts becomes the reference. It counts whoever asks: have nobody else ask that version meanwhile. Rows
+    without a text are left out. An interruption leaves no reference, or the former one.
 
     The file takes effect at the gateway's next look when it lies in TRITON_GATEWAY_REFERENCE_DIR; as `reference.json`
     in the model's folder it travels with the model.
@@ -65,7 +83,36 @@ def capture(
       triton-gateway drift capture --endpoint sentiment --version 1 --duration 10m
       triton-gateway drift capture --endpoint sentiment --version 1 --prometheus http://prometheus:9090 --window 1d \\
           --output my-model-folder/reference.json
+      triton-gateway drift capture --endpoint sentiment --version 1 --from train.csv --text-column review
+      triton-gateway drift capture --endpoint sentiment --version 1 --from dataset/train --without-model
     """
+    if data is None and without_model:
+        raise click.UsageError("--without-model goes with --from")
+    if data is not None and (prometheus or duration):
+        raise click.UsageError("--from goes with neither --prometheus nor --duration")
+    if data is not None:
+        terminal, empty = Terminal(sys.stderr), list[str]()
+        rows = data_rows.texts_of(data_rows.read(data), data, text_column, label_column, empty)
+        texts = data_rows.drawn(drift_data.counted(rows, terminal), most)
+        if empty:
+            click.echo(f"{len(empty)} rows without a text are left out, the first: {data} {empty[0]}", err=True)
+        if len(texts) < least:
+            raise DeployError(
+                f"{data} has {len(texts)} texts, {least} are asked for", hint="take more data, or lower --least"
+            )
+        found: Mapping[str, drift.Bins]
+        name, _, number = endpoint.strip("/").rpartition("/")
+        if without_model:
+            if not model_version and name and number.isdecimal():
+                endpoint, model_version = name, number
+            found = drift_data.looked_at(texts, terminal)
+            gateway, source = "", f"{data.name}, without a model"
+        else:
+            endpoint, model_version, found = _through(gateway, endpoint, model_version, texts, terminal, rate, batch)
+            source = f"{data.name}, through a gateway"
+        return _keep(
+            gateway, found, endpoint.strip("/"), model_version, source=source, least=least, output=output
+        )  # fmt: skip
     before: list[Sample] = []
     if duration and not prometheus:
         before = from_gateway(gateway)
@@ -77,6 +124,45 @@ def capture(
     samples = drift_counts.difference(_read(gateway, prometheus, window), before)
     endpoint, model_version = _counted(samples, endpoint.strip("/"), model_version)
     found = drift_counts.references(samples, endpoint, model_version)
+    source = prometheus or "a gateway's /metrics"
+    return _keep(gateway, found, endpoint, model_version, source=source, least=least, output=output)
+
+
+def _through(
+    gateway: str, endpoint: str, version: str, texts: Sequence[data_rows.Text], terminal: Terminal, rate: float,
+    batch: int,
+) -> tuple[str, str, Mapping[str, drift.Bins]]:  # fmt: skip
+    """Return endpoint, version and the references that the gateway's counts of these texts make."""
+    before = from_gateway(gateway)
+    agreed, labelled = drift_data.ask(
+        gateway, _url(endpoint.strip("/"), version), texts, terminal, rate=rate, batch=batch
+    )  # fmt: skip
+    after = from_gateway(gateway)
+    samples = drift_counts.difference(after, before)
+    endpoint, version = _counted(samples, endpoint.strip("/"), version)
+    asked = -(-len(texts) // batch)
+    more = drift_data.answered(after, endpoint, version) - drift_data.answered(before, endpoint, version) - asked
+    if more < 0:
+        raise DeployError(
+            f"{gateway} has counted {asked + more:.0f} of {asked} requests: others were answered by another gateway",
+            hint="name one gateway with --url, not what spreads requests over several",
+        )
+    if more:
+        click.echo(
+            f"{more:.0f} requests of others came meanwhile and are in the reference, beside {asked} of ours: for one "
+            "of the data alone, ask a gateway that nobody else asks",
+            err=True,
+        )
+    if labelled:
+        click.echo(f"its label is the one in the data for {agreed / labelled:.1%} of {labelled:,} texts", err=True)
+    return endpoint, version, drift_counts.references(samples, endpoint, version)
+
+
+def _keep(
+    gateway: str, found: Mapping[str, drift.Bins], endpoint: str, model_version: str, *, source: str, least: int,
+    output: Path | None,
+) -> int:  # fmt: skip
+    """Write the references that have enough values, and say so; ``gateway`` tells the words, if one has counted."""
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
@@ -84,12 +170,11 @@ def capture(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
-    words = drift_counts.words(gateway, _url(endpoint, model_version)) if variables.OF_WORDS & enough.keys() else None
+    url = _url(endpoint, model_version)
+    words = drift_counts.words(gateway, url) if gateway and variables.OF_WORDS & enough.keys() else None
     if words is None:
         enough = {name: bins for name, bins in enough.items() if name not in variables.OF_WORDS}
-    text = drift_counts.encode(
-        enough, words=words, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
-    )
+    text = drift_counts.encode(enough, words=words, endpoint=endpoint, version=model_version, source=source)
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     _write(path, text)
     for name, bins in sorted(enough.items()):

@@ -1,0 +1,114 @@
+"""References made of a data set: through a running endpoint, or of what texts look like without a model.
+
+Called by ``drift capture --from``. Through an endpoint the gateway counts, as it counts live traffic, so that whatever
+variables it has are in the reference; without one the gateway's own functions look at the texts.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from deploy.admin.data_rows import Text
+from deploy.admin.metric_samples import Sample
+from deploy.admin.terminal import Terminal
+from deploy.tools import http_client
+from deploy.tools.errors import DeployError
+from gateway.metrics import catalog, drift, texts
+from gateway.metrics.variables import BUILT_IN, LABEL
+
+_TIMEOUT_S: Final = 120.0
+_TRIES: Final = 10
+_PROGRESS: Final = 5000
+"""Rows after which progress is shown."""
+
+
+def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
+    """Return ``rows``, and show how many were read."""
+    for number, row in enumerate(rows, 1):
+        if number % _PROGRESS == 0:
+            terminal.live(f"{number:,} texts read")
+        yield row
+    terminal.clear()
+
+
+def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift.Bins]:
+    """Return references of what texts look like, and of their labels if they have any; nothing is asked."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in BUILT_IN}
+    looks = texts.Looks(
+        {name: count.update for name, count in counts.items()}, texts.Sample(len(found) + 1, random.random)
+    )  # fmt: skip
+    for number, one in enumerate(found, 1):
+        looks.see([one.text])
+        if number % _PROGRESS == 0:
+            terminal.live(f"{number:,} of {len(found):,} texts looked at")
+    looks.carry()
+    terminal.clear()
+    counts[LABEL].update(one.label for one in found if one.label)
+    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
+
+
+def ask(
+    gateway: str, url: str, found: Sequence[Text], terminal: Terminal, *, rate: float, batch: int
+) -> tuple[int, int]:
+    """Have the endpoint version ``url`` answer all texts, at most ``rate`` a second.
+
+    Returns of how many texts the label was the one the row has, and how many had one. Raises ``DeployError`` with the
+    rows that were refused, and why.
+    """
+    agreed = labelled = done = 0
+    began = time.monotonic()
+    rows = iter(found)
+    while some := [*islice(rows, batch)]:
+        left = began + done / rate - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        answer = _asked(gateway, url, some)
+        done += len(some)
+        for row, result in zip(some, _results(answer, len(some)), strict=False):
+            if row.label and isinstance(result, Mapping) and "label" in result:
+                labelled += 1
+                agreed += str(result["label"]) == row.label
+        to_go = (len(found) - done) / rate
+        terminal.live(f"{done:,} of {len(found):,} texts answered, at least {to_go:.0f} s to go")
+    terminal.clear()
+    return agreed, labelled
+
+
+def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
+    where = some[0].where if len(some) == 1 else f"{some[0].where} to {some[-1].where}"
+    answer: http_client.Answer | None = None
+    for _ in range(_TRIES):
+        answer = http_client.call_gateway(
+            f"{gateway}/serve/{url}", body={"text": [one.text for one in some]}, timeout=_TIMEOUT_S
+        )
+        if answer is None:
+            raise DeployError(f"nothing answers at {gateway}", hint="is the gateway running, and is --url right?")
+        if answer.status == 200:
+            return answer.content
+        if answer.status not in (429, 503):
+            break
+        time.sleep(min(float(answer.headers.get("retry-after", "1") or 1), 10.0))
+    assert answer is not None  # noqa: S101 - as above
+    said = answer.content if isinstance(answer.content, Mapping) else {}
+    raise DeployError(
+        f"{url} answers {answer.status} to {where}: {said.get('error', 'no reason given')}",
+        hint=str(said.get("hint") or "--from needs an endpoint that takes texts; a lower --rate asks more slowly"),
+    )
+
+
+def _results(answer: Any, number: int) -> Sequence[Any]:
+    found = answer.get("results", answer.get("predictions")) if isinstance(answer, Mapping) else answer
+    return found if isinstance(found, list) else [answer] * (number == 1)
+
+
+def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:
+    """Return how many requests of a version were answered."""
+    return sum(
+        one.value for one in samples
+        if one.name == catalog.REQUESTS.name and one.key[:2] == (endpoint, version) and one.labels["outcome"] == "ok"
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Rows of data sets: every kind of file, and what is wrong with one told by line and column."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.admin import data_rows
+from deploy.admin.data_rows import Row, Text
+from deploy.tools.errors import DeployError
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    """A file with this in it."""
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'text,label\n"good, very",1\n\nbad,0\n'), ("a.csv", '\ufefftext,label\r\n"good, very",1\r\nbad,0'),
+        ("a.TSV", "text\tlabel\ngood, very\t1\nbad\t0\n"),
+    ],
+)  # fmt: skip
+def test_separated_values_are_rows_by_the_names_of_the_first_line(tmp_path: Path, name: str, content: str) -> None:
+    """Quotes, empty lines, a byte order mark."""
+    rows = [row.values for row in data_rows.read(written(tmp_path, name, content))]
+    assert [{"text": "good, very", "label": "1"}, {"text": "bad", "label": "0"}] == rows
+
+
+def test_a_text_of_several_lines_stands_where_it_ends(tmp_path: Path) -> None:
+    """As an editor counts lines."""
+    rows = [*data_rows.read(written(tmp_path, "a.csv", 'text\n"one\ntwo"\nthree\n'))]
+    assert [Row("line 3", {"text": "one\ntwo"}), Row("line 4", {"text": "three"})] == rows
+
+
+def test_json_lines_are_objects(tmp_path: Path) -> None:
+    """Empty lines are none."""
+    path = written(tmp_path, "a.jsonl", '{"text": "a"}\n\n{"text": "b", "n": 1}')
+    assert [Row("line 1", {"text": "a"}), Row("line 3", {"text": "b", "n": 1})] == [*data_rows.read(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", "text,label\na,1\nb\n", "line 3, column 2: 1 columns, where the first line names 2"),
+        ("a.csv", "text\na,b,c\n", "line 2, column 2: 3 columns, where the first line names 1"),
+        ("a.csv", 'text\n"never ends\n', "line 2: unexpected end of data"),
+        ("a.jsonl", '{"text": "a"}\n{"text": b}\n', "line 2, column 10: Expecting value"),
+        ("a.jsonl", '["a"]\n', "line 1, column 1: no JSON object"),
+        ("a.jsonl", "[" * 100_000, "line 1: nested too deep"),
+        ("a.jsonl", b'{"text": "\xff"}\n', "is not UTF-8: invalid start byte at byte 10"),
+        ("a.csv", b"text\n\xff\n", "is not UTF-8"),
+        ("a.xlsx", "", "is of no kind that is read"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_where_it_stands(
+    tmp_path: Path, name: str, content: str | bytes, says: str
+) -> None:
+    """The file, the line and, as far as it is known, the column."""
+    with pytest.raises(DeployError) as told:
+        [*data_rows.read(written(tmp_path, name, content))]
+    assert says in told.value.message
+    assert name in told.value.message
+
+
+def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+    """And folders of something else, or of several splits."""
+    with pytest.raises(DeployError, match="there is no file"):
+        data_rows.read(tmp_path / "none.csv")
+    with pytest.raises(DeployError, match=r"no usable state\.json"):
+        data_rows.read(tmp_path)
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        written(tmp_path / split, "state.json", "{}")
+    written(tmp_path, "dataset_dict.json", "{}")
+    with pytest.raises(DeployError, match="has several splits: test, train") as told:
+        data_rows.read(tmp_path)
+    assert str(tmp_path / "test") in str(told.value.hint)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is no part of ours."""
+    for module in ("pyarrow", "pyarrow.parquet", "pyarrow.ipc"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DeployError, match="pyarrow is not installed") as told:
+        [*data_rows.read(written(tmp_path, name, b""))]
+    assert re.fullmatch(r"run `pip install ('pyarrow<22'|pyarrow)`", str(told.value.hint))
+
+
+def test_a_saved_data_set_is_read_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that its state names, in that order; rows are numbered through."""
+    state = {"_data_files": [{"filename": "data-1.arrow"}, {"filename": "data-0.arrow"}]}
+    written(tmp_path, "state.json", json.dumps(state))
+    monkeypatch.setattr(data_rows, "_arrow", lambda path: iter([Row("row 1", {"text": path.name})]))
+    assert [Row("row 1", {"text": "data-1.arrow"}), Row("row 2", {"text": "data-0.arrow"})] == [
+        *data_rows.read(tmp_path)
+    ]
+
+
+def test_texts_and_labels_are_taken_out_of_their_columns() -> None:
+    """Rows without a text are left out and told."""
+    rows = [Row("line 2", {"t": "a", "l": 1}), Row("line 3", {"t": " ", "l": 0}), Row("line 4", {"t": None, "l": 0})]
+    empty: list[str] = []
+    assert [Text("line 2", "a", "1")] == [*data_rows.texts_of(rows, Path("f"), "t", "l", empty)]
+    assert ["line 3", "line 4"] == empty
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "hint"),
+    [
+        (
+            {"a": "x", "b": "y"},
+            "f line 2: there is no column text",
+            "its columns are a, b; name one with --text-column",
+        ),
+        ({"text": "x"}, "f line 2: there is no column label", "its columns are text; name one with --label-column"),
+        ({"text": 5, "label": "x"}, "f line 2, column text: int where a text is expected", "--text-column"),
+    ],
+)
+def test_a_column_that_is_not_there_or_no_text_is_told(values: Any, says: str, hint: str) -> None:
+    """With the columns that there are."""
+    with pytest.raises(DeployError) as told:
+        [*data_rows.texts_of([Row("line 2", values)], Path("f"), "text", "label", [])]
+    assert says == told.value.message
+    assert hint in str(told.value.hint)
+
+
+def test_of_many_some_are_drawn_in_their_order_and_always_the_same() -> None:
+    """Each with the same chance; of few, all."""
+    assert [*range(5)] == data_rows.drawn(range(5), 10)
+    drawn = data_rows.drawn(range(10_000), 1000)
+    assert drawn == sorted(set(drawn)) == data_rows.drawn(range(10_000), 1000)
+    assert 1000 == len(drawn)
+    assert 4500 < sum(drawn) / len(drawn) < 5500
