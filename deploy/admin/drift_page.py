@@ -96,7 +96,7 @@ def _summary(name: str, of: Sequence[Verdict]) -> str:
     began = [v.standing.since for v in bad if math.isfinite(v.standing.since)]
     since = f", since about {_at(min(began))}" if began and told else ""
     days = of[0].standing.endpoint_days
-    sure = f" ({_days(days)}; alarm from {of[0].standing.alarm_days:g} days)" if math.isfinite(days) else ""
+    sure = f" (by chance {_days(days)}; alarm from {of[0].standing.alarm_days:g} days)" if math.isfinite(days) else ""
     word = f"<span class={_CLASSES[state]}>{_WORDS[state]}</span>"
     return f"<li><b>{_e(name)}</b>: {word}{told and ': '}{told}{since}{sure}</li>"
 
@@ -174,16 +174,19 @@ def _bins(verdict: Verdict) -> str:
 
 
 def _named(verdict: Verdict, bin_name: str) -> str:
-    """A bin as people read it: numbers up to and including a bound."""
+    """A bin as people read it; of numbers, the upper bound is in it."""
     if "+Inf" not in verdict.bins or bin_name == verdict.bins[-1]:
         return bin_name
+    place = verdict.bins.index(bin_name)
+    below = verdict.bins[place - 1] if place else ""
     if bin_name == "+Inf":
-        bounds = [name for name in verdict.bins[:-1] if name != bin_name]
-        return f"above {bounds[-1]}" if bounds else "any number"
-    return f"to {bin_name}"
+        return f"above {below}" if below else "any number"
+    return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
 
 def _days(days: float) -> str:
+    if days < 1:
+        return "every day"
     return f"once in {days:,.0f} days" if days < _MOST_DAYS else f"less than once in {_MOST_DAYS:,.0f} days"
 
 

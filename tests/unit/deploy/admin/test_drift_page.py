@@ -55,7 +55,7 @@ def test_what_drifted_comes_first_with_how_sure_since_when_and_what_moved() -> N
     )  # fmt: skip
     text = Document(page).text
     assert text.index("z_moved") < text.index("b_steady") < text.index("a_steady")
-    assert "drifted: z_moved, since about 2023-11-14 22:13 UTC (once in 120 days; alarm from 30 days)" in text
+    assert "drifted: z_moved, since about 2023-11-14 22:13 UTC (by chance once in 120 days; alarm from 30 days)" in text
     assert "BAD: 30.0% → 60.0% (+30.0 points)" in text
     assert "By chance once in 400 days" in text
     assert "10,000 values against 10,000 of the reference" in text
@@ -85,7 +85,8 @@ def test_bins_of_numbers_say_up_to_what_they_go() -> None:
     counts = (*[25.0] * (len(bins.counts) - 1), 0.0)
     page = rendered(Verdict("e", "", "token_length", bins.names, bins.ratios(), counts, bins.total))
     text = Document(page).text
-    assert "to 24" in text
+    assert "up to 24" in text
+    assert "24 – 49" in text
     assert "above 74" in text
     assert "tokens of a text, special tokens included" in text
     assert "Not judged yet" in text
