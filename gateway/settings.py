@@ -398,7 +398,7 @@ class Settings(BaseSettings):
     max_batches_in_flight: int = Field(
         2, gt=0, validation_alias=_names("max_batches_in_flight"),
         description="Calls per endpoint version to each Triton at a time; requests that arrive meanwhile share the "
-        "next.",
+        "next. One more than a Triton works on at a time (instances of the model, GPUs), so that none of them waits.",
     )  # fmt: skip
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),

@@ -362,7 +362,7 @@ def flow(
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
         batcher: Batcher[Row] = Batcher(
             several if others else server,
-            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=max(2, price.at_once), pressure=Pressure(rule)),
+            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=Pressure(rule)),
             on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
         found = Flow(0.0, 0.0, [], [])

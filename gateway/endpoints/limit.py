@@ -25,7 +25,7 @@ from gateway.endpoints.entries import BatchLimits
 from gateway.prices import Prices
 
 TARGET: Final = 2.25
-"""Floors that work may spend here: a call in front, its own, and what spreads arrivals out."""
+"""Floors that work may spend here before one server: a call in front, its own, and what spreads arrivals out."""
 _LEAST_S: Final = 0.02
 """Work for so long is always taken in: an event loop, a network and a garbage collector are late by milliseconds."""
 _CALLS: Final = 12
@@ -101,8 +101,10 @@ class WorkLimit:
         self.floor = prices.call + by_row * rows
 
     def _adjust(self, period: _Period) -> None:
-        target = max(TARGET * self.floor, _LEAST_S)
         held, rate = self._measured(period)
+        # `rate` is how many servers work. Each has a call; the more there are, the sooner one of them is free, and what
+        # spreads arrivals out grows with the root of their number.
+        target = max((1.0 + (TARGET - 1.0) / max(rate, 1.0) ** 0.5) * self.floor, _LEAST_S)
         if self.seconds == inf:
             if held < rate * target or self._knows_little(period):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -136,3 +137,13 @@ def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: Flow, time
 def test_texts_of_all_lengths_do_not_upset_it() -> None:
     """On a GPU a row costs what it costs, however long it is padded: work is what the prices say, not tokens."""
     assert flow(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) -> None:
+    """Four Tritons, or one that works on four calls at a time: the next one that is free is nearer than with one."""
+    price, others = replace(GPU, at_once=at_once), [GPU] * (3 if at_once == 1 else 0)
+    calm = flow(price, MIXES["short"], 0.8 * 4 * CAPACITY, seconds=2.0, warm=3.0, others=others)
+    found = flow(price, MIXES["short"], 2 * 4 * CAPACITY, seconds=2.0, warm=4.0, others=others)
+    assert found.answers >= 0.95 * 4 * CAPACITY
+    assert found.percentile(99) <= 1.5 * calm.percentile(99)
