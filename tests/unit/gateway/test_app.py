@@ -376,7 +376,7 @@ async def test_requests_beyond_the_limit_are_shed(make_stack: Any) -> None:
         await stack.served("e")
         stack.backend.hold = asyncio.Event()
         held = [asyncio.create_task(stack.client.post("/serve/e", json={"text": "good"})) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await stack.until(lambda: stack.gateway.permits.in_flight == 2)
         reply: httpx.Response = await stack.client.post("/serve/e", json={"text": "good"})
         stack.backend.hold.set()
         answers = await asyncio.gather(*held)

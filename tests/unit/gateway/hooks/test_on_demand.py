@@ -38,6 +38,7 @@ class Preprocess:
         return [1.0]
     def process(self, data, state, s=None):
         time.sleep(data.get("s", 0))
+        while data.get("until") and not os.path.exists(data["until"]): time.sleep(0.01)
         if data.get("exit"): os._exit(3)
         return {"pid": os.getpid()}
     def postprocess(self, data, state, s=None):
@@ -50,6 +51,35 @@ class Preprocess:
 
 async def nobody(*_: Any) -> None:
     """No other endpoints."""
+
+
+class Looked:
+    """A pool without processes that counts how often the bound looks at all of them."""
+
+    minimum = 0
+    processes = ()
+    has_waiting = False
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def tick(self, *, is_full: bool) -> None:
+        self.times += is_full
+
+    def rest(self) -> None: ...
+
+
+async def looked(bound: ProcessBound, times: int) -> None:
+    """Wait until the bound has looked so often."""
+    counts = Looked()
+    bound.add(counts)
+    await soon(lambda: counts.times >= times)
+    bound.remove(counts)
+
+
+def works(pool: HookPool) -> bool:
+    """Whether its one process is in a request."""
+    return [False] == [process.is_free for process in pool.processes]
 
 
 @pytest.fixture
@@ -94,10 +124,11 @@ async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(c
 
 async def test_a_minimum_stays(code: Path) -> None:
     """Whoever does not want to wait for a start says so."""
-    async with opened(code, bound=ProcessBound(4, idle=0.1), minimum=2) as pool:
+    bound = ProcessBound(4, idle=0.1)
+    async with opened(code, bound=bound, minimum=2) as pool:
         await soon(lambda: len(pool.pids) == 2)
         pids = pool.pids
-        await asyncio.sleep(2.5)  # the bound has looked twice
+        await looked(bound, 2)
         assert pids == pool.pids
 
 
@@ -133,16 +164,17 @@ async def test_the_bound_holds_over_all_pools_and_nobody_is_forgotten(code: Path
     assert 0 == bound.taken
 
 
-async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path) -> None:
+async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path, tmp_path: Path) -> None:
     """With the setting that gives it room."""
     bound = ProcessBound(1)
     async with opened(code, "idle", bound) as other, opened(code, "busy", bound) as busy:
         await soon(lambda: not other.pids)
-        working = asyncio.create_task(ask(busy, {"s": 3.0}))
-        await asyncio.sleep(0.1)
+        working = asyncio.create_task(ask(busy, {"until": str(tmp_path / "go-on")}))
+        await soon(lambda: works(busy))
         with pytest.raises(DeadlineExceeded, match="busy with other endpoints") as late:
             await ask(other, {}, within=0.3)
         assert "TRITON_GATEWAY_MAX_HOOK_PROCESSES" in late.value.hint
+        (tmp_path / "go-on").touch()
         assert "pid" in (await working).answer
         assert "pid" in (await ask(other, {})).answer
 
@@ -155,7 +187,7 @@ async def test_state_that_is_more_than_plain_values_is_found_again(code: Path) -
         assert isinstance(plain.state, bytes)
         assert isinstance(own.state, HeldState)
         slow = asyncio.create_task(ask(pool, {"s": 0.3}))  # while it is busy, requests for what it holds wait for it
-        await asyncio.sleep(0.05)
+        await soon(lambda: works(pool))
         answers = [(await ask(pool, 1, ["postprocess"], s.state)).answer for s in (plain, own)]
         assert ["tuple", "Own"] == [a["kind"] for a in answers]
         assert "(1, {'a': 2.5})" == answers[0]["value"]
@@ -168,9 +200,9 @@ async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_
     bound = ProcessBound(1, idle=0.1)
     async with opened(code, bound=bound) as pool:
         first, second = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(2)]
-        await asyncio.sleep(2.5)
+        await looked(bound, 2)
         assert "Own" == (await ask(pool, 1, ["postprocess"], first.state)).answer["kind"]
-        await asyncio.sleep(1.5)
+        await looked(bound, 2)
         assert 1 == len(pool.pids)
         pool.drop(second.state)
         await soon(lambda: not pool.pids)
@@ -195,7 +227,7 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     assert 0 == bound.taken
     pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), nobody, bound)
     starting = asyncio.create_task(pool.start())
-    await asyncio.sleep(0.05)
+    await soon(lambda: bound.taken == 1)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
