@@ -150,6 +150,21 @@ def ideal(name: str, q: Floats, rate: int, runs: int = 400) -> float:
     return float(np.quantile(needed, 0.95, method="inverted_cdf"))
 
 
+def shown(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tables of the page; ``found`` as it is saved."""
+    rows = [["texts a minute", "endpoint-days", "false alarms", "allowed", "endpoints that had one"]]
+    rows += [
+        [f"{one['rate']:,}", f"{one['endpoint_days']:,}", str(one["alarms"]), f"{one['allowed']:.0f}",
+         f"{one['endpoints_that_alarmed']} of {one['endpoints']}"]
+        for one in found if one["kind"] == "stationary"
+    ]  # fmt: skip
+    changed = [["change", *(f"{rate:,} a minute" for rate in RATES)]]
+    for change in CHANGES:
+        at = {one["rate"]: one for one in found if one.get("change") == change}
+        changed.append([change, *(f"{at[rate]['texts_95']:,.0f} ({at[rate]['ideal_95']:,.0f})" for rate in RATES)])
+    return f"{table(rows)}\n\n{table(changed)}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line per run, then the tables."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -164,17 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for rate in RATES:
         found.append(stationary(rate, options.endpoint_days))
         tell(found[-1])
-    rows = [["texts a minute", "endpoint-days", "false alarms", "allowed", "endpoints that had one"]]
-    rows += [
-        [f"{one['rate']:,}", f"{one['endpoint_days']:,}", str(one["alarms"]), f"{one['allowed']:.0f}",
-         f"{one['endpoints_that_alarmed']} of {one['endpoints']}"]
-        for one in found if one["kind"] == "stationary"
-    ]  # fmt: skip
-    changed = [["change", *(f"{rate:,} a minute" for rate in RATES)]]
-    for change in CHANGES:
-        at = {one["rate"]: one for one in found if one.get("change") == change}
-        changed.append([change, *(f"{at[rate]['texts_95']:,.0f} ({at[rate]['ideal_95']:,.0f})" for rate in RATES)])
-    text = f"{table(rows)}\n\n{table(changed)}"
+    text = shown(found)
     print(text)
     if options.save:
         save("drift", found)

@@ -9,7 +9,7 @@ drawn, nothing is sent: 0.3 % of all requests fail, latencies are lognormal arou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import quantiles
 from typing import Any, Final
@@ -97,6 +97,16 @@ def judged(name: str, runs: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def shown(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the page; ``found`` as it is saved."""
+    rows = [["new version", "promoted", "rolled back", "after so many canary requests: half, 95 of 100", "found by"]]
+    for one in found:
+        counts = one["canary_requests"]
+        after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(map(str, counts)) or "–"
+        rows.append([one["kind"], str(one["promoted"]), str(one["rolled_back"]), after, ", ".join(one["decided_by"])])
+    return table(rows)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line per kind, then the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -106,12 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in KINDS:
         found.append(judged(name, options.runs))
         tell(found[-1])
-    rows = [["new version", "promoted", "rolled back", "after so many canary requests: half, 95 of 100", "found by"]]
-    for one in found:
-        counts = one["canary_requests"]
-        after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(map(str, counts)) or "–"
-        rows.append([one["kind"], str(one["promoted"]), str(one["rolled_back"]), after, ", ".join(one["decided_by"])])
-    text = table(rows)
+    text = shown(found)
     print(text)
     if options.save:
         save("gate", found)

@@ -24,10 +24,10 @@ from benchmarks.peers.run import commit
 from benchmarks.shared import machine, processes
 from benchmarks.shared.command import ROOT, Say, narrator, parser
 from benchmarks.shared.one_gateway import BODY, ENDPOINTS, Under
-from benchmarks.shared.results import save, saved, table
+from benchmarks.shared.results import DOCS, put, save, saved, table
 
 TAKES = "5 minutes"
-SAVES = "results/overload.json"
+SAVES = "results/overload.json, docs/overload.md"
 LEVELS: Final = (2048, 4096, 8192)
 _BEARABLE: Final = 512
 _SETTLE_S: Final = 3.0
@@ -95,6 +95,17 @@ def row_of(row: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the table of the page; ``found`` as it is saved."""
+    rows = [["connections", "answers/s", "of 512 connections'", "share", "refusals/s", "CPU of the gateway (cores)",
+             "a stranger's refusal at most, ms"]]  # fmt: skip
+    for row in (*found["flood"]["rows"], *found["flood-new"]["rows"]):
+        if row["gateway"] == "now":
+            _, _, *figures, _, most, _, _ = row_of(row)
+            rows.append([f"{row['connections']:,}{', new ones' if row['new'] else ''}", *figures, most])
+    return table(rows)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -122,5 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                  "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}  # fmt: skip
         kept = saved("overload") or {}
         name = f"flood{'-new' if options.new else ''}{'-instant' if options.instant else ''}"
-        save("overload", {**kept, name: {"facts": facts, "rows": rows}})
+        kept = {**kept, name: {"facts": facts, "rows": rows}}
+        save("overload", kept)
+        if {"flood", "flood-new"} <= kept.keys():
+            put(DOCS / "overload.md", "flood", shown(kept))
     return 0

@@ -11,8 +11,17 @@ from typing import Any, Final
 import pytest
 
 from benchmarks.autoscale.sizing import gateway_micros
-from benchmarks.questions import size_of_an_endpoint
+from benchmarks.questions import (
+    alarms_of_drift,
+    cost_of_each_protocol,
+    decisions_of_the_gate,
+    failures_while_rolling,
+    failures_while_scaling,
+    goodput_under_a_flood,
+    size_of_an_endpoint,
+)
 from benchmarks.shared.results import RESULTS, saved
+from benchmarks.shared.statistics import ratio
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -24,6 +33,15 @@ def _median(line: str) -> float:
     found = re.search(rf"{re.escape(line)}: ([\d.]+) \(", (DOCS / "benchmarks.md").read_text())
     assert found is not None, line
     return float(found[1])
+
+
+def _share_of_serve(*forms: str, digits: int) -> str:
+    """From the cheapest to the dearest of these, over `/serve`, as `cost-of-each-protocol` prints them."""
+    found = [
+        ratio(list(zip(costs[form], costs[cost_of_each_protocol.BASE], strict=True))).median
+        for costs in saved("protocols").values() for form in forms if form in costs
+    ]  # fmt: skip
+    return f"{min(found):.{digits}f} to {max(found):.{digits}f}"
 
 
 CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
@@ -42,6 +60,14 @@ CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ),
     ("docs/sizing.md", "has {} µs per request on one core"): lambda: f"{gateway_micros():.0f}",
     ("docs/sizing.md", "for weights of {} MB"): lambda: f"{saved('endpoint')['weights_mb']:.0f}",
+    ("docs/http-api.md", "Hugging Face and KServe v1 is {} times that of"): lambda: _share_of_serve(
+        "openai", "huggingface", "kserve_v1", digits=2
+    ),
+    ("docs/http-api.md", "Open Inference Protocol over REST {} times"): lambda: _share_of_serve("oip", digits=1),
+    ("docs/drift.md", "a look of five seconds has {} texts"): lambda: (
+        f"{max(one.get('texts_a_look', 0) for one in saved('drift'))}"
+    ),
+    ("docs/scaling.md", "Short texts: {} µs of CPU per request"): lambda: f"{gateway_micros():.0f}",
 }
 """Page and words around a figure → what the saved result says."""
 
@@ -53,10 +79,23 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
     assert words.format(CLAIMS[page, words]()) in text
 
 
-def test_table_of_sizing_shows_the_saved_run() -> None:
-    """`python -m benchmarks size-of-an-endpoint --write-docs` writes it."""
-    shown = (DOCS / "sizing.md").read_text()
-    assert f"<!-- endpoint -->\n{size_of_an_endpoint.endpoint_table(saved('endpoint'))}\n<!-- /endpoint -->" in shown
+TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
+    ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
+    ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
+    ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
+    ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
+    ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
+    ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
+}
+"""Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""
+
+
+@pytest.mark.parametrize(("page", "part"), TABLES, ids=str)
+def test_tables_of_pages_show_the_saved_runs(page: str, part: str) -> None:
+    """Cell by cell."""
+    found = re.search(rf"<!-- {part} -->\n(.*?)\n<!-- /{part} -->", (DOCS / page).read_text(), re.S)
+    assert found is not None
+    assert TABLES[page, part]().strip() == found[1].strip()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -45,7 +45,7 @@ UNTYPED: Final = {
 
 ELSEWHERE: Final = {
     "docs/commands.md": "the examples of `--help`",
-    "docs/http-api.md": "every form has clients of its own in tests/integration/forms",
+    "docs/http-api.md": "tests/integration/forms/test_page.py, in front of a model of every kind",
 }
 """Pages whose lines other tests have."""
 
