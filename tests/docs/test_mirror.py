@@ -1,7 +1,13 @@
-"""Unit tests lie where the code lies: a folder for each package, a file for each module, what spans modules by name."""
+"""Unit tests lie where the code lies: a folder for each package, a file for each module, what spans modules by name.
+
+And no two test files hold the same helper, fake or test.
+"""
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -93,3 +99,21 @@ def test_every_test_file_is_named_for_a_module_or_says_what_it_spans() -> None:
     unnamed = {str(file) for file in files if not is_of_a_module(file)}
     assert set() == unnamed - set(SPANNING)
     assert set() == set(SPANNING) - unnamed
+
+
+def definitions(file: Path) -> Iterator[tuple[str, str]]:
+    """Name and body of each function and class of a file, but for docstrings, and for what is too short to matter."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            body = node.body[ast.get_docstring(node) is not None :]
+            if sum(isinstance(part, ast.stmt) for line in body for part in ast.walk(line)) >= 3:
+                yield node.name, "".join(map(ast.dump, body))
+
+
+def test_what_two_test_files_need_is_written_in_one_place() -> None:
+    """A helper, a fake or a test of the same body: move it to a module that both import (CONTRIBUTING.md)."""
+    found = defaultdict(list)
+    for file in (ROOT / "tests").rglob("*.py"):
+        for name, body in definitions(file):
+            found[body].append(f"{file.relative_to(ROOT)}: {name}")
+    assert [] == [places for places in found.values() if len(places) > 1]

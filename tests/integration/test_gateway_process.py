@@ -14,12 +14,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,15 +26,16 @@ import httpx
 import numpy as np
 import pytest
 
-from deploy.controlplane.testing import RunningControlPlane, control_plane
-from deploy.tools.clearml_serving import PROGRAM
+from benchmarks.shared.processes import free_port
+from deploy.controlplane.testing import control_plane
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
+from tests.gateways import GatewayProcess
+from tests.stock import Client, ended
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[2]
 ECHO = """
 import time
 class Preprocess:
@@ -46,29 +45,14 @@ class Preprocess:
 """
 
 
-@dataclass
-class Service:
-    """A control plane with one serving service that has the endpoint `echo`."""
-
-    server: RunningControlPlane
-    environ: dict[str, str]
-    task: str
-    folder: Path
-
-    def cli(self, *arguments: str) -> str:
-        """Run the stock CLI on the service."""
-        done = subprocess.run(
-            [sys.executable, *PROGRAM, *arguments],
-            capture_output=True, text=True, env=self.environ, cwd=self.folder, timeout=120, check=True,
-        )  # fmt: skip
-        return done.stdout
+class Service(Client):
+    """One serving Task that has the endpoint `echo`."""
 
     def deploy(self, version: int, endpoint: str = "echo") -> None:
         """Add or replace an echo endpoint."""
         code = self.folder / f"hook_{version}.py"
         code.write_text(ECHO.format(version=version))
-        self.cli("--id", self.task, "model", "add", "--engine", "custom", "--endpoint", endpoint,
-                 "--preprocess", str(code))  # fmt: skip
+        self.add(endpoint, "--preprocess", str(code), engine="custom")
 
 
 @pytest.fixture(scope="module")
@@ -76,69 +60,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service for this file."""
     folder = tmp_path_factory.mktemp("service")
     with control_plane(folder / "state") as server:
-        made = Service(server, server.client_environment(os.environ, folder), "", folder)
-        found = re.search(r"id=([0-9a-f]{32})", made.cli("create", "--name", "process test"))
-        assert found
-        made.task = found[1]
+        made = Service(server, folder)
+        made.create("process test")
         made.deploy(1)
         yield made
 
 
-class Process:
-    """`python -m gateway` on a free port."""
-
-    def __init__(self, service: Service, state: Path, **settings: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        environ = {
-            **service.environ,
-            "CLEARML_SERVING_TASK_ID": service.task,
-            "TRITON_GATEWAY_PORT": str(self.port),
-            "TRITON_GATEWAY_STATE_DIR": str(state),
-            "CLEARML_SERVING_POLL_FREQ": "1s",
-            "PYTHONPATH": str(ROOT),
-            **{f"TRITON_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()},
-        }
-        self.log = state.parent / f"{state.name}-{self.port}.log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway"], env=environ, stdout=log, stderr=log, start_new_session=True
-            )
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def post(self, body: Any, endpoint: str = "echo") -> httpx.Response:
-        """One request on a connection of its own."""
-        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, timeout=30)
+class Process(GatewayProcess):
+    """Serves `echo`."""
 
     def serves(self, version: int, endpoint: str = "echo") -> bool:
         """Whether the endpoint answers with this version."""
-        try:
-            reply = self.post({}, endpoint)
-        except httpx.TransportError:
-            return False
-        return reply.status_code == 200 and reply.json()["version"] == version
-
-    def workers(self) -> list[int]:
-        """The worker processes' ids: forks of their parent, with its command line."""
-        mine = Path(f"/proc/{self.process.pid}/cmdline").read_text()
-        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
-        found = []
-        for pid in map(int, listed.stdout.split()):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:
-                continue
-            if line == mine:
-                found.append(pid)
-        return found
+        status, content = self.answer({}, endpoint)
+        return status == 200 and content["version"] == version
 
 
 async def steady(process: Process, stop: asyncio.Event, callers: int = 4) -> list[str]:
@@ -169,7 +103,7 @@ async def test_changes_by_the_stock_cli_are_live_without_a_failed_request(servic
         await asyncio.to_thread(lambda: until(lambda: process.serves(2, "second"), within=10))
         await asyncio.to_thread(service.deploy, 3)
         await asyncio.to_thread(lambda: until(lambda: process.serves(3), within=10))
-        await asyncio.to_thread(service.cli, "--id", service.task, "model", "remove", "--endpoint", "second")
+        await asyncio.to_thread(service.stock, "model", "remove", "--endpoint", "second")
         gone = lambda: process.post({}, "second").status_code == 404  # noqa: E731
         await asyncio.to_thread(lambda: until(gone, within=10))
         await asyncio.to_thread(service.deploy, 1)
@@ -210,35 +144,12 @@ def test_workers_go_with_the_process_that_started_them(service: Service, tmp_pat
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
-async def test_metrics_of_two_workers_add_up_to_what_was_sent(service: Service, tmp_path: Path) -> None:
-    """/metrics of any worker is the sum over both, exactly."""
-    with Process(service, tmp_path / "state", workers=2) as process:
-        until(lambda: process.serves(1))
-        until(lambda: all(process.serves(1) for _ in range(20)))
-        before = _counted(process)
-        async with httpx.AsyncClient(base_url=process.url) as client:
-            for _ in range(10):
-                replies = await asyncio.gather(
-                    *(client.post("/serve/echo", json={}, headers={"connection": "close"}) for _ in range(20))
-                )
-                assert {200} == {r.status_code for r in replies}
-        assert 200 == _counted(process) - before
-
-
-def _counted(process: Process) -> float:
-    text = httpx.get(f"{process.url}/metrics").text
-    pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
-    return sum(float(value) for value in re.findall(pattern, text, re.M))
-
-
 def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Service, tmp_path: Path) -> None:
     """`clearml-log` beside it: scalars and console lines, read back with the real SDK."""
     with Process(service, tmp_path / "state") as process:
         until(lambda: process.serves(1))
-        command = [sys.executable, "-m", "deploy.admin.cli", "clearml-log", "--url", process.url,
-                   "--serving-task-id", service.task]  # fmt: skip
-        environ = {**service.environ, "PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as reporter:
+        command = ("-m", "deploy.admin.cli", "clearml-log", "--url", process.url, "--serving-task-id", service.task)
+        with service.start(*command) as reporter:
             script = f"""
 import json, time
 from clearml import Task
@@ -250,14 +161,11 @@ for _ in range(100):
     time.sleep(0.2)
 print("FOUND", json.dumps([scalars, console]))
 """
-            read = subprocess.run([sys.executable, "-c", script], env=environ, cwd=tmp_path, capture_output=True,
-                                  text=True, timeout=120)  # fmt: skip
+            read = service.run("-c", script)
             reporter.terminate()
-            assert 0 == reporter.wait(30)
-            assert reporter.stderr is not None
-            assert service.task in reporter.stderr.read()
-    found = re.search("FOUND (.*)", read.stdout)
-    assert found, read.stderr
+            assert service.task in ended(reporter, both=True)
+    found = re.search("FOUND (.*)", read)
+    assert found, read
     scalars, console = json.loads(found[1])
     assert scalars["requests per second"]["echo direct"]["y"][0] > 0
     assert "p99, ms" in scalars
@@ -272,8 +180,7 @@ class Scraped:
         assert binary, (
             "prometheus is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
         )
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({
             "global": {"scrape_interval": "1s"},
@@ -364,15 +271,11 @@ def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_th
 
 
 async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> None:
-    """Connections are spread over both workers by the kernel; statistics are those of both; a taken port is refused."""
+    """Connections are spread over both workers by the kernel; statistics are those of both."""
     import grpc
     from tritonclient.grpc import service_pb2 as pb
 
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-        with Process(service, tmp_path / "refused", grpc_port=port) as refused:
-            assert 1 == await asyncio.to_thread(refused.process.wait, 60)
-            assert f"port {port} on 127.0.0.1 is taken; choose another with --grpc-port" in refused.log.read_text()
+    port = free_port()
     with Process(service, tmp_path / "state", workers=2, grpc_port=port) as process:
         until(lambda: process.serves(1))
         until(lambda: len(process.workers()) == 2)
@@ -408,25 +311,30 @@ async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> 
 
 
 async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(service: Service, tmp_path: Path) -> None:
-    """As users declare them, wildcard and nested names included, while both workers serve; removed again afterwards."""
+    """As users declare them, wildcard and nested names included, while both workers serve; removed again afterwards.
+
+    What any worker shows is the sum over both, exactly.
+    """
     variables = ("--variable-scalar", "n=0,1,5", "a.b=0.5,1.5", "--variable-enum", "animal=cat,dog",
                  "--variable-value", "version")  # fmt: skip
     with Process(service, tmp_path / "state", workers=2) as process:
         until(lambda: process.serves(1))
         until(lambda: all(process.serves(1) for _ in range(20)))
-        await asyncio.to_thread(service.cli, "--id", service.task, "metrics", "add", "--endpoint", "echo/*", *variables)
+        await asyncio.to_thread(service.stock, "metrics", "add", "--endpoint", "echo/*", *variables)
         until(lambda: all(_variables(process).get("gateway_variable_enum_total{animal,cat}") is not None
                           for _ in range(20)), within=15)  # fmt: skip
         time.sleep(2.5)  # both workers have looked at the Task once more
-        before = _variables(process)
+        before, sent = _variables(process), _answered(process)
         body = {"n": 3, "a": {"b": 1}, "animal": "eel"}
         async with httpx.AsyncClient(base_url=process.url) as client:
             for _ in range(5):
-                await asyncio.gather(
+                replies = await asyncio.gather(
                     *(client.post("/serve/echo", json=body, headers={"connection": "close"}) for _ in range(20))
                 )
+                assert {200} == {reply.status_code for reply in replies}
+        assert sent + 100 == _answered(process)
         grown = {name: value - before.get(name, 0.0) for name, value in _variables(process).items()}
-        await asyncio.to_thread(service.cli, "--id", service.task, "metrics", "remove", "--endpoint", "echo/*")
+        await asyncio.to_thread(service.stock, "metrics", "remove", "--endpoint", "echo/*")
     assert (0, 100, 300) == tuple(
         grown[f"gateway_variable_scalar_{part}"] for part in ("bucket{n,1.0}", "bucket{n,5.0}", "sum{n}")
     )
@@ -434,6 +342,12 @@ async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(ser
         grown["gateway_variable_scalar_count{a.b}"],
         grown["gateway_variable_enum_total{animal,other}"],
     )
+
+
+def _answered(process: Process) -> float:
+    text = httpx.get(f"{process.url}/metrics").text
+    pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
+    return sum(float(value) for value in re.findall(pattern, text, re.M))
 
 
 def _variables(process: Process) -> dict[str, float]:
@@ -481,32 +395,6 @@ def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> No
         assert answer.startswith(b"HTTP/1.1 200")
         assert b'"n":7' in answer
         assert 0 == process.process.wait(timeout=30)
-
-
-def test_taken_port_is_one_clear_line(service: Service, tmp_path: Path) -> None:
-    """No traceback; which port, and what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway"], capture_output=True, text=True, timeout=60,
-            env={**service.environ, "TRITON_GATEWAY_PORT": str(port), "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        )  # fmt: skip
-    assert 1 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert f"port {port}" in line
-    assert "--port" in line
-
-
-def test_value_that_cannot_be_used_is_one_line_with_its_variable(tmp_path: Path) -> None:
-    """No traceback for a typing mistake in the environment."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway"], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "TRITON_GATEWAY_PORT": "99999", "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-    )  # fmt: skip
-    assert 2 == done.returncode
-    (line,) = done.stderr.splitlines()
-    assert "TRITON_GATEWAY_PORT" in line
-    assert "65535" in line
 
 
 def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service, tmp_path: Path) -> None:

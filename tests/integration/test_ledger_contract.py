@@ -5,34 +5,20 @@ The control plane is strict: as on a ClearML server, whole fields are replaced a
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from deploy.controlplane.testing import control_plane
-from deploy.tools.clearml_serving import PROGRAM
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import SYSTEM_TAG, ClearMLLedger, Kind, Ledger, Record
 from gateway.testing import FakeLedger
+from tests.stock import Client
 
 pytestmark = pytest.mark.integration
-
-
-@dataclass
-class Served:
-    """A real control plane with one serving Task; ``cli`` is the stock CLI."""
-
-    task: str
-    registry: ClearMLRegistry
-    cli: Callable[..., str]
 
 
 Open = Callable[[], Ledger]
@@ -40,25 +26,20 @@ Open = Callable[[], Ledger]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Shared by the tests of this file: each uses keys of its own."""
-    tmp_path = tmp_path_factory.mktemp("served")
-    with control_plane(tmp_path / "state", strict=True) as server:
-        environ = server.client_environment(os.environ, tmp_path)
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A serving Task that the tests of this file share: each uses keys of its own."""
+    folder = tmp_path_factory.mktemp("served")
+    with control_plane(folder / "state", strict=True) as server:
+        client = Client(server, folder)
+        client.create("contract")
+        with client.here():
+            yield client
 
-        def cli(*arguments: str) -> str:
-            return subprocess.run(
-                [sys.executable, *PROGRAM, *arguments],
-                capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
-            ).stdout  # fmt: skip
 
-        created = re.search(r"id=([0-9a-f]{32})", cli("create", "--name", "contract"))
-        assert created
-        with pytest.MonkeyPatch.context() as patch:
-            for name in environ:
-                if name.startswith("CLEARML_"):
-                    patch.setenv(name, environ[name])
-            yield Served(created[1], ClearMLRegistry(created[1]), cli)
+@pytest.fixture(scope="module")
+def registry(served: Client) -> ClearMLRegistry:
+    """The real one, of that Task."""
+    return ClearMLRegistry(served.task)
 
 
 @pytest.fixture(params=["fake", "clearml"], scope="module")
@@ -149,46 +130,46 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
                 call()
 
 
-def test_a_stale_whole_configuration_write_loses_no_record(served: Served) -> None:
+def test_a_stale_whole_configuration_write_loses_no_record(registry: ClearMLRegistry) -> None:
     """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
     kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number", "history")
-    stale = dict(served.registry.task())
-    mine = ClearMLLedger(served.registry)
+    stale = dict(registry.task())
+    mine = ClearMLLedger(registry)
     for kind in kinds:
         mine.write([Record(kind, "stale", {"kind": kind})])
         for field in ("configuration", "hyperparams", "runtime"):
             body = {"task": stale["id"], "force": True, field: stale.get(field) or {}}
-            served.registry.call("tasks", "edit", body)
+            registry.call("tasks", "edit", body)
     assert [{"kind": kind} for kind in kinds] == [mine.read()[kind]["stale"] for kind in kinds]
 
 
-def test_stock_tools_neither_list_nor_write_the_records(served: Served) -> None:
+def test_stock_tools_neither_list_nor_write_the_records(served: Client, registry: ClearMLRegistry) -> None:
     """``clearml-serving list`` shows services; the companion is none, and no command touches it or its status."""
-    mine = ClearMLLedger(served.registry)
+    mine = ClearMLLedger(registry)
     mine.write([_one("stock", n=1)])
     before = mine.marker()
-    companions = served.registry.call("tasks", "get_all", {"system_tags": [SYSTEM_TAG], "search_hidden": True})["tasks"]
+    companions = registry.call("tasks", "get_all", {"system_tags": [SYSTEM_TAG], "search_hidden": True})["tasks"]
     assert {"created"} == {task["status"] for task in companions}
-    listed = served.cli("list")
+    listed = served.stock("list")
     assert served.task in listed
     assert not [task["id"] for task in companions if task["id"] in listed]
-    served.cli("--id", served.task, "config", "--base-serving-url", "http://x/serve")
+    served.stock("config", "--base-serving-url", "http://x/serve")
     assert before == mine.marker()
 
 
-def test_credentials_that_may_only_read_are_refused_with_what_to_do(served: Served) -> None:
+def test_credentials_that_may_only_read_are_refused_with_what_to_do(registry: ClearMLRegistry) -> None:
     """Reading goes on; what cannot be written is said once, not at each request."""
 
     class ReadOnly:
         def followed(self) -> str:
-            return served.task
+            return registry.followed()
 
         def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
             if action in ("create", "edit_hyper_params"):
                 raise RegistryRefused(f"{service}.{action}: no write permission")
-            return served.registry.call(service, action, body)
+            return registry.call(service, action, body)
 
-    ClearMLLedger(served.registry).write([_one("read-only", n=1)])
+    ClearMLLedger(registry).write([_one("read-only", n=1)])
     mine = ClearMLLedger(ReadOnly())
     with pytest.raises(RegistryRefused, match="no write permission") as refusal:
         mine.write([_one("read-only", n=2)])

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +17,6 @@ import pytest
 from clearml.config import ConfigWrapper
 
 from deploy.controlplane.testing import control_plane
-from deploy.tools.clearml_serving import PROGRAM
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
@@ -29,6 +25,7 @@ from gateway.registry.ledger import Record
 from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, section_text
 from gateway.spec import decode, decode_model, records_of
 from gateway.testing import FakeRegistry
+from tests.stock import Client
 
 pytestmark = pytest.mark.integration
 
@@ -86,38 +83,16 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         )  # fmt: skip
         return
     with control_plane(tmp_path / "state", strict=request.param == "strict") as server:
-        environ = server.client_environment(os.environ, tmp_path)
-
-        def cli(*arguments: str) -> str:
-            done = subprocess.run(
-                [sys.executable, *PROGRAM, *arguments],
-                capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
-            )  # fmt: skip
-            return done.stdout
-
-        def one(pattern: str, text: str) -> str:
-            found = re.search(pattern, text)
-            assert found, text
-            return found[1]
-
-        task = one(r"id=([0-9a-f]{32})", cli("create", "--name", "contract"))
-        upload = ("--id", task, "model", "upload", "--project", "contract")
-        model = one(r"new Model ID=(\w+)", cli(*upload, "--name", "one", "--path", str(weights), "--publish"))
-        package = one(
-            r"new Model ID=(\w+)", cli(*upload, "--name", "two", "--path", str(folder), "--framework", "onnx")
-        )
-        tensors = ("--input-name", "x", "--input-type", "float32", "--input-size", "[1]",
-                   "--output-name", "y", "--output-type", "float32", "--output-size", "[1]")  # fmt: skip
-        add = ("--id", task, "model", "add", "--engine", "triton", "--model-id", model, *tensors)
-        cli(*add, "--endpoint", "e", "--version", "1", "--preprocess", str(code))
+        client = Client(server, tmp_path)
+        task = client.create("contract")
+        model = client.upload("one", weights, project="contract")
+        package = client.upload("two", folder, project="contract", publish=False)
+        client.add("e", "--version", "1", "--model-id", model, "--preprocess", str(code))
 
         def change() -> None:
-            cli(*add, "--endpoint", "other")
+            client.add("other", "--model-id", model)
 
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY",
-                         "CLEARML_API_SECRET_KEY", "CLEARML_CONFIG_FILE"):  # fmt: skip
-                patch.setenv(name, environ[name])
+        with client.here():
             # The SDK keeps the first server it has found for as long as its process lives: one process each.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
@@ -210,17 +185,14 @@ def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
 ) -> None:
     """Not an outage: waiting would not help."""
     with control_plane(tmp_path / "state") as server:
-        environ = server.client_environment(os.environ, tmp_path)
-        for name in ("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_CONFIG_FILE"):
-            monkeypatch.setenv(name, environ[name])
-        monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "wrong")
-        monkeypatch.setenv("CLEARML_API_SECRET_KEY", "wrong")
-        with pytest.raises(RegistryRefused) as refusal:
-            ClearMLRegistry("0" * 32).marker()
-        monkeypatch.setenv("CLEARML_API_ACCESS_KEY", environ["CLEARML_API_ACCESS_KEY"])
-        monkeypatch.setenv("CLEARML_API_SECRET_KEY", environ["CLEARML_API_SECRET_KEY"])
-        with pytest.raises(RegistryRefused, match="does not exist") as unknown:
-            ClearMLRegistry("0" * 32).marker()
+        client = Client(server, tmp_path)
+        with client.here():
+            monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "wrong")
+            with pytest.raises(RegistryRefused) as refusal:
+                ClearMLRegistry("0" * 32).marker()
+            monkeypatch.undo()
+            with pytest.raises(RegistryRefused, match="does not exist") as unknown:
+                ClearMLRegistry("0" * 32).marker()
     assert "CLEARML_API_ACCESS_KEY" in refusal.value.hint
     assert "CLEARML_SERVING_TASK_ID" in unknown.value.hint
 
