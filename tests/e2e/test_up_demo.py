@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +140,6 @@ def is_served(up: Up, endpoint: str) -> bool:
         return False
 
 
-def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """Cosine similarity."""
-    return sum(a * b for a, b in zip(one, other, strict=True)) / (math.hypot(*one) * math.hypot(*other))
-
-
 class Load:
     """A steady stream of requests; every one that is not answered with a vector is a failure."""
 
@@ -234,7 +227,7 @@ def test_cold_start_ends_with_an_answer_and_what_to_do_next(up: Up) -> None:
                  "status page", "Triton", f"source {up.state}/env"):  # fmt: skip
         assert said in text
     similar, unrelated = (float(x) for x in re.findall(r"^ +(-?\d\.\d{3})  ", text, re.M))
-    assert similar > unrelated
+    assert similar > unrelated + 0.2
     assert up.err.read_text() == ""
 
 
@@ -253,14 +246,6 @@ def test_vector_equals_pytorch_with_the_same_weights(up: Up) -> None:
         model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
         hidden = model(**tokens).last_hidden_state[0].mean(0)
     assert embed(up, SENTENCE) == pytest.approx((hidden / hidden.norm()).tolist(), abs=1e-4)
-
-
-def test_paraphrases_are_nearer_than_unrelated_sentences(up: Up) -> None:
-    """The model means what it says."""
-    guitar, paraphrase, invoice = (
-        embed(up, text) for text in (SENTENCE, "Someone performs on a guitar.", "The invoice is due on Monday.")
-    )
-    assert cosine(guitar, paraphrase) > cosine(guitar, invoice) + 0.2
 
 
 def test_status_tells_what_is_served(up: Up) -> None:
@@ -309,14 +294,6 @@ def test_requests_do_not_notice_the_loss_of_the_control_side(up: Up, part: str) 
     assert load.failures == []
     assert up.says(rf"{part} died \(killed by SIGKILL\).*; restarting in", after=seen)
     assert up.children()[part] != before
-
-
-def test_killed_gateway_is_restarted(up: Up) -> None:
-    """The gateway serves again without help, on the same address."""
-    seen = len(up.printed())
-    os.kill(up.children()["gateway"], signal.SIGKILL)
-    until(lambda: up.says("gateway is back", after=seen))
-    until(lambda: is_served(up, "minilm"))
 
 
 def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
@@ -406,18 +383,6 @@ def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
         if again.process.poll() is None:
             again.stop()
     assert again.processes() == []
-
-
-def test_taken_port_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
-    """The line names the port, who holds it, and the option."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        failed = Up(tmp_path, "--port", str(port), "--controlplane-port", "0")
-        assert failed.process.wait(timeout=60) == 1
-    (line,) = failed.err.read_text().splitlines()
-    assert f"port {port} for the gateway is taken by" in line
-    assert "--port" in line
-    assert failed.processes() == []
 
 
 def test_part_that_dies_at_start_is_one_line_with_its_reason(tmp_path: Path) -> None:

@@ -5,65 +5,29 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controlplane.testing import control_plane
-from deploy.history.recorder import Observer, look, read
-from deploy.tools.clearml_serving import PROGRAM
+from deploy.history.recorder import Observer
 from gateway.registry import ClearMLRegistry
+from tests.stock import Client
 
 pytestmark = pytest.mark.integration
 
-INPUT = ["--input-size", "2", "--input-name", "x", "--input-type", "float32"]
-SIGNATURE = [*INPUT, "--output-size", "2", "--output-name", "y", "--output-type", "float32"]
-
-
-@dataclass
-class Served:
-    """A serving Task on a server; ``stock`` and ``ours`` run the two command lines."""
-
-    task: str
-    stock: Callable[..., str]
-    ours: Callable[..., str]
-
 
 @pytest.fixture
-def served(tmp_path: Path, strict: bool) -> Iterator[Served]:
-    with control_plane(tmp_path / "state", strict=strict) as server:
-        environ = {
-            **server.client_environment(os.environ, tmp_path), "TRITON_GATEWAY_USER": "ann",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        }  # fmt: skip
-
-        def run(*argv: str) -> str:
-            ended = subprocess.run(
-                [sys.executable, *argv], capture_output=True, text=True, env=environ, cwd=tmp_path,
-                timeout=120, check=False,
-            )  # fmt: skip
-            assert ended.returncode == 0, ended.stdout + ended.stderr
-            return ended.stdout
-
-        created = re.search(r"id=([0-9a-f]{32})", run(*PROGRAM, "create", "--name", "history"))
-        assert created
-        with pytest.MonkeyPatch.context() as patch:
-            for name in environ:
-                if name.startswith("CLEARML_"):
-                    patch.setenv(name, environ[name])
-            yield Served(
-                created[1],
-                lambda *arguments: run(*PROGRAM, "--id", created[1], *arguments),
-                lambda *arguments: run("-m", "deploy.admin.cli", *arguments, "--serving-task-id", created[1]),
-            )
+def served(tmp_path: Path) -> Iterator[Client]:
+    with control_plane(tmp_path / "state", strict=True) as server:
+        client = Client(server, tmp_path, TRITON_GATEWAY_USER="ann")
+        client.create("history")
+        with client.here():
+            yield client
 
 
 class Sync:
@@ -92,7 +56,7 @@ class Sync:
         assert not self._thread.is_alive()
 
 
-def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Served) -> None:
+def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Client) -> None:
     with Sync(served.task) as first, Sync(served.task) as second:
         uploaded = served.stock(
             "model", "upload", "--name", "tiny-model", "--project", "models", "--framework", "custom", "--url",
@@ -101,10 +65,7 @@ def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Served
         model = re.search(r"model.*?([0-9a-f]{32})", uploaded, re.S | re.I)
         assert model
         for version in ("1", "2"):
-            served.stock(
-                "model", "add", "--engine", "triton", "--endpoint", "e", "--version", version, "--model-id", model[1],
-                *SIGNATURE,
-            )  # fmt: skip
+            served.add("e", "--version", version, "--model-id", model[1])
         served.stock("model", "canary", "--endpoint", "e", "--weights", "0.5", "0.5", "--input-endpoints", "e/1", "e/2")
         served.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
         made = json.loads(
@@ -116,7 +77,7 @@ def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Served
     assert second.looks
     shown: dict[str, Any] = json.loads(served.ours("history", "--json"))
     told = [(one["kind"], one["subject"], one["after"]) for one in shown["entries"] if one["kind"] != "default"]
-    code = f"triton, model {model[1]}, x:float32[2] → y:float32[2]"
+    code = f"triton, model {model[1]}, x:float32[4] → y:float32[2]"
     assert [
         ("endpoint", "e/1", code), ("endpoint", "e/2", code), ("weight", "e", "e/1 50 %, e/2 50 %"),
         ("weight", "e", "e/1 90 %, e/2 10 %"), ("key", made["id"], "acme (default): infer,metadata on *"),
@@ -126,16 +87,3 @@ def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Served
     assert ["ann", "ann", "ann"] == by[1:]
     assert by[0].startswith("clearml-serving or ClearML's pages (user ")
     assert made["key"] not in json.dumps(shown)
-
-
-def test_a_stale_write_of_everything_loses_nothing(served: Served) -> None:
-    registry = ClearMLRegistry(served.task)
-    look(registry)
-    stale = dict(registry.task())
-    served.ours("keys", "create", "--registry", "--pepper-file", "pepper", "--tenant", "acme")
-    before = read(registry).entries
-    for field in ("configuration", "hyperparams", "runtime"):
-        registry.call("tasks", "edit", {"task": stale["id"], "force": True, field: stale.get(field) or {}})
-    look(registry)
-    assert 1 == len(before)
-    assert before == read(ClearMLRegistry(served.task)).entries

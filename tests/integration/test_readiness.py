@@ -6,7 +6,6 @@ The embedded control plane, the real Triton with model sync, a gateway process; 
 from __future__ import annotations
 
 import http.client
-import importlib
 import json
 import subprocess
 import sys
@@ -20,10 +19,8 @@ import httpx
 import pytest
 
 from benchmarks.shared.stack import ROOT, Small
+from tests.integration import text_bundles
 from tests.waiting import until
-
-sys.path.insert(0, str(Path(__file__).parent))
-text_bundles = importlib.import_module("text_bundles")
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -130,22 +127,6 @@ def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     waited = subprocess.run(command, capture_output=True, text=True, env=stack.env, cwd=ROOT, timeout=250)
     assert (3, True) == (waited.returncode, "unreadable failed: model sync refuses" in waited.stderr), waited
     assert time.monotonic() - began < 100
-
-
-def test_a_triton_that_nobody_uses_does_not_count(make_stack: Callable[..., Small], tmp_path: Path) -> None:
-    """The default address answers nobody; the serving Task names another one. Also after a restart."""
-    stack = make_stack(TRITON_GATEWAY_TRITON_GRPC="127.0.0.1:1")
-    address = stack.triton_address
-    api = text_bundles.Api(stack.env)
-    model = api.model(text_bundles.packed(text_bundles.text_bundle(tmp_path / "good")))
-    stack.run("config", "--triton-grpc-server", address)
-    api.endpoints({"e": entry("e", model)})
-    stack.until(lambda s: [e["url"] for e in s["endpoints"]] == ["e"], "the endpoint being served")
-    until(lambda: is_ready(stack))
-    assert 200 == httpx.post(f"{stack.url}/serve/e", json={"text": "good"}).status_code
-    stack.restart_gateway()
-    until(lambda: is_ready(stack))
-    until(lambda: [address] == list(stack.status()["triton"]))  # it is asked once a second
 
 
 def test_a_starting_gateway_is_ready_once_it_serves_what_was_served(

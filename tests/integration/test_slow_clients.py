@@ -7,10 +7,6 @@ between its reads and its first write.
 from __future__ import annotations
 
 import http.client
-import os
-import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,19 +17,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
+from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.rollout import record
 from deploy.rollout.keeper import SETTLED_S, WeightsKeeper
 from deploy.rollout.record import Lease
 from deploy.rollout.steps import Rollout
-from deploy.tools.clearml_serving import PROGRAM
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
+from tests.stock import Client, ended
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[2]
 HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
 
 
@@ -79,65 +74,34 @@ class _Handler(BaseHTTPRequestHandler):
         """Be quiet."""
 
 
-class Service:
+class Service(Client):
     """One serving Task with the route ``c`` over ``e/2`` and ``e/1``."""
 
-    def __init__(self, environment: dict[str, str], folder: Path, api: str) -> None:
-        self.environment, self.folder, self.api = environment, folder, api
+    def __init__(self, server: RunningControlPlane, folder: Path) -> None:
+        super().__init__(server, folder)
         (folder / "hook.py").write_text(HOOK)
-        self.task = ""
-        found = re.search(r"id=([0-9a-f]{32})", self.stock("create", "--name", "slow"))
-        assert found
-        self.task = found[1]
+        self.create("slow")
         for version in "12":
-            self.add("e", "--version", version)
+            self.add("e", "--version", version, "--preprocess", "hook.py", engine="custom")
         self.canary("0.1", "0.9")
         self.registry = ClearMLRegistry(self.task)
-
-    def _argv(self, *arguments: str) -> list[str]:
-        named = ["--id", self.task] if self.task else []
-        return [sys.executable, *PROGRAM, *named, *arguments]
-
-    def stock(self, *arguments: str) -> str:
-        """The stock CLI to its end."""
-        return subprocess.run(
-            self._argv(*arguments), env=self.environment, cwd=self.folder, text=True, capture_output=True, timeout=120,
-            check=True,
-        ).stdout  # fmt: skip
-
-    def add(self, endpoint: str, *arguments: str) -> str:
-        """`model add` of a hook."""
-        given = ("--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py", *arguments)
-        return self.stock("model", "add", *given)
 
     def canary(self, *weights: str) -> None:
         """`model canary`, as a person types it."""
         self.stock("model", "canary", "--endpoint", "c", "--weights", *weights, "--input-endpoints", "e/2", "e/1")
 
-    def ours(self, *arguments: str) -> str:
-        """`triton-gateway` to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "deploy.admin.cli", *arguments], cwd=self.folder, text=True, stdout=subprocess.PIPE,
-            env={**self.environment, "PYTHONPATH": str(ROOT), "CLEARML_SERVING_TASK_ID": self.task},
-            stderr=subprocess.STDOUT, timeout=120, check=False,
-        )  # fmt: skip
-        assert 0 == done.returncode, done.stdout
-        return done.stdout
-
     def overtaken(self, endpoint: str, between: Any) -> None:
         """Add an endpoint so slowly that ``between`` happens after the CLI has read and before it writes."""
-        gate = Gate(self.api)
+        gate = Gate(self.server.url)
         threading.Thread(target=gate.serve_forever, daemon=True).start()
-        slow = subprocess.Popen(
-            self._argv("model", "add", "--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py"),
-            env={**self.environment, "CLEARML_API_HOST": gate.url}, cwd=self.folder, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        given = ("--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py")
+        slow = self.begin_stock("model", "add", *given, CLEARML_API_HOST=gate.url)
         try:
             assert gate.waits.wait(60)
             between()
         finally:
             gate.opened.set()
-            assert 0 == slow.wait(120)
+            ended(slow)
             gate.shutdown()
             gate.server_close()
 
@@ -155,14 +119,10 @@ class Service:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Shared by the tests of this file; each begins with weights of its own."""
     folder = tmp_path_factory.mktemp("slow")
-    with control_plane(folder / "state", strict=True) as server, pytest.MonkeyPatch.context() as patch:
-        environment = server.client_environment(os.environ, folder)
-        for name in ("CLEARML_SERVING_TASK_ID", "TRITON_GATEWAY_SERVING_TASK_ID"):
-            environment.pop(name, None)
-        for name, value in environment.items():
-            if name.startswith("CLEARML_"):
-                patch.setenv(name, value)
-        yield Service(environment, folder, server.url)
+    with control_plane(folder / "state", strict=True) as server:
+        client = Service(server, folder)
+        with client.here():
+            yield client
 
 
 def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(service: Service) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +13,11 @@ import pytest
 from deploy.controlplane.testing import control_plane
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.tools import sections
-from deploy.tools.clearml_serving import PROGRAM
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
+from tests.stock import TENSORS, Client
 
 pytestmark = pytest.mark.integration
-
-TENSORS = ["--input-size", "4", "--input-name", "x", "--input-type", "float32",
-           "--output-size", "2", "--output-name", "y", "--output-type", "float32"]  # fmt: skip
 
 # The container without its HTTP server: its own Task as `setup_task` names it, its own synchronisation thread.
 CONTAINER = """
@@ -47,18 +40,13 @@ instance.mark_completed()
 class World:
     """A service with an auto-update rule, a model sync that numbers, and a gateway that looks."""
 
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
-        self.environment = environment
-        self.folder = folder
-        found = re.search(r"id=([0-9a-f]{32})", self.cli("create", "--name", "beside"))
-        assert found
-        self.service = found[1]
-        self.cli("--id", self.service, "model", "auto-update", "--engine", "triton", "--endpoint", "auto", "--name",
-                 "my model", "--project", "auto", "--published", "--max-versions", "2", *TENSORS)  # fmt: skip
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.service = client.create("beside")
+        client.stock("model", "auto-update", "--engine", "triton", "--endpoint", "auto", "--name", "my model",
+                     "--project", "auto", "--published", "--max-versions", "2", *TENSORS)  # fmt: skip
         # Without an endpoint of its own the container divides by zero.
-        fixed = self.publish("0", name="fixed")
-        self.cli("--id", self.service, "model", "add", "--engine", "triton", "--endpoint", "fixed", "--model-id", fixed,
-                 *TENSORS)  # fmt: skip
+        client.add("fixed", "--model-id", self.publish("0", name="fixed"))
         self.registry = ClearMLRegistry(self.service)
         self.seen: dict[str, set[str]] = {}
         self.faults: set[str] = set()
@@ -72,17 +60,9 @@ class World:
         for thread in self._threads:
             thread.join()
 
-    def cli(self, *arguments: str) -> str:
-        return subprocess.run(
-            [sys.executable, *PROGRAM, *arguments], env=self.environment, cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True,
-        ).stdout  # fmt: skip
-
     def publish(self, content: str, name: str = "my model") -> str:
-        (self.folder / "model.onnx").write_text(content)
-        text = self.cli("--id", self.service, "model", "upload", "--name", name, "--project", "auto", "--path",
-                        "model.onnx", "--publish", "--framework", "onnx")  # fmt: skip
-        return re.findall(r"new Model ID=([0-9a-f]{32})", text)[-1]
+        (self.client.folder / "model.onnx").write_text(content)
+        return self.client.upload(name, "model.onnx", project="auto")
 
     def _sync(self) -> None:
         store = ClearMLRegistry(self.service)
@@ -115,18 +95,16 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[World]:
     """On a control plane of its own; this process is a client of it too."""
     with control_plane(tmp_path / "state") as server:
-        environment = server.client_environment(os.environ, tmp_path)
-        environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "CLEARML_BKG_THREAD_REPORT": "1"}
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        made = World(environment, tmp_path)
-        try:
-            yield made
-        finally:
-            made.close()
+        client = Client(server, tmp_path, CLEARML_BKG_THREAD_REPORT="1")
+        with client.here():
+            made = World(client)
+            try:
+                yield made
+            finally:
+                made.close()
 
 
 def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(world: World) -> None:
@@ -139,10 +117,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
     world.until(lambda: world.served() == {"auto/2": b, "auto/3": c} == world.section(), "the third version")
     assert set() == world.faults
 
-    container = subprocess.Popen(
-        [sys.executable, "-c", CONTAINER, world.service], env=world.environment, cwd=world.folder, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+    container = world.client.start("-c", CONTAINER, world.service, errors=None)
     try:
         world.until(lambda: world.section() == {"auto/1": b, "auto/2": c}, "the container counts from 1")
         d = world.publish("4")
