@@ -51,6 +51,7 @@ from gateway.edge.http.browsers import explained
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
+from gateway.edge.http.feedback import FeedbackRoute
 from gateway.edge.http.gate import Gate
 from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
@@ -60,6 +61,7 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
+from gateway.metrics.accuracy import Accuracy
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
@@ -135,6 +137,7 @@ class Gateway:
         self.publisher = Publisher(
             self.observer, numbers_folder, is_full=settings.metrics_detail == "full",
             judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
+            kept=Accuracy(settings.state_dir / "feedback"),
         )  # fmt: skip
         self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
         self.table = RoutingTable()
@@ -174,6 +177,8 @@ class Gateway:
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
         )  # fmt: skip
+        counts = self.observer.feedback
+        self._feedback = FeedbackRoute(self.table, self.health, counts.add, counts.has_room, access)
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
@@ -213,6 +218,9 @@ class Gateway:
                 return
             if scope["method"] == "HEAD":
                 scope = {**scope, "method": "GET"}  # the server leaves the body out
+            if self._feedback.takes(path):
+                await self._feedback(scope, receive, send, caller)
+                return
             if self._models.takes(path):
                 await self._models(scope, receive, send, caller)
                 return

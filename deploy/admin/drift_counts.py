@@ -14,10 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import KEY
-from gateway.metrics import catalog, drift
+from gateway.metrics import catalog, drift, performance, variables
 
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
@@ -29,6 +31,7 @@ _COUNTERS = (
     catalog.VARIABLE_ENUM.name,
     catalog.VARIABLE_IGNORED.name,
     catalog.DRIFT_OBSERVATIONS.name,
+    catalog.FEEDBACK_ANSWERS.name,
 )
 _GAUGES = (catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name)
 _STANDINGS = (
@@ -147,6 +150,27 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
         for key in sorted(ratios)
         if (shares := dict(sorted(ratios[key].items(), key=lambda item: _order(item[0]))))
     ]  # fmt: skip
+
+
+def accuracies(samples: Iterable[Sample]) -> list[dict[str, object]]:
+    """Return how often each version with labels is right, and is expected to be; see ``performance.of_counts``."""
+    labels: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+    scores: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
+    for one in samples:
+        version = one.key[:2]
+        if one.name == catalog.FEEDBACK_ANSWERS.name and one.value > 0:
+            labels[version][one.labels["score"], one.labels["outcome"]] = one.value
+        elif one.name == f"{catalog.VARIABLE_SCALAR.name}_bucket" and one.key[2] == variables.SCORE:
+            scores[version][float(one.labels["le"])] = one.value
+    bounds = catalog.RATIO_BUCKETS
+    found: list[dict[str, object]] = []
+    for version, counted in sorted(labels.items()):
+        below = [scores[version].get(bound, 0.0) for bound in bounds]
+        seen = np.maximum(np.diff([0.0, *below]), 0.0)
+        found.append(
+            {"endpoint": version[0], "version": version[1], **performance.of_counts(counted, seen, bounds)}
+        )  # fmt: skip
+    return found
 
 
 def _order(bin_name: str) -> tuple[int, float, str]:

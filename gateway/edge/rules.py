@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from gateway.call import Refuse, Reply
-from gateway.callers.rights import INFER, METADATA, METRICS, STATUS, Caller
+from gateway.callers.rights import FEEDBACK, INFER, METADATA, METRICS, STATUS, Caller
 from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.edge.http.addresses import INFO, MODELS, TEI, V1_MODELS
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 
+FEEDBACK_PATH: Final = "/v1/feedback"
 OPEN: Final = ""
 """No right at all: probes of those that have no key."""
 
@@ -38,6 +39,7 @@ _EXACT: Final = {
     "/docs": STATUS,
     "/openapi.json": STATUS,
     "/v2": METADATA,
+    FEEDBACK_PATH: FEEDBACK,
     INFO: METADATA,
 }
 _BEGINNINGS: Final = (

@@ -267,6 +267,22 @@ PAYLOADS: Final = Metric(
     "Requests drawn for the payload log, by what became of them: written, or lost because of queue_full (its sink is "
     "too slow), disk_full, too_large, not_json, not_writable, unreachable, refused.", ("outcome",),
 )  # fmt: skip
+FEEDBACK: Final = Metric(
+    "gateway_feedback_total", "counter",
+    "Labels that came back (`/v1/feedback`), by the version that answered, what it had predicted and the true label. "
+    "After 15 values of a version further ones are counted as other.", ("endpoint", "version", "predicted", "label"),
+)  # fmt: skip
+FEEDBACK_ANSWERS: Final = Metric(
+    "gateway_feedback_answers_total", "counter",
+    "The same answers by whether they were right or wrong, and by the score of what was predicted (upper bound of its "
+    "bin; none if it was not sent).", ("endpoint", "version", "score", "outcome"),
+)  # fmt: skip
+ACCURACY: Final = Metric(
+    "gateway_accuracy_ratio", "gauge",
+    "How often a version is right, of what has labels: real (by them; all since the first, over restarts) and expected "
+    "(of what it answers now, by its scores), each with _low and _high of an interval that holds in 95 of 100 cases "
+    "and _answers, how many it is of.", ("endpoint", "version", "of"),
+)  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
     "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
@@ -350,7 +366,7 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM,
-    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS,
+    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

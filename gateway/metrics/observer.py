@@ -25,9 +25,11 @@ import numpy as np
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
+from gateway.metrics.accuracy import Standing
 from gateway.metrics.custom import Watch
 from gateway.metrics.evidence import Judged
 from gateway.metrics.exemplars import Exemplars
+from gateway.metrics.feedback import FeedbackCounts
 from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
 
@@ -96,6 +98,7 @@ class Observer:
         """Labels of the promises that are shown."""
         self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance, watches_words)
+        self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
@@ -110,6 +113,7 @@ class Observer:
         self._aside = 0
         self._complain_at = 0.0
         self._drifts: set[tuple[str, ...]] = set()
+        self._estimated: set[tuple[str, str, str]] = set()
 
     def started(self) -> None:
         """Count a request in."""
@@ -275,6 +279,18 @@ class Observer:
             if judged.days >= 1:
                 numbers.gauge(catalog.DRIFT_SINCE, *key[:3]).set(judged.since)
         self._drifts = told
+
+    @_harmless
+    def accuracies(self, found: Mapping[tuple[str, str], Standing]) -> None:
+        """Publish how often versions are right."""
+        for pair, standing in found.items():
+            for kind, estimate in zip(("real", "expected"), standing, strict=True):
+                numbers = (math.nan,) * 4 if estimate is None else estimate
+                for end, number in zip(("", "_low", "_high", "_answers"), numbers, strict=True):
+                    if estimate is not None or (*pair, kind) in self._estimated:
+                        self._numbers.gauge(catalog.ACCURACY, *pair, kind + end).set(number)
+                if estimate is not None:
+                    self._estimated.add((*pair, kind))
 
     @_harmless
     def reconciled(self, outcome: str) -> None:

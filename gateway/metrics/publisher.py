@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gateway.metrics import exemplars, exposition, sharing, statistics, variables, words
+from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, words
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.accuracy import Accuracy, Standing
 from gateway.metrics.evidence import Judged
 from gateway.metrics.judge import Judge, Key
 from gateway.metrics.live import STEP_S, Live
@@ -36,6 +37,7 @@ _LAST_S: Final = 1.0
 """How long a worker that ends waits until its last numbers are written down."""
 
 T = TypeVar("T")
+_Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], Standing]]
 
 
 class Publisher:
@@ -46,7 +48,7 @@ class Publisher:
 
     def __init__(
         self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace,
-        is_full: bool = False, judge: Judge | None = None,
+        is_full: bool = False, judge: Judge | None = None, kept: Accuracy | None = None,
     ) -> None:  # fmt: skip
         self._is_full = is_full
         self._observer = observer
@@ -56,6 +58,8 @@ class Publisher:
         self._judge = judge or Judge()
         self._moved: dict[words.Pair, words.Moved] = {}
         """Words that have risen and fallen in this process, as the thread has found."""
+        self._accuracy = kept or Accuracy()
+        self._judges = False
         self._workers = sharing.Workers(folder) if folder is not None else None
         self._share = sharing.Share(folder) if folder is not None else None
         # With several workers these would be one worker's.
@@ -77,7 +81,7 @@ class Publisher:
                 numbers, seen = self._observer.snapshot(), self._observer.exemplars.seen()
                 self._writer.submit(self._write, numbers, seen, 0).result(_LAST_S)
             # In the thread that judges: what it is doing it finishes.
-            self._reader.submit(self._judge.close).result(_LAST_S)
+            self._reader.submit(self._end_judging, self._observer.snapshot()).result(_LAST_S)
         for pool in (self._reader, self._writer):
             pool.shutdown(wait=False)
 
@@ -122,6 +126,7 @@ class Publisher:
                 drift["words"] = words.described(told)
         return {
             "last_minute": self._live.rows(now, snapshot, pause), "drift": drifts,
+            "accuracy": accuracy.told(snapshot),
             "objectives": self._live.objectives(now, snapshot),
         }  # fmt: skip
 
@@ -184,7 +189,7 @@ class Publisher:
 
     def _look(
         self, recent: Mapping[words.Pair, words.Recent], snapshot: Snapshot, pause: Callable[[], None]
-    ) -> Mapping[Key, Judged] | None:
+    ) -> _Looked | None:
         self._live.sample(time.monotonic(), snapshot, pause)
         moved = {}
         for pair, one in recent.items():
@@ -194,12 +199,24 @@ class Publisher:
         if self._share is not None:
             with contextlib.suppress(OSError):  # the others do without this worker's words
                 words.share(moved, self._share.path)
-        return self._judge.look(time.time(), snapshot, pause)
+        drifts = self._judge.look(time.time(), snapshot, pause)
+        # Who judges drift also keeps the labels: the others show its gauges.
+        self._judges = drifts is not None
+        return None if drifts is None else (drifts, self._accuracy.look(time.time(), snapshot, pause))
+
+    def _end_judging(self, own: Snapshot) -> None:
+        if self._judges:
+            # What came since the last look would be forgotten: counters begin anew.
+            self._accuracy.look(time.time(), own if self._workers is None else self._workers.merged(own))
+            self._accuracy.save()
+        self._judge.close()
 
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # a page without its newest step; `/metrics` says what is wrong
                 found = await self._read(partial(self._look, self._observer.watch.recent_words()))
                 if found is not None:
-                    self._observer.drifts(found, self._judge.alarm_days)
+                    drifts, accuracies = found
+                    self._observer.drifts(drifts, self._judge.alarm_days)
+                    self._observer.accuracies(accuracies)
             await asyncio.sleep(STEP_S)

@@ -28,6 +28,7 @@ from gateway import samples
 from gateway.callers import keys
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http.addresses import Addresses
+from gateway.edge.rules import FEEDBACK_PATH
 from gateway.hocon import parse as hocon
 from gateway.metrics import drift
 from gateway.settings import Settings
@@ -86,7 +87,7 @@ def _curl(words: list[str], _page: Path) -> None:
     bodies = [words[n + 1] for n, word in enumerate(words) if word in ("-d", "--data")]
     for body in bodies:
         json.loads(body)
-    if bodies:
+    if bodies and path != FEEDBACK_PATH:
         assert Addresses(RoutingTable(), prefix=f"/{Settings().serve_path}/").at(path) is not None, path
     else:
         assert path.startswith(("/v1/", "/v2", "/readyz", "/livez", "/metrics", "/openapi.json", "/info")), path
@@ -304,6 +305,7 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/deploy-compose.md", "dockerfile"): _dockerfile,
     ("docs/deploy-kubernetes.md", "yaml"): _overlay,
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
+    ("docs/feedback.md", "json"): _json,
     ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
     ("docs/payload-log.md", "sh"): _settings,

@@ -436,3 +436,26 @@ def test_a_payload_log_that_cannot_be_written_ends_the_start(service: Service, t
     with Process(service, tmp_path / "state", payload_log="*=1", payload_log_redact="/(/") as gateway:
         assert 2 == gateway.process.wait(60)
         assert "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: the pattern /(/ cannot be used" in gateway.log.read_text()
+
+
+def test_labels_add_up_over_workers_and_restarts(service: Service, tmp_path: Path) -> None:
+    """Whichever worker takes them, and whichever is asked."""
+
+    def accuracy(gateway: Process) -> tuple[int, float] | None:
+        with httpx.Client() as client:  # a connection of its own: any worker may answer
+            found = client.get(f"{gateway.url}/v1/status").json()["accuracy"]
+        return (found[0]["real"]["answers"], found[0]["real"]["value"]) if found else None
+
+    def send(gateway: Process, right: int, wrong: int) -> None:
+        for n in range(right + wrong):
+            body = {"endpoint": "echo", "predicted": "a", "label": "a" if n < right else "b"}
+            # 503 from a worker that has just begun, and counts nothing yet
+            until(lambda body=body: httpx.post(f"{gateway.url}/v1/feedback", json=body, timeout=30).status_code == 200)
+
+    for workers, expected in ((2, (40, 0.75)), (1, (80, 0.75))):
+        with Process(service, tmp_path / "state", workers=workers, drain_delay=0) as gateway:
+            until(lambda gateway=gateway: gateway.serves(1))
+            send(gateway, 30, 10)
+            until(lambda gateway=gateway, expected=expected: accuracy(gateway) == expected)
+            gateway.process.send_signal(signal.SIGTERM)
+            gateway.process.wait(60)

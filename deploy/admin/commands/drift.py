@@ -19,7 +19,7 @@ from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 from gateway import durable
-from gateway.metrics import drift, variables
+from gateway.metrics import drift, performance, variables
 
 _BAR = 40
 _MOST_DAYS = 10_000.0
@@ -237,8 +237,9 @@ def report(
     EVIDENCE: chance alone gives as much at most once in so many days; the alert compares an endpoint's mean with
     TRITON_GATEWAY_DRIFT_ALARM_DAYS. VISIBLE: how far a share of one half must move to be found within a day. States:
     `drift` (its endpoint alarms because of it), `moved` (alone it would alarm), `steady`, and `too few` (not enough
-    values to tell). Below them: words that rose and fell lately, as shares of the texts. The exit code is 3 when
-    something has drifted, else 0.
+    values to tell). Below them: words that rose and fell lately, as shares of the texts; and of versions whose answers
+    got labels (`/v1/feedback`) how often they are right, and are expected to be. The exit code is 3 when something has
+    drifted, else 0.
 
     \b
     Examples:
@@ -251,7 +252,8 @@ def report(
     draw = _drawer() if picture else None
     if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
         raise click.UsageError(f"--output writes .html or .json, not {output.name}")
-    every = drift_counts.verdicts(_read(gateway, prometheus, window))
+    samples = _read(gateway, prometheus, window)
+    every = drift_counts.verdicts(samples)
     found = [
         v for v in every
         if endpoint in (None, v.endpoint) and model_version in (None, v.version)
@@ -287,6 +289,11 @@ def report(
             for name, words in moved[pair].items():
                 if words:
                     click.echo(f"words of {_url(*pair)} that {name}: " + ", ".join(map(_word, words[:_MOST_WORDS])))
+    if not as_json:
+        for one in drift_counts.accuracies(samples):
+            if endpoint in (None, one["endpoint"]) and model_version in (None, one["version"]):
+                click.echo(f"accuracy {one['endpoint']} {one['version'] or '-'}: {performance.described(one)}")
+    if found and not as_json:
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
     if output is not None:

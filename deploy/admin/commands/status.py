@@ -15,6 +15,7 @@ from deploy.laptop.state_dir import StateDir
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from gateway import objectives
+from gateway.metrics import performance
 
 _FAILED = ("failed", "refused")
 
@@ -107,6 +108,10 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         f"objective {one.get('endpoint')}: {objectives.described(one)}, {objectives.left(one)}"
         for one in gateway.get("objectives", [])
         if not one.get("is_default") or objectives.is_spent(one)
+    ]
+    lines += [
+        f"accuracy {one.get('endpoint')} {one.get('version')}: {performance.described(one)}"
+        for one in gateway.get("accuracy", [])
     ]
     if kept := gateway.get("payload_log"):
         shares = ", ".join(f"{share:.3%} of {pattern}" for pattern, share in dict(kept.get("shares", {})).items())

@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.metrics.performance import described as accuracy
 from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
 
@@ -130,6 +131,7 @@ class _Row:
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
     objectives: list[Values] = field(default_factory=list)
+    accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
     default: str = ""
     """The url that the bare name means."""
@@ -219,6 +221,9 @@ def _rows(status: Values) -> list[_Row]:
         row(counted["endpoint"]).routes.append(counted)
     for variable in status.get("drift", ()):
         row(variable["endpoint"]).drifts.append(variable)
+    for labelled in status.get("accuracy", ()):
+        if labelled["endpoint"] in found:
+            row(labelled["endpoint"]).accuracies.append(labelled)
     for promised in status.get("objectives", ()):
         if promised["endpoint"] in found:
             row(promised["endpoint"]).objectives.append(promised)
@@ -332,6 +337,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + _split(row.routes)
         + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
         + _objectives(row.objectives)
+        + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
         + _drift(row.drifts)
     )
 

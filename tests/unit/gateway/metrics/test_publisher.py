@@ -67,7 +67,7 @@ async def test_statistics_and_the_last_minute_are_made_beside_the_loop_too(tmp_p
     assert 4 * 6 == rows["t", "1"]["inference_stats"]["success"]["count"]
     found = await publisher.last_minute()
     publisher.close()
-    assert {"last_minute", "drift", "objectives"} == found.keys()
+    assert {"last_minute", "drift", "accuracy", "objectives"} == found.keys()
     assert threading.get_ident() not in pauses.by_thread
 
 

@@ -18,6 +18,7 @@ from deploy.tools.errors import DeployError
 from gateway.metrics import drift, exposition, variables, words
 from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
+from gateway.metrics.feedback import Labelled
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
@@ -277,3 +278,22 @@ def test_report_is_written_as_a_page_or_as_json(served: tuple[Gateway, str], tmp
     assert [] == [*tmp_path.glob("**/*.new")]
     with pytest.raises(DeployError, match="cannot be written"):
         run("report", "--url", url, "--output", tmp_path / "file" / "report.html")
+
+
+def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str]) -> None:
+    """By labels, and of what is answered now by its scores; of the endpoint that is asked for."""
+    gateway, url = served
+    for endpoint in ("e", "f"):
+        for n in range(400):
+            gateway.observer.feedback.add(Labelled(endpoint, "1", "A", "B" if n % 10 == 0 else "A", 0.98))
+    gateway.observer.watch.configure({"e/1": Served("e", "1", is_text=True, labels=("A", "B"))}, {}, 1.0)
+    for _ in range(50):
+        trace = Trace("id")
+        trace.url, trace.endpoint, trace.version = "e/1", "e", "1"
+        trace.answer = {"label": "A", "score": 0.98, "scores": {"A": 0.98, "B": 0.02}}
+        gateway.observer.started()
+        gateway.observer.finished(trace)
+    gateway.page = exposition.render(gateway.observer.snapshot())
+    [line] = [one for one in run("report", "--url", url, "--endpoint", "e").output.splitlines() if "accuracy" in one]
+    assert line.startswith("accuracy e 1: 90.0% right by labels (86.7% to 92.6%, 400 labels), ")
+    assert line.endswith("50 answers)")

@@ -34,3 +34,17 @@ def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
         "objective broken: 99.9% answered, budget spent 20.0 times (20 of 1,000 in 1 min of 30 days)",
         "objective own: 95% answered, 100% of the budget left (0 of 1,000 in 1 min of 30 days)",
     ] == [line for line in describe("http://g", {"ready": True, "objectives": promised}, None) if "objective" in line]
+
+
+def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
+    """Where texts go is nobody's secret; accuracy with what it is of."""
+    share = {"value": 0.9, "low": 0.85, "high": 0.94, "answers": 1200}
+    status = {
+        "ready": True, "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full"},
+        "accuracy": [{"endpoint": "faq", "version": "2", "real": share, "expected": None}],
+    }  # fmt: skip
+    lines = describe("http://g", status, None)
+    assert [
+        "accuracy faq 2: 90.0% right by labels (85.0% to 94.0%, 1,200 labels)",
+        "payload log: 10.000% of faq, 0.100% of * to /kept", "payload log: it is full",
+    ] == lines[-3:]  # fmt: skip

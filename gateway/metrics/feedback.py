@@ -1,0 +1,65 @@
+"""Labels that come back: counts of predicted and true labels by version, and of right answers by score.
+
+``Observer`` counts; whatever callers send, the number of series stays bounded: values beyond the first few of a version
+are counted as ``other``, versions beyond the first few of an endpoint are refused.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.drift import OTHER
+
+MAX_LABELS: Final = 15
+"""Values of a label that have counts of their own, by version; all pairs of them are series."""
+MAX_VERSIONS: Final = 50
+"""Versions of one endpoint that labels are counted of."""
+NO_SCORE: Final = "none"
+BINS: Final = tuple(f"{bound:g}" for bound in catalog.RATIO_BUCKETS)
+"""Names of the bins of scores: their upper bounds."""
+RIGHT: Final = "right"
+WRONG: Final = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One answer whose true label is known. ``score`` is that of ``predicted``, from 0 to 1; None if it is not told."""
+
+    endpoint: str
+    version: str
+    predicted: str
+    label: str
+    score: float | None = None
+    known: Sequence[str] = ()
+    """The labels that the version has, if that is known."""
+
+
+class FeedbackCounts:
+    """Counts labelled answers. One event loop calls it."""
+
+    def __init__(self, numbers: Accumulator) -> None:
+        self._numbers = numbers
+        self._values: dict[tuple[str, str], set[str]] = {}
+
+    def has_room(self, endpoint: str, version: str) -> bool:
+        """Return whether labels of this version can be counted."""
+        return (endpoint, version) in self._values or (sum(name == endpoint for name, _ in self._values) < MAX_VERSIONS)
+
+    def add(self, one: Labelled) -> None:
+        """Count one answer."""
+        pair = (one.endpoint, one.version)
+        values = self._values.setdefault(pair, set(one.known[:MAX_LABELS]))
+        shown = []
+        for value in (one.predicted, one.label):
+            if value not in values and len(values) < MAX_LABELS:
+                values.add(value)
+            shown.append(value if value in values else OTHER)
+        self._numbers.count(catalog.FEEDBACK, *pair, *shown).value += 1
+        bound = NO_SCORE if one.score is None else BINS[bisect_left(catalog.RATIO_BUCKETS, one.score)]
+        outcome = RIGHT if one.predicted == one.label else WRONG
+        self._numbers.count(catalog.FEEDBACK_ANSWERS, *pair, bound, outcome).value += 1

@@ -1,0 +1,50 @@
+"""Counts of labels that came back: which pair, which score, and that nobody can make them grow without end."""
+
+from __future__ import annotations
+
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts, Labelled
+
+
+def counted(numbers: Accumulator, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """What was counted of one metric."""
+    return {series.labels: n for series, n in numbers.snapshot().counted() if series.metric == metric.name}
+
+
+def test_an_answer_counts_by_pair_and_by_score() -> None:
+    """Right if both labels are one; without a score, too."""
+    numbers = Accumulator()
+    counts = FeedbackCounts(numbers)
+    counts.add(Labelled("e", "1", "GOOD", "BAD", 0.96))
+    counts.add(Labelled("e", "1", "GOOD", "GOOD", 1.0))
+    counts.add(Labelled("e", "1", "GOOD", "GOOD"))
+    assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(numbers, catalog.FEEDBACK)
+    assert {
+        ("e", "1", "0.975", "wrong"): 1, ("e", "1", "1", "right"): 1, ("e", "1", "none", "right"): 1,
+    } == counted(numbers, catalog.FEEDBACK_ANSWERS)  # fmt: skip
+
+
+def test_labels_beyond_the_first_are_counted_together() -> None:
+    """Right and wrong are still told apart."""
+    numbers = Accumulator()
+    counts = FeedbackCounts(numbers)
+    for n in range(100):
+        counts.add(Labelled("e", "1", f"l{n}", f"l{n}", known=("a", "b")))
+        counts.add(Labelled("e", "1", f"l{n}", "a", known=("a", "b")))
+    pairs = counted(numbers, catalog.FEEDBACK)
+    assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 1
+    assert {("e", "1", "none", "right"): 100, ("e", "1", "none", "wrong"): 100} == counted(
+        numbers, catalog.FEEDBACK_ANSWERS
+    )
+
+
+def test_versions_of_an_endpoint_are_bounded() -> None:
+    """Those that are counted stay; other endpoints have room of their own."""
+    counts = FeedbackCounts(Accumulator())
+    for n in range(MAX_VERSIONS):
+        assert counts.has_room("e", str(n))
+        counts.add(Labelled("e", str(n), "a", "a"))
+    assert not counts.has_room("e", "more")
+    assert counts.has_room("e", "3")
+    assert counts.has_room("f", "1")
