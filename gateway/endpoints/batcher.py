@@ -171,11 +171,15 @@ class Batcher(Generic[R]):
         self._max_calls = 0
         self._near = -math.inf
         """Loop time; of what has more time than until then, it need not be asked whether that suffices."""
+        self._near_at = -math.inf
+        """When that is looked at again."""
         self._leave_at: float | None = None
         """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
         self._turn = 0
         self._learn_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
+        self._leave_rows = 0.0
+        """While the alarm is set: with so many rows waiting it is time to look before it rings."""
         self._due = math.inf
         """The earliest deadline, in loop time, that ``_timer`` is set for."""
         self._timer: asyncio.TimerHandle | None = None
@@ -323,10 +327,14 @@ class Batcher(Generic[R]):
         if entry.deadline < self._due:
             self._watch(entry.deadline)
         if not self._is_flush_scheduled:
+            if self._alarm is not None:  # the alarm looks at the time, and what it was set by has not changed
+                if self._waiting_rows >= self._leave_rows or self._waiting_tokens >= self._limits.max_padded_tokens:
+                    self._flush_soon()
+                return
             calls = len(self._calls)
             if not calls or (calls < self._max_calls and self._may_leave()):
                 self._flush_soon()
-            elif self._alarm is None and calls < self._max_calls:
+            elif calls < self._max_calls:
                 self._set_alarm()
 
     def _flush_soon(self) -> None:
@@ -494,9 +502,15 @@ class Batcher(Generic[R]):
             self._alarm.cancel()
             self._alarm = None
         if self._waiting and len(self._calls) < self._max_calls:
-            if not self._is_held():
+            calls = len(self._calls)
+            if self.prices.queueing < _PARALLEL and calls:
+                rows = self._rows_in_flight / (4 * calls)
+            else:
+                rows = self._crowd - self._rows_in_flight
+            self._leave_rows = max(min(rows, self._limits.max_rows), 0.0)
+            if not (self._batch_rows and self._is_held()):
                 at = self._behind()
-            elif len(self._calls) < self._at_once:
+            elif calls < self._at_once:
                 at = self._batch_at
             else:
                 return  # a call that comes back is what it waits for
@@ -509,13 +523,18 @@ class Batcher(Generic[R]):
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         self._max_calls = self._limits.max_in_flight * self._servers.replicas
-        self._near = self._loop.time() + 4 * self._expect(self._waiting_rows, self._waiting_tokens) + _NEAR_S
+        now = self._loop.time()
+        if now >= self._near_at:
+            self._near_at = now + _NEAR_S / 8
+            self._near = now + 4 * self._expect(self._waiting_rows, self._waiting_tokens) + _NEAR_S
         if self._due < self._near and self._waiting:
             self._drop_hopeless()
         while len(self._calls) < self._max_calls:
             if self._halves:
                 self._start(self._halves.popleft())
-            elif self._waiting and (not self._calls or self._may_leave()) and not self._is_held():
+            elif self._waiting and (not self._calls or self._may_leave()):
+                if self._batch_rows and self._is_held():
+                    break
                 self._start(self._take())
             else:
                 break
