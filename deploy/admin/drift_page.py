@@ -60,12 +60,19 @@ MovedWords = Mapping[tuple[str, str], Mapping[str, Sequence[Mapping[str, Any]]]]
 """Words that ``rose`` and ``fell``, by endpoint and version."""
 
 
-def render(found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: datetime, source: str) -> str:
-    """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell."""
+def render(
+    found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: datetime, source: str,
+    accuracies: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell,
+    ``accuracies`` how often versions are right, a line each.
+    """
     endpoints = [(name, list(of)) for name, of in groupby(sorted(found, key=_place), key=lambda v: v.endpoint)]
     endpoints.sort(key=lambda item: _ORDER.index(item[1][0].state))
     body = "".join(_summary(name, of) for name, of in endpoints) or "<li>no variable has a reference</li>"
     shown = "".join(_endpoint(name, of, words) for name, of in endpoints)
+    lines = "".join(f"<li>{_e(line, 300)}</li>" for line in accuracies)
+    right = f"<section><h2>Right answers</h2><ul>{lines}</ul></section>" if lines else ""
     key = (
         "<p class='key dim'><svg aria-hidden=true><rect class=now width=12 height=12 rx=2 /></svg>now"
         "<svg aria-hidden=true><rect class=was x=5 width=2 height=12 /></svg>reference</p>"
@@ -76,7 +83,7 @@ def render(found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: d
         "<meta name=viewport content='width=device-width'><meta name=referrer content=no-referrer>"
         f"<title>Drift report</title><style>{_STYLE}</style></head><body><header><h1>Drift report</h1>"
         f"<p class=dim>made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC, of {_e(source)}</p></header><main>"
-        f"<ul>{body}</ul>{key if endpoints else ''}{shown}</main>"
+        f"<ul>{body}</ul>{right}{key if endpoints else ''}{shown}</main>"
         "<footer><p class=dim>How sure: chance alone gives as much evidence at most once in so many days, however "
         "often it is looked at. Bins whose share moved by more than noise are bold. PSI is the distance of all bins "
         "together.</p></footer></body></html>"

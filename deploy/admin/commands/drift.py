@@ -289,16 +289,19 @@ def report(
             for name, words in moved[pair].items():
                 if words:
                     click.echo(f"words of {_url(*pair)} that {name}: " + ", ".join(map(_word, words[:_MOST_WORDS])))
-    if not as_json:
-        for one in drift_counts.accuracies(samples):
-            if endpoint in (None, one["endpoint"]) and model_version in (None, one["version"]):
-                click.echo(f"accuracy {one['endpoint']} {one['version'] or '-'}: {performance.described(one)}")
+    right = [
+        f"{one['endpoint']} {one['version'] or '-'}: {performance.described(one)}"
+        for one in drift_counts.accuracies(samples)
+        if endpoint in (None, one["endpoint"]) and model_version in (None, one["version"])
+    ]
+    for line in () if as_json else right:
+        click.echo(f"accuracy {line}")
     if found and not as_json:
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
     if output is not None:
         told = f"{window} before, from Prometheus" if prometheus else "what one gateway has counted since it started"
-        page = drift_page.render(found, moved, made=datetime.now(UTC), source=told)
+        page = drift_page.render(found, moved, made=datetime.now(UTC), source=told, accuracies=right)
         _write(output, values if output.suffix.lower() == ".json" else page)
         click.echo(f"written to {output}", err=True)
     if picture and draw and found:

@@ -22,6 +22,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gateway.edge.http import schemas
 from gateway.edge.http.page import POLICY, render_page
+from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
 from gateway.protocols.oip import EXTENSIONS
@@ -46,6 +47,42 @@ _ERROR: Final = {
         "code": {"type": "string", "enum": sorted(STATUS), "description": "The kind of error."},
         "request_id": {"type": "string"},
         "hint": {"type": "string", "description": "What to do about it."},
+    },
+}
+
+_LABEL: Final = {
+    "type": "object",
+    "required": ["endpoint", "label"],
+    "properties": {
+        "endpoint": {"type": "string", "description": "The version that answered, as `x-served-by` says."},
+        "version": {"type": "string", "description": "Its version, if `endpoint` is without."},
+        "predicted": {"type": "string", "description": "The label that was answered."},
+        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "Its score."},
+        "answer": {"type": "object", "description": "Instead of both: an answer with `label` and `score`."},
+        "label": {"type": "string", "description": "The label it should have been."},
+    },
+}
+_MANY_LABELS: Final = {
+    "type": "object",
+    "required": ["feedback"],
+    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": 1000, "items": _LABEL}},
+}
+_FEEDBACK: Final = {
+    "summary": "Send true labels of answers",
+    "tags": ["operations"],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"anyOf": [_LABEL, _MANY_LABELS]}}},
+    },
+    "responses": {
+        "200": {
+            "description": "All are counted",
+            "content": {
+                "application/json": {"schema": {"type": "object", "properties": {"counted": {"type": "integer"}}}}
+            },
+        },
+        "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR}}},
+        "422": {"description": "input_refused", "content": {"application/json": {"schema": _ERROR}}},
     },
 }
 
@@ -193,6 +230,7 @@ def build_ops(
             )  # fmt: skip
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))
+            document["paths"][FEEDBACK_PATH] = {"post": _FEEDBACK}
             document["paths"].update(
                 schemas.form_paths(current["endpoints"], current["canaries"], current.get("defaults", {}))
             )
