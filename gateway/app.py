@@ -177,8 +177,7 @@ class Gateway:
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
         )  # fmt: skip
-        counts = self.observer.feedback
-        self._feedback = FeedbackRoute(self.table, self.health, counts.add, counts.has_room, access)
+        self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.

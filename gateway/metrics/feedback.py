@@ -1,7 +1,7 @@
 """Labels that come back: counts of predicted and true labels by version, and of right answers by score.
 
 ``Observer`` counts; whatever callers send, the number of series stays bounded: values beyond the first few of a version
-are counted as ``other``, versions beyond the first few of an endpoint are refused.
+are counted as ``other``, and so are versions beyond the first few of an endpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.metrics.drift import OTHER
 MAX_LABELS: Final = 15
 """Values of a label that have counts of their own, by version; all pairs of them are series."""
 MAX_VERSIONS: Final = 50
-"""Versions of one endpoint that labels are counted of."""
+"""Versions of one endpoint that have counts of their own."""
 NO_SCORE: Final = "none"
 BINS: Final = tuple(f"{bound:g}" for bound in catalog.RATIO_BUCKETS)
 """Names of the bins of scores: their upper bounds."""
@@ -46,13 +46,11 @@ class FeedbackCounts:
         self._numbers = numbers
         self._values: dict[tuple[str, str], set[str]] = {}
 
-    def has_room(self, endpoint: str, version: str) -> bool:
-        """Return whether labels of this version can be counted."""
-        return (endpoint, version) in self._values or (sum(name == endpoint for name, _ in self._values) < MAX_VERSIONS)
-
     def add(self, one: Labelled) -> None:
         """Count one answer."""
         pair = (one.endpoint, one.version)
+        if pair not in self._values and sum(name == one.endpoint for name, _ in self._values) >= MAX_VERSIONS:
+            pair = (one.endpoint, OTHER)
         values = self._values.setdefault(pair, set(one.known[:MAX_LABELS]))
         shown = []
         for value in (one.predicted, one.label):

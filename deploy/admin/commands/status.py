@@ -110,7 +110,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         if not one.get("is_default") or objectives.is_spent(one)
     ]
     lines += [
-        f"accuracy {one.get('endpoint')} {one.get('version')}: {performance.described(one)}"
+        f"accuracy {one.get('endpoint')} {one.get('version') or '-'}: {performance.described(one)}"
         for one in gateway.get("accuracy", [])
     ]
     if kept := gateway.get("payload_log"):

@@ -6,11 +6,14 @@ worker can count it, however late it comes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.admission import Permits
 from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
@@ -20,37 +23,51 @@ from gateway.edge.http import body as bodies
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
 from gateway.edge.http.problems import problem
 from gateway.edge.rules import FEEDBACK_PATH, told_to
+from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed, Unavailable
 from gateway.health import Health
-from gateway.metrics.feedback import MAX_VERSIONS, Labelled
+from gateway.metrics.feedback import Labelled
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
-from gateway.trace import new_id
+from gateway.trace import DEFAULT, new_id
 
 MAX_ITEMS: Final = 1000
 _MAX_BYTES: Final = 1 << 20
 _MAX_CHARS: Final = 100
+_AT_ONCE: Final = 100
+"""Labels that are read or counted before requests have their turn."""
 _FORM: Final = (
     '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "score": 0.98, "label": "NEGATIVE"}, '
     'or {"feedback": [ … ]} with a list of them'
 )
 
 Count = Callable[[Labelled], None]
-HasRoom = Callable[[str, str], bool]
+
+
+class _Version(NamedTuple):
+    """What a label is for: the labels it has, in their order and to look them up; none if that is not known."""
+
+    endpoint: str
+    version: str
+    labels: tuple[str, ...]
+    values: frozenset[str]
 
 
 class FeedbackRoute:
-    """Takes labels; ``takes`` says at which path. ``count`` counts one, if ``has_room(endpoint, version)``; ``access``
-    None: anybody may send them.
-    """
+    """Takes labels; ``takes`` says at which path. ``count`` counts one; ``access`` None: anybody may send them."""
 
     def __init__(
-        self, table: RoutingTable, health: Health, count: Count, has_room: HasRoom, access: Access | None = None
+        self,
+        table: RoutingTable,
+        health: Health,
+        permits: Permits,
+        count: Count,
+        access: Access | None = None,
     ) -> None:
         self._table = table
         self._health = health
+        self._permits = permits
         self._count = count
-        self._has_room = has_room
         self._access = access
 
     def takes(self, path: str) -> bool:
@@ -66,13 +83,15 @@ class FeedbackRoute:
                 raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not how labels are sent", hint="use POST")
-            raw = await bodies.read(
-                receive, limit=_MAX_BYTES, announced=headers.get(b"content-length", b""), hold=lambda _size: None
-            )
-            raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=_MAX_BYTES)
-            found = self._read(decode(raw, headers.get(b"content-type", b""), takes_bytes=False), caller)
-            for one in found:
+            permit = self._permits.take(0, DEFAULT)  # its bytes count among those of requests
+            try:
+                found = await self._read(await _body(receive, headers, permit.hold), caller)
+            finally:
+                permit.release()
+            for n, one in enumerate(found):
                 self._count(one)
+                if n % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
         except GatewayError as error:
             reply = problem(told_to(caller, error), request_id)
         else:
@@ -80,17 +99,25 @@ class FeedbackRoute:
         own = [(b"x-request-id", request_id.encode()), (b"content-length", str(len(reply.content)).encode())]
         await send_reply(scope, send, reply.status, [*reply.headers, *own], reply.content)
 
-    def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
+    async def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
         if not isinstance(body, Mapping):
             raise InputRefused("feedback is an object", hint=f"send {_FORM}")
-        several = body.get("feedback")
+        several, snapshot = body.get("feedback"), self._table.current
+        versions: dict[str, _Version] = {}
         if several is None:
-            return [self._labelled(body, "feedback", caller)]
+            return [self._labelled(body, "feedback", caller, snapshot, versions)]
         if not isinstance(several, list) or not 0 < len(several) <= MAX_ITEMS:
             raise InputRefused(f"feedback must be a list of 1 to {MAX_ITEMS} objects", hint=f"send {_FORM}")
-        return [self._labelled(one, f"feedback[{n}]", caller) for n, one in enumerate(several)]
+        found = []
+        for n, one in enumerate(several):
+            found.append(self._labelled(one, f"feedback[{n}]", caller, snapshot, versions))
+            if n % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
 
-    def _labelled(self, one: object, where: str, caller: Caller | None) -> Labelled:
+    def _labelled(
+        self, one: object, where: str, caller: Caller | None, snapshot: Snapshot, versions: dict[str, _Version]
+    ) -> Labelled:
         if not isinstance(one, Mapping):
             raise InputRefused(f"{where} is not an object", hint=f"send {_FORM}")
         answer = one.get("answer")
@@ -105,17 +132,27 @@ class FeedbackRoute:
         url = normalize_url(path, None if version is None else _text(str(version), f"{where}.version"))
         if caller is not None and self._access is not None:
             self._access.require(caller, FEEDBACK, url)
-        endpoint, number, known = _version(self._table.current, url, where)
+        found = versions.get(url)
+        if found is None:
+            found = versions[url] = _version(snapshot, url, where)
+        endpoint, number, known, values = found
         for value, name in ((predicted, "predicted"), (label, "label")):
-            if known and value not in known:
+            if known and value not in values:
                 listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
                 raise InputRefused(f"{where}.{name}: {endpoint} has no label {ascii(value)[1:-1]}", hint=listed)
-        if not self._has_room(endpoint, number):
-            raise InputRefused(f"{where}: labels of more than {MAX_VERSIONS} versions of {endpoint} are not counted")
         return Labelled(endpoint, number, predicted, label, None if score is None else float(score), known)
 
 
-def _version(snapshot: Snapshot, url: str, where: str) -> tuple[str, str, tuple[str, ...]]:
+async def _body(receive: Receive, headers: Mapping[bytes, bytes], hold: Callable[[int], None]) -> object:
+    raw = await bodies.read(receive, limit=_MAX_BYTES, announced=headers.get(b"content-length", b""), hold=hold)
+    raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=_MAX_BYTES)
+    kind = headers.get(b"content-type", b"")
+    if len(raw) > MAX_INLINE_BYTES:
+        return await in_thread(partial(decode, raw, kind, takes_bytes=False))
+    return decode(raw, kind, takes_bytes=False)
+
+
+def _version(snapshot: Snapshot, url: str, where: str) -> _Version:
     """Return endpoint, version and labels of what ``url`` names. One that was replaced is known by its endpoint: labels
     come late.
     """
@@ -135,8 +172,10 @@ def _version(snapshot: Snapshot, url: str, where: str) -> tuple[str, str, tuple[
                 f"{where}: endpoint {ascii(url)[1:-1][:100]} is not served here",
                 hint="write endpoint/version, as x-served-by of the answer says",
             )
-        return name, version, tuple(dict.fromkeys(label for one in siblings for label in _labels(one.identity.details)))
-    return served.identity.endpoint, served.identity.version, _labels(served.identity.details)
+        labels = tuple(dict.fromkeys(label for one in siblings for label in _labels(one.identity.details)))
+        return _Version(name, version, labels, frozenset(labels))
+    identity, labels = served.identity, _labels(served.identity.details)
+    return _Version(identity.endpoint, identity.version, labels, frozenset(labels))
 
 
 def _labels(details: Mapping[str, object]) -> tuple[str, ...]:

@@ -39,12 +39,14 @@ def test_labels_beyond_the_first_are_counted_together() -> None:
     )
 
 
-def test_versions_of_an_endpoint_are_bounded() -> None:
+def test_versions_beyond_the_first_are_counted_together() -> None:
     """Those that are counted stay; other endpoints have room of their own."""
-    counts = FeedbackCounts(Accumulator())
-    for n in range(MAX_VERSIONS):
-        assert counts.has_room("e", str(n))
-        counts.add(Labelled("e", str(n), "a", "a"))
-    assert not counts.has_room("e", "more")
-    assert counts.has_room("e", "3")
-    assert counts.has_room("f", "1")
+    numbers = Accumulator()
+    counts = FeedbackCounts(numbers)
+    for endpoint in ("e", "f"):
+        for n in range(3 * MAX_VERSIONS):
+            counts.add(Labelled(endpoint, str(n), "a", "a"))
+    counts.add(Labelled("e", "3", "a", "a"))
+    found = counted(numbers, catalog.FEEDBACK)
+    assert 2 * (MAX_VERSIONS + 1) == len(found)
+    assert (2, 2 * MAX_VERSIONS) == (found["e", "3", "a", "a"], found["e", "other", "a", "a"])

@@ -146,3 +146,21 @@ async def test_accuracy_is_on_status_and_page(stack: Any) -> None:
     page = (await stack.client.get("/?open=e")).text
     assert "90.0% right by labels" in page
     assert 'gateway_accuracy_ratio{endpoint="e",of="real",version="1"} 0.9' in (await stack.client.get("/metrics")).text
+
+
+async def test_labels_count_among_the_bytes_of_requests(make_stack: Callable[..., Any]) -> None:
+    """A gateway that is full takes none; room is given back whatever becomes of them, and a large body is read too."""
+    stack = make_stack(max_bytes_in_flight=4 << 20)
+    async with stack.gateway.running():
+        await served(stack)
+        many = {"feedback": [ONE] * MAX_ITEMS, "note": "x" * 500_000}
+        assert {"counted": MAX_ITEMS} == (await stack.client.post("/v1/feedback", json=many)).json()
+        assert 422 == (await stack.client.post("/v1/feedback", json={})).status_code
+        assert 0 == stack.gateway.permits.in_flight
+        held = [stack.gateway.permits.take(0, 1) for _ in range(stack.settings.max_in_flight)]
+        reply = await stack.client.post("/v1/feedback", json=ONE)
+        assert (429, "overloaded") == (reply.status_code, reply.json()["code"])
+        assert reply.headers["retry-after"]
+        for one in held:
+            one.release()
+        assert 200 == (await stack.client.post("/v1/feedback", json=ONE)).status_code
