@@ -13,12 +13,14 @@ from typing import Any, Final
 from gateway.callers.rights import matches
 
 _LETTERS: Final = r"[\pL\pN._%+-]"
+_GROUP: Final = "[0-9A-Fa-f]{1,4}"
 KNOWN: Final = {
     "url": r"\bhttps?://[^\s\"'<>]+",
     "email": rf"{_LETTERS}+@[\pL\pN-]+(?:\.[\pL\pN-]+)+",
     "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b",
     "card": r"\b\d(?:[ -]?\d){12,18}\b",
-    "ip": r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?:[0-9A-Fa-f]{1,4}:){2,7}:?[0-9A-Fa-f]{1,4}\b",
+    "ip": r"\b\d{1,3}(?:\.\d{1,3}){3}\b"
+    rf"|\b(?:{_GROUP}:){{7}}{_GROUP}\b|\b(?:{_GROUP}:){{1,6}}(?::{_GROUP}){{1,6}}\b",
     "phone": r"(?:\+|\b0)\d(?:[ ()/.-]{0,2}\d){6,14}\b",
     "number": r"\d{5,}",
 }

@@ -32,6 +32,7 @@ def test_a_share_that_cannot_be_meant_is_refused(text: str) -> None:
         ("iban", "pay DE89 3704 0044 0532 0130 00 now", "pay [iban] now"),
         ("phone", "call +49 (170) 123-4567 or 0170 1234567", "call [phone] or [phone]"),
         ("ip", "from 192.168.0.1 and 2001:db8::1", "from [ip] and [ip]"),
+        ("ip", "at 12:34:56, to 2001:db8:0:0:1:2:3:4", "at 12:34:56, to [ip]"),
         ("url", "see https://example.org/a?b=c.", "see [url]"),
         ("number", "order 1234567, 12 pieces", "order [number], 12 pieces"),
         (r"/ACC-\d+/", "of ACC-99", "of [redacted]"),
