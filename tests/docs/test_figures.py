@@ -98,6 +98,31 @@ def test_tables_of_pages_show_the_saved_runs(page: str, part: str) -> None:
     assert TABLES[page, part]().strip() == found[1].strip()
 
 
+BROKEN: Final = {
+    "one worker killed": "worker", "both workers killed": "workers", "the gateway's parent killed": "parent",
+    "Triton killed": "triton", "Triton's launcher killed": "launcher",
+    "both workers stopped (SIGSTOP)": "stopped-workers",
+    "the gateway's parent stopped": "stopped-parent", "Triton stopped": "stopped-triton",
+    "full disk, the gateway's parent killed": "full-parent",
+}  # fmt: skip
+"""Rows of operations.md and the trials that they show."""
+
+
+@pytest.mark.parametrize("shown", BROKEN)
+def test_what_is_broken_costs_what_the_saved_runs_say(shown: str) -> None:
+    """Failed requests and the longest time without an answer, in every column that has them."""
+    found = re.search(rf"^\| {re.escape(shown)} \| (.*) \|$", (DOCS / "operations.md").read_text(), re.M)
+    assert found is not None
+    compared = 0
+    for cell, run in zip(found[1].split(" | "), ("before", "after", "quiet"), strict=True):
+        if figures := re.match(r"(\d+), (\d+(?:\.(\d))?) s", cell):
+            (trial,) = (one for one in saved("recovery")[run] if one["trial"] == BROKEN[shown])
+            gap = round(trial["longest_gap_s"], len(figures[3] or ""))
+            assert (trial["failed"], gap) == (int(figures[1]), float(figures[2])), run
+            compared += 1
+    assert compared
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_results_that_pages_name_are_saved(page: Path) -> None:
     """A file that is named is there, and can be read."""
