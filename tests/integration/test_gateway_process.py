@@ -37,10 +37,11 @@ from tests.waiting import until
 pytestmark = pytest.mark.integration
 
 ECHO = """
-import time
+import os, time
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
         time.sleep(body.get("sleep", 0))
+        while body.get("until") and not os.path.exists(body["until"]): time.sleep(0.01)
         return {{"version": {version}, "n": body.get("n")}}
 """
 
@@ -208,6 +209,13 @@ class Scraped:
         return float(found[0]["value"][1]) if found else None
 
 
+def _counted(process: Process) -> float:
+    """Requests that were answered, as the gateway says."""
+    text = httpx.get(f"{process.url}/metrics").text
+    pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
+    return sum(float(value) for value in re.findall(pattern, text, re.M))
+
+
 @pytest.mark.prometheus
 def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_the_callers_p99(
     service: Service, tmp_path: Path
@@ -239,8 +247,7 @@ def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_th
             until(lambda: process.serves(1))
             until(lambda: len(process.workers()) == 2)
             until(lambda: all(process.serves(1) for _ in range(20)))
-            until(lambda: known() >= 21)
-            time.sleep(1.5)  # what the waiting sent is scraped
+            until(lambda: known() == _counted(process) >= 21)  # what the waiting sent is scraped
             before, began = known(), time.time()
             load()
             first = seen[200]
@@ -252,7 +259,7 @@ def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_th
             os.kill(victim, signal.SIGKILL)
             until(lambda: len(process.workers()) == 2 and victim not in process.workers())
             until(lambda: all(process.serves(1) for _ in range(20)))
-            time.sleep(1.5)
+            until(lambda: known() == _counted(process))
             again = known()
             load()
             until(lambda: known() == again + seen[200] - first, within=10)
@@ -379,13 +386,16 @@ def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> No
     with Process(service, tmp_path / "state") as process:
         until(lambda: process.serves(1))
         with socket.create_connection(("127.0.0.1", process.port)) as connection:
-            body = b'{"sleep": 1.5, "n": 7}'
+            body = json.dumps({"until": str(tmp_path / "go-on"), "n": 7}).encode()
             connection.sendall(
                 b"POST /serve/echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\n\r\n%s" % (len(body), body)
             )
-            time.sleep(0.5)
+            begun = re.compile(r"^gateway_requests_in_flight\S* 1", re.M)
+            until(lambda: begun.search(httpx.get(f"{process.url}/metrics").text))
             process.process.send_signal(signal.SIGTERM)
+            until(lambda: not process.serves(1))
+            (tmp_path / "go-on").touch()
             connection.settimeout(20)
             answer = b""
             while b"}" not in answer:
