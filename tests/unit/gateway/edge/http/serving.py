@@ -63,6 +63,10 @@ class Wire:
         """End it."""
         self._writer.close()
 
+    def abort(self) -> None:
+        """End it, also if there is something left to send that nobody reads: it would stay open for ever."""
+        self._writer.transport.abort()
+
 
 class Port:
     """A running server and the connections that a test opened to it."""
@@ -81,9 +85,9 @@ class Port:
         return wire
 
     def close(self) -> None:
-        """Close every connection."""
+        """End every connection."""
         for wire in self._wires:
-            wire.close()
+            wire.abort()
 
 
 @asynccontextmanager
