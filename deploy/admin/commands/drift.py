@@ -95,7 +95,7 @@ def capture(
         rows = data_rows.texts_of(data_rows.read(data), data, text_column, label_column, empty)
         texts = data_rows.drawn(drift_data.counted(rows, terminal), most)
         if empty:
-            click.echo(f"{len(empty)} rows without a text are left out, the first: {data} {empty[0]}", err=True)
+            click.echo(f"rows left out for want of a text: {len(empty)}, the first: {data} {empty[0]}", err=True)
         if len(texts) < least:
             raise DeployError(
                 f"{data} has {len(texts)} texts, {least} are asked for", hint="take more data, or lower --least"
@@ -155,7 +155,10 @@ def _through(
         )
     if labelled:
         click.echo(f"its label is the one in the data for {agreed / labelled:.1%} of {labelled:,} texts", err=True)
-    return endpoint, version, drift_counts.references(samples, endpoint, version)
+    found = drift_counts.references(samples, endpoint, version)
+    # A gateway looks at a hundred texts a second, whatever the rate; here all of them are at hand.
+    looked_at = drift_data.looked_at([one._replace(label="") for one in texts], terminal)
+    return endpoint, version, {**found, **{name: bins for name, bins in looked_at.items() if name in found}}
 
 
 def _keep(

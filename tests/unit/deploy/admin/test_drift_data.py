@@ -35,7 +35,10 @@ class Counting:
 
     def __init__(self) -> None:
         self.observer = Observer(later=lambda drain: drain())
-        declared = MetricSpec("e/1", None, (MetricVariable("length", "scalar", (10, 20, 30)),))
+        declared = MetricSpec(
+            "e/1", None,
+            (MetricVariable("length", "scalar", (10, 20, 30)), MetricVariable("language", "enum", ("en", "de"))),
+        )  # fmt: skip
         self.observer.watch.configure({"e/1": Served("e", "1")}, {"e/1": declared}, 1.0)
         self.asked: list[list[str]] = []
         self.refusals: list[tuple[int, Any]] = []
@@ -43,7 +46,7 @@ class Counting:
     def answered(self, texts: list[str]) -> list[Any]:
         trace = Trace("id")
         trace.url, trace.endpoint, trace.version, trace.route = "e/1", "e", "1", "direct"
-        trace.body = {"length": [float(len(text)) for text in texts]}
+        trace.body = {"length": [float(len(text)) for text in texts], "language": "en"}
         self.observer.started()
         self.observer.finished(trace)
         return [{"label": "A", "score": 1.0} for _ in texts]
@@ -95,7 +98,9 @@ def test_an_endpoint_is_asked_for_every_text_and_what_it_counts_is_the_reference
         assert [32] * 12 + [16] == [len(texts) for texts in gateway.asked]
     assert [row.text for row in ROWS] == [text for texts in gateway.asked for text in texts]
     found = drift.decode((tmp_path / "r.json").read_text())
-    assert {"length": 400.0} == {name: bins.total for name, bins in found.items()}
+    assert {"length": 400.0, "language": 400.0} == {name: bins.total for name, bins in found.items()}
+    language = dict(zip(found["language"].names, found["language"].counts, strict=True))
+    assert (300.0, 100.0) == (language["en"], language["de"])  # a gateway looks at some texts only
     assert "its label is the one in the data for 50.0% of 400 texts" in done.stderr
     assert "length: 400 values" in done.stdout
 
