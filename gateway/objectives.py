@@ -9,6 +9,7 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,6 +18,7 @@ from gateway.settings import parse_duration, parse_share
 
 BUDGET_S: Final = 30 * 86400.0
 """What an objective allows is counted over this time."""
+_CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 LEAST_BAD: Final = 10
 """Bad requests below which nobody is alarmed: one failure at night is no outage."""
 
@@ -49,7 +51,10 @@ def read(stated: Mapping[str, str], default: Objective) -> Objective:
             found = replace(found, availability=parse_share(stated[name]))
         if name := "latency" if "latency" in stated else "":
             text = stated[name].strip()
-            within = 0.0 if text == "off" else parse_duration(text)
+            # What the stock CLI makes of `300ms`, if it is the last of its options.
+            clock = _CLOCK.fullmatch(text)
+            seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3]) if clock else 0.0
+            within = seconds if clock or text == "off" else parse_duration(text)
             found = replace(found, within=float(f"{within:.6g}"))
         if name := "latency_share" if "latency_share" in stated else "":
             share = parse_share(stated[name])

@@ -294,7 +294,7 @@ class Settings(BaseSettings):
         0.0, ge=0, validation_alias=_names("cold_start_timeout"),
         description="How long a request waits for a pool none of whose Tritons answers, for instance one that was "
         "scaled to zero, and for a model that was unloaded while nobody asked (`--aux-config "
-        "gateway.unload_after=30m`); then it gets 503 with `Retry-After`. Nine tenths of the request's own time at "
+        "gateway.unload_after=1800`); then it gets 503 with `Retry-After`. Nine tenths of the request's own time at "
         "most. 0: not at all for a pool, 30 s for a model.",
     )  # fmt: skip
     triton_tls_authority: str = Field(

@@ -23,7 +23,7 @@ def command(
     """Show what ENDPOINT promises, or promise something: alerts and boards follow within seconds.
 
     What is promised here goes before `clearml-serving model add … --aux-config gateway.availability=99.9%
-    gateway.latency=300ms gateway.latency_share=95%`, and that before the gateway's settings. What is not named here
+    gateway.latency=0.3 gateway.latency_share=95%`, and that before the gateway's settings. What is not named here
     stays as it is. `triton-gateway status` says what is left of what the objective allows.
 
     \b

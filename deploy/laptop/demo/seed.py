@@ -67,7 +67,7 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
     for version in versions:
         model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
         # the first promises a time (docs/objectives.md), the second remembers answers (docs/configuration.md)
-        said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=300ms"
+        said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"
         options = ("--aux-config", said)
         await cli.add_endpoint(
             task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version, options=options

@@ -26,6 +26,7 @@ TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
         ({}, Objective()),
         (TEXT, Objective(0.9995, 0.3, 0.95)),
         ({"latency": "2s"}, Objective(0.999, 2.0, 0.99)),
+        ({"latency": "0:00:00.300000"}, Objective(0.999, 0.3, 0.99)),
         ({"availability": "off"}, Objective(0.0)),
         ({"availability": "0.99", "latency": "0.25"}, Objective(0.99, 0.25)),
     ],
