@@ -43,6 +43,7 @@ class HasTexts(Protocol):
     """What a trace remembers of a parsed text request."""
 
     texts: Sequence[str] | Sequence[tuple[str, str]]
+    options: Mapping[str, Any]
 
 
 class HasResults(Protocol):

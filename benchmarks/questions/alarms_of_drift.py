@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.shared import cusum
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
 from gateway.metrics import evidence
@@ -117,37 +118,8 @@ def found_after(rate: int, change: str, runs: int) -> dict[str, Any]:
     half, most = np.quantile(needed, [0.5, 0.95], method="inverted_cdf")
     return {
         "kind": "change", "change": change, "rate": rate, "texts_half": half, "texts_95": most,
-        "ideal_95": ideal(name, q, rate), "texts_a_look": texts,
+        "ideal_95": cusum.texts_needed(VARIABLES[name][0], q, rate, len(VARIABLES)), "texts_a_look": texts,
     }  # fmt: skip
-
-
-def ideal(name: str, q: Floats, rate: int, runs: int = 400) -> float:
-    """Return how many texts 95 of 100 runs of a CUSUM need that knows both distributions."""
-    p = VARIABLES[name][0] / VARIABLES[name][0].sum()
-    is_there = p > 0
-    p, q = p[is_there], q[is_there]
-    gain, random = np.log(q / p), np.random.default_rng(1)
-    # A cycle begins and ends at 0. How often one reaches a height is measured as if the change were there, and weighed.
-    height, hits, reached, lengths = 10.0, [], np.zeros(4_000), []
-    alive = np.ones(4_000, dtype=bool)
-    while alive.any():
-        reached[alive] += gain[random.choice(len(q), p=q, size=int(alive.sum()))]
-        hits += np.exp(-reached[alive & (reached >= height)]).tolist()
-        alive &= (reached > 0) & (reached < height)
-    at, length, alive = np.zeros(4_000), np.zeros(4_000), np.ones(4_000, dtype=bool)
-    while alive.any():
-        length[alive] += 1
-        at[alive] += gain[random.choice(len(p), p=p, size=int(alive.sum()))]
-        alive &= (at > 0) & (at < 40)
-    lengths = length.tolist()
-    texts_between = ALARM_DAYS * 1440 * rate * len(VARIABLES)
-    threshold = height + math.log(texts_between * (sum(hits) / 4_000) / (sum(lengths) / len(lengths)))
-    stands, needed, seen = np.zeros(runs), np.full(runs, math.inf), 0
-    while np.isinf(needed).any():
-        seen += 1
-        stands = np.maximum(stands, 0.0) + gain[random.choice(len(q), p=q, size=runs)]
-        needed[(stands >= threshold) & np.isinf(needed)] = seen
-    return float(np.quantile(needed, 0.95, method="inverted_cdf"))
 
 
 def shown(found: Sequence[Mapping[str, Any]]) -> str:

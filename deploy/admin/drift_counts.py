@@ -119,7 +119,8 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
         if sum(count for value, count in counted.items() if value != drift.OTHER) > 0:
             # A listed value that never came is no bin of its own: should it come, it is news.
             listed = {value: count for value, count in counted.items() if count > 0}
-            found[variable] = drift.enum_bins(listed, missing=missing[variable])
+            make = drift.risen_bins if variable == variables.RISEN else drift.enum_bins
+            found[variable] = make(listed, missing=missing[variable])
     return found
 
 

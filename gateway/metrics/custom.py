@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import catalog, texts, variables, words
+from gateway.metrics import catalog, embeddings, texts, variables, words
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.drift import MISSING, OTHER, Bins, Words, chi2_quantile
 from gateway.spec import MetricSpec, MetricVariable
@@ -46,7 +46,6 @@ KINDS: Final = ("scalar", "enum", "value", "counter")
 _TEXT_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.TOKENS: catalog.TEXT_TOKEN_BUCKETS,
     variables.UNKNOWN: catalog.RARE_RATIO_BUCKETS,
-    variables.UNUSUAL: catalog.WORD_RATIO_BUCKETS,
 }
 _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.SCORE: catalog.RATIO_BUCKETS,
@@ -389,6 +388,28 @@ class _Scalar(_Number):
                 self._drift.scalars(values)
 
 
+class _Late:
+    """A scalar that begins with its first value, if it has no reference: until then it has no number."""
+
+    __slots__ = ("_found", "_make")
+
+    def __init__(self, make: Callable[[], _Scalar | None], *, begins: bool) -> None:
+        self._make = make
+        self._found = make() if begins else None
+
+    def take_all(self, numbers: Sequence[float]) -> None:
+        """Count many numbers once each."""
+        if self._found is None and numbers:
+            self._found = self._make()
+        if self._found is not None:
+            self._found.take_all(numbers)
+
+    def begin(self) -> None:
+        """Start from zero."""
+        if self._found is not None:
+            self._found.begin()
+
+
 class _Value(_Number):
     __slots__ = ("_last",)
 
@@ -565,8 +586,8 @@ def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) ->
 class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_n_labels", "_score", "_scores",
-                 "_tokens", "_truncated", "_unknown", "_unusual", "words")  # fmt: skip
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_n_labels", "_projected", "_score",
+                 "_scores", "_tokens", "_truncated", "_unknown", "_unusual", "_vectors", "words")  # fmt: skip
 
     def __init__(
         self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float], watches_words: bool
@@ -596,26 +617,26 @@ class _Text:
             for name, expected in _LOOKS.items()
             if name != variables.RISEN or watches_words
         }
-        # Without a reference its values come once it is known what is usual: it has no number before.
-        self._unusual = scalar(variables.UNUSUAL, _TEXT_BOUNDS) if variables.UNUSUAL in reference else None
+
+        def late(name: str, bounds: tuple[float, ...]) -> _Late:
+            return _Late(lambda: scalar(name, {name: bounds}), begins=name in reference)
+
+        self._unusual = late(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS)
         risen = looked.get(variables.RISEN)
 
-        def take_unusual(shares: list[float]) -> None:
-            if self._unusual is None and shares:
-                self._unusual = scalar(variables.UNUSUAL, _TEXT_BOUNDS)
-            if self._unusual is not None:
-                self._unusual.take_all(shares)
-
         def begin() -> None:
-            for found in (self._unusual, risen):
-                if found is not None:
-                    found.begin()
+            self._unusual.begin()
+            if risen is not None:
+                risen.begin()
 
+        of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
+        self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
+        self._vectors = texts.Sample(texts.MOST_A_SECOND, chance)
         self.words = words.Watched(served.words, begin) if watches_words else None
         self._looks = texts.Looks(
             {name: found.take_all for name, found in looked.items() if found is not None},
             texts.Sample(texts.MOST_A_SECOND, chance),
-            self.words, take_unusual,
+            self.words, self._unusual.take_all,
         )  # fmt: skip
 
     def look(self, traces: Sequence[Trace]) -> None:
@@ -627,6 +648,7 @@ class _Text:
         if asked:  # a request of token ids has empty texts
             self._looks.see([text for request in asked for text in request.texts if text])
         if not self._has_labels:
+            self._see_vectors(traces)
             return
         results: list[Mapping[str, Any]] = []
         for trace in traces:
@@ -649,6 +671,7 @@ class _Text:
     def carry(self) -> None:
         """Count the texts and the entropies that are pending."""
         self._looks.carry()
+        self._projected.carry()
         scores, self._scores = self._scores, []
         if not scores or self._entropy is None:
             return
@@ -674,6 +697,17 @@ class _Text:
         except Exception:  # noqa: BLE001 - what a count cannot read must not keep the others from being counted
             return False
         return True
+
+    def _see_vectors(self, traces: Sequence[Trace]) -> None:
+        vectors = [
+            vector
+            for trace in traces
+            # A shorter form points elsewhere.
+            if trace.prepared is None or not trace.prepared.request.options.get("truncate_dim")
+            for vector in embeddings.vectors_of(trace.answer)
+        ]
+        if vectors:
+            self._see(self._projected.see, self._vectors.of(vectors))
 
     def _see_texts(self, rows: Sequence[TextRow]) -> None:
         if self._tokens is not None:

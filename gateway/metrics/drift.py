@@ -44,6 +44,8 @@ VISIBLE: Final = 0.25
 """A variable is not judged before a change this large of a share of one half could be seen."""
 SHIFT_SIGMAS: Final = 3.29
 """Deviations of noise a share must have moved by to be told: 99.9 %."""
+RISEN_SHARE: Final = 0.0005
+"""Texts that may have a word that has risen: see ``risen_bins``."""
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
@@ -184,6 +186,16 @@ def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     return Bins(
         "enum", (), kept, (*(float(known[v]) for v in kept), float(rest), float(missing + counts.get(MISSING, 0)))
     )
+
+
+def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
+    """Return the bins of whether a text has a word that has risen, given how many had.
+
+    Now and then a word comes more often for a while, and no change is meant by that: a little of it is expected, even
+    if none came.
+    """
+    least = RISEN_SHARE * sum(counts.values())
+    return enum_bins({**counts, **{name: max(least, counts.get(name, 0)) for name in ("more", "new")}}, missing=missing)
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:

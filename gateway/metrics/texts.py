@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ MOST_A_SECOND: Final = 100
 """Texts of a version that are looked at: of more, a share drawn by chance."""
 _AT_ONCE: Final = 64
 
+T = TypeVar("T")
 Text = str | tuple[str, str]
 """What is encoded as one row."""
 
@@ -201,8 +202,11 @@ class Sample:
         self._began, self._came = clock(), 0
         self._share = 1.0
 
-    def of(self, texts: Sequence[Text]) -> Sequence[Text]:
-        """Return some of ``texts``: as large a share as the last second's rate allows, and never twice ``most``."""
+    def of(self, texts: Sequence[T]) -> Sequence[T]:
+        """Return some of ``texts``, or of what else comes, and never twice ``most``.
+
+        They are as large a share as the last second's rate allows.
+        """
         now = self._clock()
         if now - self._began >= 1:
             self._share = min(1.0, self._most * (now - self._began) / max(1, self._came))

@@ -20,6 +20,7 @@ RISEN: Final = "risen_word"
 LABEL: Final = "predicted_label"
 SCORE: Final = "top_score"
 ENTROPY: Final = "entropy"
+EMBEDDING: Final = ("embedding_1", "embedding_2", "embedding_3", "embedding_4")
 BUILT_IN: Final[Mapping[str, str]] = {
     TOKENS: "tokens of a text, special tokens included",
     UNKNOWN: "share of a text's tokens that the vocabulary does not know",
@@ -33,6 +34,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
+    **dict.fromkeys(EMBEDDING, "where an embedding points: one of four fixed random components of its direction"),
 }
 """Variables that text tasks have without any declaration, and what they mean."""
 OF_WORDS: Final = frozenset({UNUSUAL, RISEN})

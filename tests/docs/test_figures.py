@@ -13,6 +13,7 @@ import pytest
 from benchmarks.autoscale.sizing import gateway_micros
 from benchmarks.questions import (
     alarms_of_drift,
+    alarms_of_texts,
     cost_of_each_protocol,
     decisions_of_the_gate,
     failures_while_rolling,
@@ -83,6 +84,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
     ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
     ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
+    ("drift.md", "texts"): lambda: alarms_of_texts.shown(saved("texts")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),

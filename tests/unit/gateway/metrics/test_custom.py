@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import custom, exposition
+from gateway.metrics import custom, exposition, variables
 from gateway.metrics.custom import Served, check, declared_for
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -450,6 +450,21 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     usual = (await stack.client.get("/v1/endpoints/t/words")).json()
     assert {"url": "t", "texts": 0, "counts": {}} == usual
     assert 404 == (await stack.client.get("/v1/endpoints/none/words")).status_code
+
+
+def test_an_embedding_is_counted_by_its_components() -> None:
+    """Of one text and of several; short forms are left out, and other tasks have no such variable."""
+    watched = Watched({}, Served("e", "1", is_text=True), chance=lambda: 0.0)
+    vector = np.linspace(-1, 1, 16, dtype=np.float32)
+    short = Prepared([], ParsedRequest(["a"], is_batch=False, options={"truncate_dim": 8}))
+    watched.answer({}, {"label": "GOOD"})
+    assert not [key for key in watched.read() if "embedding" in key]
+    watched.answer({}, {"embedding": vector})
+    watched.answer({}, {"embeddings": np.stack([vector, vector])})
+    watched.answer({}, {"embedding": vector[:8]}, prepared=short)
+    watched.answer({}, {"embedding": "nothing like it"})
+    found = watched.read()
+    assert [3] * 4 == [found[f"scalar_count{{{name}}}"] for name in variables.EMBEDDING]
 
 
 @pytest.mark.parametrize("watches", [True, False])

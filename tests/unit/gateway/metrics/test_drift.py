@@ -208,3 +208,13 @@ def test_a_folders_reference_goes_before_the_models_own_one() -> None:
     words = drift.Words(2.0, {"w": 1.0})
     found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
     assert ({"x": one, "y": other}, words) == (found, found.words)
+
+
+def test_a_little_of_risen_words_is_expected_even_if_none_came() -> None:
+    """One text in two thousand each; what did come stays, and the values are bins of their own."""
+    none = drift.risen_bins({"none": 20_000.0})
+    assert {"none": 20_000.0, "more": 10.0, "new": 10.0, "other": 0.0, "missing": 0.0} == dict(
+        zip(none.names, none.counts, strict=True)
+    )
+    some = drift.risen_bins({"none": 19_900.0, "new": 100.0})
+    assert 100.0 == dict(zip(some.names, some.counts, strict=True))["new"]

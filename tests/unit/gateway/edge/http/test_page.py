@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import uvicorn
 
+from gateway.edge.http import page
 from gateway.edge.http.page import POLICY, render_page
 from gateway.metrics import drift
 
@@ -280,3 +281,10 @@ async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
     assert tags.count("svg") >= 2 * 3 + 3, "curves and histograms"
     for text in ("sentiment", "canary", "predicted_label", "p99", "PSI"):
         assert text in page
+
+
+def test_words_that_moved_stand_beside_the_variable_escaped() -> None:
+    """They are what callers wrote: no markup of theirs is the page's."""
+    moved = {"rose": [{"word": "<b>flimmer", "now": 0.012, "was": None}], "fell": []}
+    assert "<p>rose: <code>&lt;b&gt;flimmer</code> 1.2%</p>" == page._words({"words": moved})
+    assert "" == page._words({"words": {"rose": [], "fell": []}}) == page._words({})
