@@ -142,8 +142,9 @@ class DataPlane:
 
     def _has_share(self, path: str, rank: int) -> bool:
         found, permits = self._at(path), self.permits
+        # Who has nothing has no share: the last place may be the one that this request has already.
         return (
-            sum(one.leases for one in found) >= SHARE * (permits.ceilings[rank] - permits.in_flight)
+            sum(one.leases for one in found) >= max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
             and bool(found) and len(self._table.current.endpoints) > len(found)
         )  # fmt: skip
 

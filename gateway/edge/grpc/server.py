@@ -31,7 +31,7 @@ from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
-from gateway.errors import GatewayError, InputRefused, MalformedBody
+from gateway.errors import BodyTimeout, GatewayError, InputRefused, MalformedBody
 from gateway.health import Health
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
@@ -46,7 +46,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Trace, new_id, parse_traceparent
+from gateway.trace import EVERYBODY, TRACEPARENT, Trace, new_id, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -92,6 +92,8 @@ _TYPED: Final = {
 _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
 
 
+_AHEAD_BYTES: Final = 256 << 10
+"""Of each call so much is received before somebody reads it."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Any, Caller | None], Awaitable[Any]]
@@ -176,6 +178,9 @@ class RpcServer:
                 # What never says who it is would hold a place for two minutes, and there would be no end of places.
                 ("grpc.server_handshake_timeout_ms", int(head_timeout * 1000)),
                 *((("grpc.max_allowed_incoming_connections", max_connections),) if max_connections else ()),
+                # What nobody reads yet lies in gRPC: windows that grow with the line would take megabytes of each call.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
             ],
             compression=None,
         )
@@ -188,7 +193,6 @@ class RpcServer:
             "ModelConfig": (self._model_config, pb.ModelConfigRequest, pb.ModelConfigResponse),
             "ModelStatistics": (self._model_statistics, pb.ModelStatisticsRequest, pb.ModelStatisticsResponse),
             "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
-            "ModelInfer": (self._infer, pb.ModelInferRequest, pb.ModelInferResponse),
         }
         # Requests arrive as bytes: what gRPC itself cannot parse it answers INTERNAL, with a traceback in the log.
         handlers: dict[str, Any] = {
@@ -197,6 +201,10 @@ class RpcServer:
             )
             for name, (method, request, response) in unary.items()
         }
+        # A handler of one message gets it when all of it is there. As one of a stream it is read when there is room.
+        handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
+            self._infer, response_serializer=pb.ModelInferResponse.SerializeToString
+        )
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._stream, response_serializer=pb.ModelStreamInferResponse.SerializeToString
         )
@@ -247,8 +255,6 @@ class RpcServer:
         try:
             caller = await self._caller(RPC[name], context)
         except GatewayError as error:
-            if RPC[name] == INFER:
-                self._plane.refuse(self._plane.open(_id_of(context)), error)
             await _refuse(context, error)
             raise  # `_refuse` has raised
         return await method(await _message(raw, kind, context), context, caller)
@@ -311,12 +317,36 @@ class RpcServer:
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
-    async def _infer(self, request: Any, context: Any, caller: Caller | None) -> Any:
-        flight = await self._answer(request, context, caller)
+    async def _infer(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        lane = EVERYBODY
+        try:
+            caller = await self._caller(INFER, context)
+            lane = lane_of(dict(context.invocation_metadata() or ()).get("x-priority", "").encode(), caller)
+            with self._plane.permit(0, None, lane.rank):
+                request = await _message(await self._first(requests, context), pb.ModelInferRequest, context)
+        except GatewayError as error:
+            trace = self._plane.open(_id_of(context))
+            trace.lane = lane
+            self._plane.refuse(trace, error)
+            await _refuse(context, error)
+            raise  # `_refuse` has raised
+        flight = await self._answer(request, context, caller)  # takes the place that was just given back
         if flight.error is not None:
             await _refuse(context, told_to(caller, flight.error))
         context.set_trailing_metadata(_trailing(flight))
         return flight.reply
+
+    async def _first(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        """Return the message of a call when all of it has come. Raises ``BodyTimeout`` or ``MalformedBody``."""
+        left = context.time_remaining()
+        seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(requests)
+        except TimeoutError:
+            raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
+        except StopAsyncIteration:
+            raise MalformedBody("the call has no message") from None
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
         async for raw in requests:

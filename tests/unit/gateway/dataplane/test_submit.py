@@ -393,3 +393,10 @@ async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock
     made.permits.in_flight = 18
     refuse(made, "e5")
     assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
+
+
+async def test_the_last_place_is_for_whoever_has_none() -> None:
+    """gRPC and protocols that name the endpoint in the body have their place before it is known whose it is."""
+    made = Plane("e", "another", max_requests=1)
+    with made.plane.permit():
+        made.plane.require_room("e", DEFAULT)

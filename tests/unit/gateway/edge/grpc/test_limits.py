@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
+import pytest
+
 from gateway.edge.grpc.server import RpcServer
-from tests.unit.gateway.edge.grpc.test_server import _nothing
+from tests.unit.gateway.edge.grpc.test_server import _nothing, make_server, texts
 
 
 async def silent(port: int, begun: bytes) -> bool:
@@ -47,3 +50,34 @@ async def test_silent_connections_end_and_places_are_counted(stack: Any) -> None
             writer.close()
     finally:
         await server.stop(0)
+
+
+async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -> None:
+    """Two hundred of the largest size would be in memory before the first of them is refused."""
+    stack = make_stack(max_in_flight=1)
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        permits, message = stack.gateway.permits, texts("e", "x").SerializeToString()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                ask = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+                first = ask(timeout=20)
+                await stack.until(lambda: permits.in_flight == 1)
+                second = ask(timeout=20)
+                with pytest.raises(grpc.aio.AioRpcError, match="already works on 1 requests"):
+                    await second  # although it has sent nothing yet
+                await first.write(message)
+                assert await first
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await ask(timeout=0.2)
+                await stack.until(lambda: permits.in_flight == 0)
+                assert await ask(iter([message]), timeout=20)
+                nothing = ask(timeout=20)
+                await nothing.done_writing()
+                with pytest.raises(grpc.aio.AioRpcError, match="no message"):
+                    await nothing
+        finally:
+            await server.stop(0)
