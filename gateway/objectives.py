@@ -10,7 +10,7 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,9 +18,9 @@ from gateway.settings import parse_duration, parse_share
 
 BUDGET_S: Final = 30 * 86400.0
 """What an objective allows is counted over this time."""
-_CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 LEAST_BAD: Final = 10
 """Bad requests below which nobody is alarmed: one failure at night is no outage."""
+_CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,40 @@ def read(stated: Mapping[str, str], default: Objective) -> Objective:
 
     Raises ``ValueError``, which names the part and says how it is written.
     """
-    found, name = default, ""
-    try:
-        if name := "availability" if "availability" in stated else "":
-            found = replace(found, availability=parse_share(stated[name]))
-        if name := "latency" if "latency" in stated else "":
-            text = stated[name].strip()
-            # What the stock CLI makes of `300ms`, if it is the last of its options.
-            clock = _CLOCK.fullmatch(text)
-            seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3]) if clock else 0.0
-            within = seconds if clock or text == "off" else parse_duration(text)
-            found = replace(found, within=float(f"{within:.6g}"))
-        if name := "latency_share" if "latency_share" in stated else "":
-            share = parse_share(stated[name])
-            if not share:
-                raise ValueError("a share of no answers promises nothing: write latency=off instead")
-            found = replace(found, share=share)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    return found
+    found: dict[str, float] = {}
+    for name, (field, parse) in _PARTS.items():
+        if name in stated:
+            try:
+                found[field] = parse(stated[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+    return replace(default, **found)
+
+
+def _time(text: str) -> float:
+    text = text.strip()
+    # What the stock CLI makes of `300ms`, if it is the last of its options.
+    clock = _CLOCK.fullmatch(text)
+    if clock:
+        seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
+    else:
+        seconds = 0.0 if text == "off" else parse_duration(text)
+    return float(f"{seconds:.6g}")
+
+
+def _kept_share(text: str) -> float:
+    share = parse_share(text)
+    if not share:
+        raise ValueError("a share of no answers promises nothing: write latency=off instead")
+    return share
+
+
+_PARTS: Final[Mapping[str, tuple[str, Callable[[str], float]]]] = {
+    "availability": ("availability", parse_share),
+    "latency": ("within", _time),
+    "latency_share": ("share", _kept_share),
+}
+"""The field of ``Objective`` that each part (``spec.OBJECTIVE``) is, and what reads it."""
 
 
 def in_words(one: Objective) -> str:

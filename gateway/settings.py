@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -92,9 +92,6 @@ SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 """No setting: told to workers, the folder in which they share what they count."""
 
-SHARES = frozenset({"metric_log_frequency", "drift_alarm_days", "objective_availability", "objective_latency_share"})
-"""Fields that are plain numbers, not durations."""
-
 
 def _work_limit(value: object) -> str:
     rule = str(value).strip()
@@ -134,6 +131,11 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    plain_numbers: ClassVar[frozenset[str]] = frozenset(
+        {"metric_log_frequency", "drift_alarm_days", "objective_availability", "objective_latency_share"}
+    )
+    """Fields whose numbers are no durations."""
 
     host: str = Field("127.0.0.1", validation_alias=_names("host"), description="Address to listen on.")
     port: int = Field(
@@ -592,7 +594,7 @@ class Settings(BaseSettings):
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, float) and name not in SHARES:
+            if isinstance(value, float) and name not in self.plain_numbers:
                 value = f"{value}s"
             found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
         return found

@@ -618,6 +618,11 @@ def _decode_defaults(
     }  # fmt: skip
 
 
+def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a record of ``OBJECTIVES`` promises, as texts by part (``OBJECTIVE``)."""
+    return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
+
+
 def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
     """Return what is stated: the record's parts go before the options', the newest version's before the others'."""
     found: dict[str, dict[str, str]] = {}
@@ -627,7 +632,7 @@ def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, Endpoint
             found.setdefault(one.endpoint, {}).update(stated)
     names = {one.endpoint for one in endpoints.values()}
     for endpoint, stored in records_of(task, OBJECTIVES).items():
-        recorded = {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
+        recorded = objective_parts(stored)
         if recorded and endpoint in names:
             found.setdefault(endpoint, {}).update(recorded)
     return found

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
 
 import numpy as np
 
 from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
-from deploy.tools.http_client import KEY
+from deploy.tools.http_client import call_gateway
 from gateway.metrics import catalog, drift, performance, variables
 
 Verdict = drift.Verdict
@@ -26,6 +26,7 @@ Verdicts = Sequence[Verdict]
 encode = drift.encode
 """How variables stand, one after the other as they are shown."""
 
+_TIMEOUT_S: Final = 30.0
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
     catalog.VARIABLE_ENUM.name,
@@ -53,22 +54,31 @@ def from_prometheus(url: str, window: str) -> list[Sample]:
 
 def words(gateway: str, url: str) -> drift.Words | None:
     """Return the frequent words of one version's texts; None if the gateway does not say."""
+    found = _told(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
     try:
-        found = json.loads(
-            get(f"{gateway.rstrip('/')}/v1/endpoints/{urllib.parse.quote(url)}/words", os.environ.get(KEY, ""))
-        )
         return drift.Words(float(found["texts"]), found["counts"]) if found["counts"] else None
-    except (DeployError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
     """Return the words that rose and fell, by endpoint and version; none if the gateway does not say."""
+    status = _told(gateway, "/v1/status")
     try:
-        status = json.loads(get(f"{gateway.rstrip('/')}/v1/status", os.environ.get(KEY, "")))
         return {(one["endpoint"], one["version"]): one["words"] for one in status["drift"] if "words" in one}
-    except (DeployError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return {}
+
+
+def _told(gateway: str, path: str) -> Any:
+    answer = call_gateway(f"{gateway.rstrip('/')}{path}", timeout=_TIMEOUT_S)
+    return answer.content if answer is not None and answer.status == HTTPStatus.OK else None
+
+
+def word_shares(moved: Mapping[str, Any]) -> str:
+    """Return how many texts have a word that rose or fell, and had it, for people."""
+    was = "not among the usual" if moved["was"] is None else f"was {moved['was']:.1%}"
+    return f"{moved['now']:.1%} ({was})"
 
 
 def _query(url: str, name: str, expr: str) -> list[Sample]:

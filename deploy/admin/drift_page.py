@@ -15,7 +15,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
-from deploy.admin.drift_counts import Verdict, Verdicts
+from deploy.admin.drift_counts import Verdict, Verdicts, word_shares
 from gateway.metrics.drift import shares
 from gateway.metrics.variables import BUILT_IN, OF_WORDS
 
@@ -151,11 +151,7 @@ def _words(words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The words that rose and fell lately, as shares of the texts."""
     rows = []
     for name, moved in words.items():
-        told = (
-            f"{_e(str(one['word']), 40)} {one['now']:.1%} "
-            + ("(not among the usual)" if one["was"] is None else f"(was {one['was']:.1%})")
-            for one in moved[:_MOST_WORDS]
-        )
+        told = (f"{_e(str(one['word']), 40)} {word_shares(one)}" for one in moved[:_MOST_WORDS])
         rows += [f"<li>words that {_e(name)}: {', '.join(told)}</li>"] if moved else []
     return f"<ul>{''.join(rows)}</ul>" if rows else ""
 

@@ -98,7 +98,7 @@ def document_of(store: Store, task: Mapping[str, Any]) -> Document:
     found["defaults"] = dict(sorted(serving.defaults.items()))
     found["objectives"] = {
         name: parts for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
-        if (parts := {part: str(stored[part]) for part in spec.OBJECTIVE if stored.get(part)})
+        if (parts := spec.objective_parts(stored))
     }  # fmt: skip
     return found
 

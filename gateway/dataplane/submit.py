@@ -124,10 +124,10 @@ class DataPlane:
         )  # fmt: skip
 
     def _is_full_at(self, path: str, rank: int) -> bool:
-        permits = self.permits
-        return self._has_share(path, rank) or (
+        found, permits = self._at(path), self.permits
+        return self._has_share(found, rank) or (
             (permits.pressure.is_on and permits.look(time.monotonic()))
-            and all(endpoint.has_work_enough(rank) for endpoint in self._at(path)) and bool(self._at(path))
+            and bool(found) and all(endpoint.has_work_enough(rank) for endpoint in found)
         )  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:
@@ -140,12 +140,13 @@ class DataPlane:
         canary = snapshot.canaries.get(path)
         return () if canary is None else [snapshot.endpoints[u] for u in canary.urls if u in snapshot.endpoints]
 
-    def _has_share(self, path: str, rank: int) -> bool:
-        found, permits = self._at(path), self.permits
+    def _has_share(self, found: Sequence[Endpoint], rank: int) -> bool:
+        """Return whether those of one address have their share of this process."""
+        permits = self.permits
         # Who has nothing has no share: the last place may be the one that this request has already.
         return (
             sum(one.leases for one in found) >= max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
-            and bool(found) and len(self._table.current.endpoints) > len(found)
+            and len(self._table.current.endpoints) > len(found)
         )  # fmt: skip
 
     def refusal(self, path: str | None, rank: int) -> Overloaded:
@@ -153,9 +154,10 @@ class DataPlane:
         permits = self.permits
         if path is None or permits.is_full(rank):
             return permits.full(rank)
+        found = self._at(path)
         if rank != BATCH:  # it has its own half, and ends there
-            permits.press((one for endpoint in self._at(path) for one in endpoint.pressure), time.monotonic())
-        return permits.share_is_full(path) if self._has_share(path, rank) else permits.work_is_full(path, rank)
+            permits.press((one for endpoint in found for one in endpoint.pressure), time.monotonic())
+        return permits.share_is_full(path) if self._has_share(found, rank) else permits.work_is_full(path, rank)
 
     def refused(self, error: Overloaded, rank: int, path: str | None) -> None:
         """Count a request for ``path``, as far as it is known, that there was no room for."""

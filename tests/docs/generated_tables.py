@@ -24,7 +24,7 @@ from gateway.edge.http.addresses import ADDRESSES
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.variables import BUILT_IN
-from gateway.settings import SHARES, Settings
+from gateway.settings import Settings
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"
 _MARK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?\n)??<!-- end -->", re.S)
@@ -37,7 +37,7 @@ def settings_table() -> str:
         alias = field.validation_alias
         names = [str(c) for c in alias.choices if str(c).isupper()] if isinstance(alias, AliasChoices) else [name]
         default = field.get_default()
-        unit = " s" if isinstance(default, float) and name not in SHARES else ""
+        unit = " s" if isinstance(default, float) and name not in Settings.plain_numbers else ""
         shown = f"`{default}{unit}`" if default != "" else "–"
         rows.append(f"| {'<br>'.join(f'`{n}`' for n in names)} | {shown} | {field.description} |")
     return "\n".join(rows)

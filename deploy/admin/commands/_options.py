@@ -57,7 +57,7 @@ def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATE
                 name,
                 default=None,
                 type=None if is_switch else str,
-                metavar=None if is_switch else _metavar(field.annotation),
+                metavar=None if is_switch else _metavar(settings, name),
                 envvar=names or [f"{prefix}{name.upper()}"],
                 show_envvar=True,
                 help=f"{(field.description or '').strip()}{_default(field.default)}",
@@ -95,7 +95,10 @@ def _names(settings: type[BaseSettings], name: str) -> list[str]:
     return [*(str(c) for c in choices if c != name), name]
 
 
-def _metavar(annotation: object) -> str:
+def _metavar(settings: type[BaseSettings], name: str) -> str:
+    if name in getattr(settings, "plain_numbers", ()):
+        return "NUMBER"
+    annotation = settings.model_fields[name].annotation
     return {int: "NUMBER", float: "DURATION"}.get(annotation, "TEXT") if isinstance(annotation, type) else "TEXT"
 
 

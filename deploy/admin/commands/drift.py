@@ -291,7 +291,10 @@ def report(
         for pair in sorted({(v.endpoint, v.version) for v in found} & moved.keys()):
             for name, words in moved[pair].items():
                 if words:
-                    click.echo(f"words of {_url(*pair)} that {name}: " + ", ".join(map(_word, words[:_MOST_WORDS])))
+                    click.echo(
+                        f"words of {_url(*pair)} that {name}: "
+                        + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
+                    )
     right = [
         f"{one['endpoint']} {one['version'] or '-'}: {performance.described(one)}"
         for one in drift_counts.accuracies(samples)
@@ -330,11 +333,6 @@ def _since(verdict: drift_counts.Verdict) -> str:
 
 def _visible(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.1%}"
-
-
-def _word(moved: Mapping[str, Any]) -> str:
-    was = "not among the usual" if moved["was"] is None else f"was {moved['was']:.1%}"
-    return f"{moved['word']} {moved['now']:.1%} ({was})"
 
 
 def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:

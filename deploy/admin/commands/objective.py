@@ -47,8 +47,7 @@ def command(
     if reset and wanted:
         raise click.UsageError("--reset goes with no other option")
     if reset or wanted:
-        before = spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})
-        kept = {} if reset else {part: str(before[part]) for part in spec.OBJECTIVE if before.get(part)}
+        kept = {} if reset else spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {}))
         parts = objective.checked({**kept, **wanted}, endpoint)
         with recorded(store):
             store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])

@@ -21,6 +21,7 @@ from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
 from gateway.edge.http import schemas
+from gateway.edge.http.feedback import MAX_ITEMS
 from gateway.edge.http.page import POLICY, render_page
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
@@ -65,7 +66,7 @@ _LABEL: Final = {
 _MANY_LABELS: Final = {
     "type": "object",
     "required": ["feedback"],
-    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": 1000, "items": _LABEL}},
+    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": _LABEL}},
 }
 _FEEDBACK: Final = {
     "summary": "Send true labels of answers",
