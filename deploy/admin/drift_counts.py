@@ -21,10 +21,13 @@ from deploy.tools.errors import DeployError
 from deploy.tools.http_client import call_gateway
 from gateway.metrics import catalog, drift, performance, variables
 
+Bins = drift.Bins
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
-encode = drift.encode
 """How variables stand, one after the other as they are shown."""
+OF_WORDS = variables.OF_WORDS
+MEANINGS = variables.BUILT_IN
+encode = drift.encode
 
 _TIMEOUT_S: Final = 30.0
 _COUNTERS = (
@@ -182,6 +185,11 @@ def accuracies(samples: Iterable[Sample]) -> list[dict[str, object]]:
             {"endpoint": version[0], "version": version[1], **performance.of_counts(counted, seen, bounds)}
         )  # fmt: skip
     return found
+
+
+def accuracy_in_words(one: Mapping[str, Any]) -> str:
+    """Return how often a version is right, of a row of ``accuracies`` or of ``/v1/status``."""
+    return f"{one['endpoint']} {one['version'] or '-'}: {performance.described(one)}"
 
 
 def _order(bin_name: str) -> tuple[int, float, str]:

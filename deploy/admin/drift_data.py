@@ -18,8 +18,7 @@ from deploy.admin.metric_samples import Sample
 from deploy.admin.terminal import Terminal
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
-from gateway.metrics import catalog, drift, texts
-from gateway.metrics.variables import BUILT_IN, LABEL
+from gateway.metrics import catalog, drift, texts, variables
 
 _TIMEOUT_S: Final = 120.0
 _TRIES: Final = 10
@@ -38,7 +37,7 @@ def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
 
 def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift.Bins]:
     """Return references of what texts look like, and of their labels if they have any; nothing is asked."""
-    counts: dict[str, Counter[str]] = {name: Counter() for name in BUILT_IN}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in variables.BUILT_IN}
     looks = texts.Looks(
         {name: count.update for name, count in counts.items()}, texts.Sample(len(found) + 1, random.random)
     )  # fmt: skip
@@ -48,7 +47,7 @@ def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift.Bins
             terminal.live(f"{number:,} of {len(found):,} texts looked at")
     looks.carry()
     terminal.clear()
-    counts[LABEL].update(one.label for one in found if one.label)
+    counts[variables.LABEL].update(one.label for one in found if one.label)
     return {name: drift.enum_bins(count) for name, count in counts.items() if count}
 
 

@@ -15,9 +15,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
-from deploy.admin.drift_counts import Verdict, Verdicts, word_shares
-from gateway.metrics.drift import shares
-from gateway.metrics.variables import BUILT_IN, OF_WORDS
+from deploy.admin.drift_counts import MEANINGS, OF_WORDS, Verdict, Verdicts, word_shares
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;
@@ -116,7 +114,7 @@ def _endpoint(name: str, of: Iterable[Verdict], words: MovedWords) -> str:
 def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     state, standing = verdict.state, verdict.standing
     is_open = " open" if state in ("drift", "moved") else ""
-    meaning = BUILT_IN.get(verdict.variable, "")
+    meaning = MEANINGS.get(verdict.variable, "")
     meant = f"<p class=dim>{_e(meaning.replace('`', ''), 300)}</p>" if meaning else ""
     sure = []
     if math.isfinite(standing.days):
@@ -157,7 +155,7 @@ def _words(words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def _bins(verdict: Verdict) -> str:
-    now = shares(verdict.counts).tolist() if verdict.n else [0.0] * len(verdict.bins)
+    now = verdict.seen.tolist() if verdict.n else [0.0] * len(verdict.bins)
     scale = 100 / max(*now, *verdict.reference, 1e-9)
     moved = dict(verdict.moved)
     rows = []

@@ -11,7 +11,6 @@ from typing import Final
 from deploy.bundles import hub
 from deploy.bundles.given import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
-from gateway import registry
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")
 _OF_OPENVINO: Final = ("openvino", "nncf")
@@ -30,7 +29,7 @@ def check(given: Given, *, tries_all: bool = False, is_served_here: bool = False
     if given.kind != "transformers":
         return
     require(openvino=tries_all)
-    if given.path is None and not registry.is_id(given.given):
+    if given.is_on_hub:
         hub.check(given.given)
 
 

@@ -53,7 +53,11 @@ def main() -> int:
             extra: [*project["dependencies"], *of_extra(project, extra)] for extra in project["optional-dependencies"]
         }
     for named, lines in wanted.items():
-        sizes = {name: installed_bytes(name) for name in closure(lines)}
+        try:
+            sizes = {name: installed_bytes(name) for name in closure(lines)}
+        except metadata.PackageNotFoundError as missing:
+            sys.stdout.write(f"{named:<13} not known: {missing.name} is not installed here\n")
+            continue
         largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
         told = ", ".join(f"{name} {sizes[name] / 1e6:.0f}" for name in largest)
         sys.stdout.write(f"{named:<13} {sum(sizes.values()) / 1e6:>6,.0f} MB in {len(sizes)} packages ({told})\n")

@@ -42,6 +42,11 @@ class Members:
         return self._me in pools.holders(model, self.settled, copies)
 
 
+def read_pools(text: str) -> frozenset[str]:
+    """Read the pools that a Triton belongs to, as they are given on the command line. Raises ``ValueError``."""
+    return pools.followed(text)
+
+
 def look_up(address: str) -> list[str]:
     """Return the hosts behind ``address`` (a name, or a list); nobody if it cannot be looked up now."""
     target = triton.addresses.parse_address(address)

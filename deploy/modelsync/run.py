@@ -18,11 +18,12 @@ from deploy.modelsync import health, members
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.modelsync.client import AdminClient
 from deploy.modelsync.follow import AutoUpdate as Step
+from deploy.modelsync.members import read_pools
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.modelsync.plan import Grace
 from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
-from deploy.modelsync.settings import SyncSettings, read_pools
+from deploy.modelsync.settings import SyncSettings
 from deploy.rollout.defaults import DefaultsKeeper
 from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.modelsync.members import read_pools
 from deploy.modelsync.model_folder.cores import available_cores, tuning_for
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.plan import Grace
-from gateway import pools
-
-
-def read_pools(text: str) -> frozenset[str]:
-    """Read the pools that a Triton belongs to, as they are given on the command line. Raises ``ValueError``."""
-    return pools.followed(text)
 
 
 @dataclass(frozen=True, slots=True)

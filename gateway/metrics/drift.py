@@ -247,15 +247,20 @@ class Verdict:
         return sum(self.counts)
 
     @property
+    def seen(self) -> Floats:
+        """The share of each bin among the values that were seen, smoothed."""
+        return shares(self.counts)
+
+    @property
     def psi(self) -> float:
         """The population stability index."""
-        p, q = np.asarray(self.reference), shares(self.counts)
+        p, q = np.asarray(self.reference), self.seen
         return float(np.sum((q - p) * np.log(q / p)))
 
     @property
     def jensen_shannon(self) -> float:
         """The Jensen–Shannon divergence in nats."""
-        p, q = np.asarray(self.reference), shares(self.counts)
+        p, q = np.asarray(self.reference), self.seen
         middle = (p + q) / 2
         return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
 

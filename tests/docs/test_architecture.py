@@ -84,6 +84,18 @@ def test_what_deploy_may_import_says_so() -> None:
     assert [] == silent
 
 
+def test_deploy_asks_little_of_the_gateway() -> None:
+    """So the gateway can change: what several commands of a room want of it, one module of the room asks for."""
+    statements = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "deploy").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gateway")
+        or (isinstance(node, ast.Import) and any(one.name.split(".")[0] == "gateway" for one in node.names))
+    ]
+    assert len(statements) < 40, statements
+
+
 def test_every_unit_is_installed_by_an_extra_and_an_image_that_exist() -> None:
     """And has a row that says how large that is."""
     table = PAGE[PAGE.index("| extra | brings what runs |") :].split("\n\n")[0]

@@ -17,9 +17,8 @@ from deploy.admin import data_rows, drift_counts, drift_data, drift_page
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
+from deploy.tools import folders
 from deploy.tools.errors import DeployError
-from gateway import durable
-from gateway.metrics import drift, performance, variables
 
 _BAR = 40
 _MOST_DAYS = 10_000.0
@@ -100,7 +99,7 @@ def capture(
             raise DeployError(
                 f"{data} has {len(texts)} texts, {least} are asked for", hint="take more data, or lower --least"
             )
-        found: Mapping[str, drift.Bins]
+        found: Mapping[str, drift_counts.Bins]
         name, _, number = endpoint.strip("/").rpartition("/")
         if without_model:
             if not model_version and name and number.isdecimal():
@@ -131,7 +130,7 @@ def capture(
 def _through(
     gateway: str, endpoint: str, version: str, texts: Sequence[data_rows.Text], terminal: Terminal, rate: float,
     batch: int,
-) -> tuple[str, str, Mapping[str, drift.Bins]]:  # fmt: skip
+) -> tuple[str, str, Mapping[str, drift_counts.Bins]]:  # fmt: skip
     """Return endpoint, version and the references that the gateway's counts of these texts make."""
     before = from_gateway(gateway)
     agreed, labelled = drift_data.ask(
@@ -162,7 +161,7 @@ def _through(
 
 
 def _keep(
-    gateway: str, found: Mapping[str, drift.Bins], endpoint: str, model_version: str, *, source: str, least: int,
+    gateway: str, found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str, *, source: str, least: int,
     output: Path | None,
 ) -> int:  # fmt: skip
     """Write the references that have enough values, and say so; ``gateway`` tells the words, if one has counted."""
@@ -174,9 +173,9 @@ def _keep(
             hint="send more traffic, wait longer, or lower --least",
         )
     url = _url(endpoint, model_version)
-    words = drift_counts.words(gateway, url) if gateway and variables.OF_WORDS & enough.keys() else None
+    words = drift_counts.words(gateway, url) if gateway and drift_counts.OF_WORDS & enough.keys() else None
     if words is None:
-        enough = {name: bins for name, bins in enough.items() if name not in variables.OF_WORDS}
+        enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
     text = drift_counts.encode(enough, words=words, endpoint=endpoint, version=model_version, source=source)
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     _write(path, text)
@@ -191,7 +190,7 @@ def _keep(
 def _write(path: Path, text: str) -> None:
     """Write a file whole, or not at all."""
     try:
-        durable.replace(path, text, mode=0o644)
+        folders.replace_file(path, text, mode=0o644)
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error}") from error
 
@@ -267,10 +266,10 @@ def report(
             f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
             hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
         )
-    moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & variables.OF_WORDS else {}
+    moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [
         {**v.described(), **({"words": moved[v.endpoint, v.version]}
-                             if v.variable in variables.OF_WORDS and (v.endpoint, v.version) in moved else {})}
+                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
         for v in found
     ]  # fmt: skip
     values = json.dumps(described, indent=2, ensure_ascii=False)
@@ -296,7 +295,7 @@ def report(
                         + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
                     )
     right = [
-        f"{one['endpoint']} {one['version'] or '-'}: {performance.described(one)}"
+        drift_counts.accuracy_in_words(one)
         for one in drift_counts.accuracies(samples)
         if endpoint in (None, one["endpoint"]) and model_version in (None, one["version"])
     ]

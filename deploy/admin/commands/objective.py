@@ -34,28 +34,20 @@ def command(
     """
     from deploy.history.recorder import recorded
     from deploy.rollout import objective
-    from deploy.tools.errors import DeployError
-    from gateway import objectives, spec
 
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
-    serving = spec.decode(task)
-    serving.bare_name(endpoint)
+    objective.check_known(task, endpoint)
     given = {"availability": availability, "latency": latency, "latency_share": latency_share}
     wanted = {part: text for part, text in given.items() if text is not None}
     if reset and wanted:
         raise click.UsageError("--reset goes with no other option")
     if reset or wanted:
-        kept = {} if reset else spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {}))
+        kept = {} if reset else objective.recorded_parts(task, endpoint)
         parts = objective.checked({**kept, **wanted}, endpoint)
         with recorded(store):
             store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
-        serving = store.spec()
-    stated = serving.objectives.get(endpoint, {})
-    try:
-        told = objectives.in_words(objectives.read(stated, objectives.Objective()))
-    except ValueError as error:
-        raise DeployError(f"{endpoint}: {error}", hint="promise something else: the options of this command") from None
-    click.echo(f"{endpoint}: {told}{'' if stated else ' (the default, unless the settings of gateways say more)'}")
+        task = store.task()
+    click.echo(f"{endpoint}: {objective.in_words(task, endpoint)}")
     return 0

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
+from deploy.admin import drift_counts
 from deploy.admin.commands import shadow
 from deploy.admin.commands._options import chosen_state_dir, gateway_options
 from deploy.admin.terminal import table
 from deploy.laptop.state_dir import StateDir
+from deploy.rollout import objective
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
-from gateway import objectives
-from gateway.metrics import performance
 
 _FAILED = ("failed", "refused")
 
@@ -104,15 +104,8 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default {name}: {url}{'' if url in served else ', which is not served'}")
-    lines += [
-        f"objective {one.get('endpoint')}: {objectives.described(one)}, {objectives.left(one)}"
-        for one in gateway.get("objectives", [])
-        if not one.get("is_default") or objectives.is_spent(one)
-    ]
-    lines += [
-        f"accuracy {one.get('endpoint')} {one.get('version') or '-'}: {performance.described(one)}"
-        for one in gateway.get("accuracy", [])
-    ]
+    lines += objective.budgets(gateway.get("objectives", []))
+    lines += [f"accuracy {drift_counts.accuracy_in_words(one)}" for one in gateway.get("accuracy", [])]
     if kept := gateway.get("payload_log"):
         shares = ", ".join(f"{share:.3%} of {pattern}" for pattern, share in dict(kept.get("shares", {})).items())
         lines.append(f"payload log: {shares} to {kept.get('to')}")

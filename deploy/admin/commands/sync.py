@@ -11,7 +11,7 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
 
 def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Refuse what names no pool."""
-    from deploy.modelsync.settings import read_pools
+    from deploy.modelsync.members import read_pools
 
     try:
         read_pools(value)

@@ -25,8 +25,7 @@ from deploy.tools import ports
 from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
-from gateway import pools
-from gateway import triton as tritons
+from gateway import pools, triton
 
 EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
@@ -64,8 +63,8 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from clearml(options.serving_task_id, environ)
     if options.triton_grpc:
         http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
-        file = tritons.key.key_file(options.triton_key_file, options.state_dir)
-        yield from triton(options.triton_grpc, http=http, key_file=file)
+        file = triton.key.key_file(options.triton_key_file, options.state_dir)
+        yield from triton_at(options.triton_grpc, http=http, key_file=file)
     else:
         yield from _tritons_of_up(options.state_dir)
 
@@ -290,8 +289,8 @@ def _answers(address: str) -> bool:
     """Whether any Triton of ``address`` answers now."""
     from deploy.modelsync.client import AdminClient
 
-    for part in tritons.addresses.parts(address):
-        target = tritons.addresses.parse_address(part)
+    for part in triton.addresses.parts(address):
+        target = triton.addresses.parse_address(part)
         for grpc in target.fixed or (f"{target.host}:{target.port}",):
             client = AdminClient(grpc)
             try:
@@ -307,10 +306,10 @@ def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
     known = StateDir.at(state_dir).recall().get("ports", {})
     grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
     if grpc and not ports.is_free("127.0.0.1", grpc):
-        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key_file=tritons.key.key_file("", state_dir))
+        yield from triton_at(f"127.0.0.1:{grpc}", http=str(http), key_file=triton.key.key_file("", state_dir))
 
 
-def triton(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
+def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
     """Look whether Triton answers, lets models be loaded, and lets nobody else do so.
 
     ``http`` as the gateways' setting of that name; ``key_file`` holds the key it was started with.
@@ -332,7 +331,7 @@ def triton(address: str, *, http: str = "auto", key_file: Path | None = None) ->
         yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
     finally:
         client.close()
-    hosts = tritons.addresses.http_hosts(grpc, http)
+    hosts = triton.addresses.http_hosts(grpc, http)
     doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
     if doors:
         yield Finding(

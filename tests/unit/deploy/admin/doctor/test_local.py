@@ -115,7 +115,7 @@ def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
 
 def test_a_triton_that_does_not_answer_is_missing() -> None:
     """Within seconds."""
-    assert ["missing"] == [each.state for each in local.triton("127.0.0.1:1")]
+    assert ["missing"] == [each.state for each in local.triton_at("127.0.0.1:1")]
 
 
 def test_findings_are_shown_with_their_remedies() -> None:
