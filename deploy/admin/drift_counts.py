@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.admin.metric_samples import Key, Sample, get
+from deploy.rollout.compared import Compared, read
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import call_gateway
 from gateway.metrics import catalog, drift, performance, variables
@@ -71,6 +72,17 @@ def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, 
         return {(one["endpoint"], one["version"]): one["words"] for one in status["drift"] if "words" in one}
     except (KeyError, TypeError):
         return {}
+
+
+def compared(gateway: str) -> list[Compared]:
+    """Return how canaries stand beside stable versions, by the gateway's account. Raises ``DeployError``."""
+    status = _told(gateway, "/v1/status")
+    try:
+        return read([status])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DeployError(
+            f"{gateway} does not say how versions compare", hint="is it a triton-gateway that shows its status?"
+        ) from error
 
 
 def _told(gateway: str, path: str) -> Any:

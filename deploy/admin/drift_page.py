@@ -60,20 +60,23 @@ MovedWords = Mapping[tuple[str, str], Mapping[str, Sequence[Mapping[str, Any]]]]
 
 def render(
     found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: datetime, source: str,
-    accuracies: Sequence[str] = (),
+    told: Mapping[str, Sequence[str]] = MappingProxyType({}), against: str = "reference",
 ) -> str:  # fmt: skip
-    """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell,
-    ``accuracies`` how often versions are right, a line each.
+    """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell.
+
+    ``told`` are lines of further sections, by their title; ``against`` is what all is compared with.
     """
     endpoints = [(name, list(of)) for name, of in groupby(sorted(found, key=_place), key=lambda v: v.endpoint)]
     endpoints.sort(key=lambda item: _ORDER.index(item[1][0].state))
     body = "".join(_summary(name, of) for name, of in endpoints) or "<li>no variable has a reference</li>"
-    shown = "".join(_endpoint(name, of, words) for name, of in endpoints)
-    lines = "".join(f"<li>{_e(line, 300)}</li>" for line in accuracies)
-    right = f"<section><h2>Right answers</h2><ul>{lines}</ul></section>" if lines else ""
+    shown = "".join(_endpoint(name, of, words, against) for name, of in endpoints)
+    right = "".join(
+        f"<section><h2>{_e(title)}</h2><ul>{''.join(f'<li>{_e(line, 400)}</li>' for line in lines)}</ul></section>"
+        for title, lines in told.items() if lines
+    )  # fmt: skip
     key = (
         "<p class='key dim'><svg aria-hidden=true><rect class=now width=12 height=12 rx=2 /></svg>now"
-        "<svg aria-hidden=true><rect class=was x=5 width=2 height=12 /></svg>reference</p>"
+        f"<svg aria-hidden=true><rect class=was x=5 width=2 height=12 /></svg>{_e(against)}</p>"
     )
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
@@ -106,12 +109,12 @@ def _summary(name: str, of: Sequence[Verdict]) -> str:
     return f"<li><b>{_e(name)}</b>: {word}{told and ': '}{told}{since}{sure}</li>"
 
 
-def _endpoint(name: str, of: Iterable[Verdict], words: MovedWords) -> str:
-    shown = (_variable(one, words.get((one.endpoint, one.version), {})) for one in of)
+def _endpoint(name: str, of: Iterable[Verdict], words: MovedWords, against: str) -> str:
+    shown = (_variable(one, words.get((one.endpoint, one.version), {}), against) for one in of)
     return f"<section><h2>{_e(name)}</h2>{''.join(shown)}</section>"
 
 
-def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]], against: str) -> str:
     state, standing = verdict.state, verdict.standing
     is_open = " open" if state in ("drift", "moved") else ""
     meaning = MEANINGS.get(verdict.variable, "")
@@ -123,7 +126,7 @@ def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]
         sure.append(f"since about {_at(standing.since)}")
     if math.isfinite(standing.visible):
         sure.append(f"a share of one half would be seen to move by {standing.visible:.1%} within a day")
-    size = "" if math.isinf(verdict.reference_size) else f" against {verdict.reference_size:,.0f} of the reference"
+    size = "" if math.isinf(verdict.reference_size) else f" against {verdict.reference_size:,.0f} of the {against}"
     seen = f"{verdict.n:,.0f} values{size}" + (f", PSI {verdict.psi:.3f}" if verdict.n else "")
     return (
         f"<details class=variable{is_open}><summary><h3>{_e(verdict.variable)}</h3>"
@@ -131,7 +134,7 @@ def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]
         f"<small>version {_e(verdict.version or '–')}</small></summary>{meant}"
         f"{_changes(verdict)}{_words(words) if verdict.variable in OF_WORDS else ''}"
         f"<p>{_sentence('; '.join(sure)) or 'Not judged yet.'}</p>"
-        f"{_bins(verdict)}<p class=dim>{seen}</p></details>"
+        f"{_bins(verdict, against)}<p class=dim>{seen}</p></details>"
     )
 
 
@@ -139,7 +142,7 @@ def _changes(verdict: Verdict) -> str:
     """What moved by more than noise, in words."""
     was = dict(zip(verdict.bins, verdict.reference, strict=True))
     rows = [
-        f"<li>{_e(_named(verdict, name))}: {was[name]:.1%} → {was[name] + by:.1%} ({100 * by:+.1f} points)</li>"
+        f"<li>{_e(verdict.named(name))}: {was[name]:.1%} → {was[name] + by:.1%} ({100 * by:+.1f} points)</li>"
         for name, by in verdict.moved[:5]
     ]
     return f"<ul>{''.join(rows)}</ul>" if rows else ""
@@ -154,16 +157,16 @@ def _words(words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"<ul>{''.join(rows)}</ul>" if rows else ""
 
 
-def _bins(verdict: Verdict) -> str:
+def _bins(verdict: Verdict, against: str) -> str:
     now = verdict.seen.tolist() if verdict.n else [0.0] * len(verdict.bins)
     scale = 100 / max(*now, *verdict.reference, 1e-9)
     moved = dict(verdict.moved)
     rows = []
     for name, share, was in zip(verdict.bins, now, verdict.reference, strict=True):
-        label = _named(verdict, name)
+        label = verdict.named(name)
         rows.append(
             f"<tr{' class=moved' if name in moved else ''}><td title='{_e(label, 300)}'>{_e(label, 40)}</td>"
-            f"<td class=bar><svg role=img aria-label='{share:.1%} now, {was:.1%} in the reference'>"
+            f"<td class=bar><svg role=img aria-label='{share:.1%} now, {was:.1%} in the {_e(against)}'>"
             f"<rect class=now y=2 height=10 rx=2 width='{share * scale * 0.98:.2f}%' />"
             f"<rect class=was width=2 height=14 x='{was * scale * 0.98:.2f}%' /></svg></td>"
             f"<td class=n>{share:.1%}</td><td class=n>{was:.1%}</td></tr>"
@@ -172,17 +175,6 @@ def _bins(verdict: Verdict) -> str:
         "<table><thead><tr><th scope=col>bin</th><th scope=col class=bar></th><th scope=col class=n>now</th>"
         f"<th scope=col class=n>was</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
-
-
-def _named(verdict: Verdict, bin_name: str) -> str:
-    """A bin as people read it; of numbers, the upper bound is in it."""
-    if "+Inf" not in verdict.bins or bin_name == verdict.bins[-1]:
-        return bin_name
-    place = verdict.bins.index(bin_name)
-    below = verdict.bins[place - 1] if place else ""
-    if bin_name == "+Inf":
-        return f"above {below}" if below else "any number"
-    return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
 
 def _days(days: float) -> str:

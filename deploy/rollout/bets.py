@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.metrics import drift
+
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 _EPOCH: Final = 1000
 """Canary requests after which a new series of bets is begun beside the old ones."""
@@ -45,24 +47,11 @@ class Bets:
     def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
         """As ``after``, for hits that are frequent: misses count as well, so that half as many requests suffice.
 
-        ``allowed``: how many times stable's odds of a hit the canary's may be without being worse. Given how many hits
-        there were on both sides, the canary's have Fisher's noncentral hypergeometric distribution; the stake on odds
-        ``k`` times as large as allowed is multiplied with its likelihood ratio, whose mean is at most 1 for a canary
-        that is no worse, whatever stable's own share was in this interval.
+        ``allowed``: how many times stable's odds of a hit the canary's may be without being worse; see
+        ``drift.likelier``.
         """
-        total = canary_hits + stable_hits
-        least, most = max(0, total - stable), min(canary, total)
-        if not canary or not stable or least == most:
-            return self
-        hits = np.arange(least, most + 1, dtype=np.float64)
-        steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
-        weights = np.concatenate(([0.0], np.cumsum(steps)))
-        odds = np.log(np.array([1.0, *self.ratios]) * allowed)
-        terms = weights + odds[:, None] * hits
-        largest = terms.max(axis=1)
-        totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
-        likelier = canary_hits * np.log(np.array(self.ratios)) - (totals[1:] - totals[0])
-        return self.moved([float(gain) for gain in likelier], canary)
+        likelier = drift.likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
+        return self.moved(likelier.tolist(), canary) if likelier.any() else self
 
     def moved(self, gains: Sequence[float], seen: int) -> Bets:
         """Return the stakes after ``seen`` more requests, the logarithm of each having grown by ``gains``."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import defaults, record, steps
+from deploy.rollout import compared, defaults, record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
@@ -167,7 +167,16 @@ class Runner:
             missing += missing_instances(then, now_there)
             route = "canary" if url == rollout.canary else "stable"
             counts[url] = between(then, now_there, version, route, rollout.rules.variable)
-        return Seen(counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging)
+        canary, stable = versions[rollout.canary], versions[rollout.stable]
+        beside = [
+            one for one in compared.read(status for status in statuses.values() if status is not None)
+            if (one.verdict.endpoint, one.verdict.version) == (canary.endpoint, canary.version)
+            and one.stable == stable.version
+        ]  # fmt: skip
+        return Seen(
+            counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging,
+            apart=compared.told(beside),
+        )  # fmt: skip
 
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
         now = self._clock()

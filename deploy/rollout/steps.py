@@ -40,6 +40,7 @@ class Seen:
 
     ``canary`` and ``stable`` count what was answered since the last look. ``missing`` names who could not be read;
     ``lagging`` who does not route by the current weights yet. ``foreign``: somebody else changed the weights.
+    ``apart``: how what the canary is asked and answers differs from stable, a sentence by kind (``compared``).
     """
 
     canary: Counts = field(default_factory=Counts)
@@ -47,6 +48,7 @@ class Seen:
     missing: tuple[str, ...] = ()
     lagging: tuple[str, ...] = ()
     foreign: str = ""
+    apart: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Rollout:
     handled: str = ""
     """Id of the last command that was carried out."""
     history: tuple[Decision, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
+    """What has differed while this rollout ran; see ``Seen``. It decides nothing."""
 
     @property
     def weight(self) -> float:
@@ -106,6 +110,7 @@ class Rollout:
             "variable": self.rules.variable, "mirror": self.rules.mirror, "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
+            "apart": dict(self.apart),
             "history": [decision.to_json() for decision in self.history],
         }  # fmt: skip
 
@@ -122,6 +127,7 @@ class Rollout:
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
             history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
                           for d in stored["history"]),
+            apart={str(kind): str(how) for kind, how in stored.get("apart", {}).items()},
         )  # fmt: skip
 
 
@@ -160,11 +166,14 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
     compared = rollout.compared
     if both and not seen.lagging:
         compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
-    rollout = replace(rollout, gate=gate, compared=compared)
+    news = [how for kind, how in seen.apart.items() if kind not in rollout.apart]
+    rollout = replace(rollout, gate=gate, compared=compared, apart={**rollout.apart, **seen.apart})
+    if news:
+        rollout = _decided(rollout, now, "differs", f"{rollout.canary}: {'; '.join(news)}")
     if gate.is_bad:
         why = (
             f"{rollout.canary} is worse than {rollout.stable}: {gate.reason()} (evidence {gate.evidence:.3g}, "
-            f"{THRESHOLD:g} suffice)"
+            f"{THRESHOLD:g} suffice){_beside(rollout)}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
@@ -173,7 +182,7 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
         return rollout
     why = (
         f"{compared[0]} requests compared with {compared[1]} of {rollout.stable}, evidence {gate.evidence:.3g}; "
-        f"{_unseen(gate)}"
+        f"{_unseen(gate)}{_beside(rollout)}"
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
@@ -205,6 +214,11 @@ def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
     if left > 0:
         return "waiting", f"no fault found; {left:.0f} s left of this step"
     return "healthy", "no fault found"
+
+
+def _beside(rollout: Rollout) -> str:
+    """Say what else a reader of the verdict must know: whether it was fair, and whether answers differ."""
+    return "".join(f"; {how}" for how in rollout.apart.values())
 
 
 def _unseen(gate: Gate) -> str:

@@ -158,8 +158,8 @@ class Watch:
         self._watches_words = watches_words
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
-        self.declared: frozenset[tuple[str, str, str]] = frozenset()
-        """Endpoint, version and name of every variable that is declared."""
+        self.declared: Mapping[tuple[str, str, str], float] = {}
+        """Of every variable that is declared, by endpoint, version and name: the share of requests it is taken from."""
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -193,10 +193,10 @@ class Watch:
         for labels in self._references - references:
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
-        self.declared = frozenset(
-            (version.endpoint, version.version, variable.name)
+        self.declared = {
+            (version.endpoint, version.version, variable.name): of.frequency
             for (version, of), _ in self._known.values() if of is not None for variable in of.variables
-        )  # fmt: skip
+        }  # fmt: skip
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Look at requests that one version has answered."""

@@ -295,6 +295,16 @@ class Verdict:
             "moved": dict(self.moved),
         }  # fmt: skip
 
+    def named(self, bin_name: str) -> str:
+        """Return a bin as people read it: of numbers, the upper bound is its name."""
+        if "+Inf" not in self.bins or bin_name == self.bins[-1]:
+            return bin_name
+        place = self.bins.index(bin_name)
+        below = self.bins[place - 1] if place else ""
+        if bin_name == "+Inf":
+            return f"above {below}" if below else "any number"
+        return f"{below} – {bin_name}" if below else f"up to {bin_name}"
+
     def share_of(self, bin_name: str) -> float:
         """The share of the values seen that fell into one bin."""
         found = dict(zip(self.bins, self.counts, strict=True)).get(bin_name, 0.0)
@@ -353,6 +363,31 @@ def standings(
 def noise_bound(bins: int, n: float, m: float) -> float:
     """Return the PSI that 99 of 100 pairs of samples (``n`` and ``m``) of one distribution stay below."""
     return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
+
+
+def likelier(
+    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
+) -> Floats:  # fmt: skip
+    """Return how much likelier each of ``odds`` makes this split of the hits than no difference (logarithms).
+
+    Of ``canary`` and of ``stable`` values so many were hits. Given how many hits there were on both sides, the canary's
+    have Fisher's noncentral hypergeometric distribution; what a stake is multiplied with has a mean of at most 1 if the
+    canary's odds of a hit are at most ``allowed`` times stable's (exactly so many, for ``odds`` below 1), whatever
+    stable's own share was.
+    """
+    total = canary_hits + stable_hits
+    least, most = max(0, total - stable), min(canary, total)
+    if not canary or not stable or least == most:
+        return np.zeros(len(odds))
+    hits = np.arange(least, most + 1, dtype=np.float64)
+    steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
+    weights = np.concatenate(([0.0], np.cumsum(steps)))
+    logs = np.log(np.concatenate(([1.0], odds)) * allowed)
+    terms = weights + logs[:, None] * hits
+    largest = terms.max(axis=1)
+    totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
+    found: Floats = canary_hits * np.log(odds) - (totals[1:] - totals[0])
+    return found
 
 
 def chi2_quantile(probability: float, degrees: int) -> float:

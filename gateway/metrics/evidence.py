@@ -116,14 +116,15 @@ class Purse:
     def step(self, grown: Floats, texts: Floats | float, days: float, size: Floats | float, most: float) -> Floats:
         """Take what ``texts`` texts within ``days`` make of one unit on each bet (logarithm).
 
-        ``size`` is how many values the reference was made of, ``most`` the logarithm of the most a bet may own.
+        ``size`` is how many values the reference was made of (infinite: it is none), ``most`` the logarithm of the most
+        a bet may own.
         Returns what the bets own, in days' worth of money; what waits is no evidence.
         """
         self.grown += grown
         self.seen += texts
         # Nobody bets more than a day's worth on news, however long nothing came.
         self.waiting = np.minimum(self.waiting + days, _MOST_WAITING)
-        log_owned = np.minimum(self.log_stake + self.grown * (size / (size + self.seen)), most)
+        log_owned = np.minimum(self.log_stake + self.grown / (1 + self.seen / size), most)
         owned: Floats = np.exp(log_owned)
         ended = owned <= self.waiting
         self.log_stake[ended] = np.log(np.maximum(self.waiting[ended], _LEAST_STAKE))
@@ -147,6 +148,23 @@ class Judged:
     """When the strongest bet began (Unix time): about when what it bets on did."""
 
 
+class Money:
+    """The money of the bets on one variable, and when the strongest began. ``days``: for so many it has come in."""
+
+    def __init__(self, bets: int, alarm_days: float, days: float = 0.0) -> None:
+        self._most = math.log(max(1, bets) * alarm_days) + _ABOVE
+        self.purse = Purse.new(bets)
+        self.purse.waiting += days
+        self.began = np.zeros(bets)
+
+    def step(self, grown: Floats, texts: float, days: float, size: float, now: float) -> tuple[float, float]:
+        """As ``Purse.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
+        owned = self.purse.step(grown, texts, days, size, self._most)
+        # One that owns all it may goes on from there; what it has found began before.
+        self.began[(self.purse.seen == 0) & (self.purse.log_stake < self._most)] = now
+        return float(owned.mean()), float(self.began[owned.argmax()])
+
+
 class Variable:
     """The bets on one variable, against one reference (``p``, ``size``: see ``bets``)."""
 
@@ -155,11 +173,9 @@ class Variable:
         self._gains = np.log(expected / p)
         self._size = size
         self._alarm = alarm_days
-        self._most = math.log(max(1, len(expected)) * alarm_days) + _ABOVE
         self._lately = 0.0
         """Texts a day, the last day's above all."""
-        self.purse = Purse.new(len(expected))
-        self._began = np.zeros(len(expected))
+        self._money = Money(len(expected), alarm_days)
 
     @property
     def is_judged(self) -> bool:
@@ -169,18 +185,14 @@ class Variable:
     def step(self, counts: Floats, days: float, now: float) -> Judged:
         """Take what was counted in each bin within the ``days`` until ``now`` (Unix time)."""
         texts = float(counts.sum())
-        purse = self.purse
-        owned = purse.step(self._gains @ counts, texts, days, self._size, self._most)
-        # One that owns all it may goes on from there; what it has found began before.
-        self._began[(purse.seen == 0) & (purse.log_stake < self._most)] = now
+        evidence, began = self._money.step(self._gains @ counts, texts, days, self._size, now)
         self._lately = self._lately * math.exp(-days) + texts
-        return Judged(float(owned.mean()), self.visible(), float(self._began[owned.argmax()]))
+        return Judged(evidence, self.visible(), began)
 
     def visible(self) -> float:
         """Return how far a share must move to be found within a day; see ``Judged``."""
         both = self._lately * self._size / (self._lately + self._size)
-        needed = math.log(len(self._gains) * self._alarm / _USUAL_STAKE)
-        return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * needed / both) / 2)) if both > 0 else 1.0
+        return visible(both, len(self._gains) * self._alarm / _USUAL_STAKE)
 
     def to_json(self) -> list[Any]:
         """Return what must survive a restart."""
@@ -194,8 +206,17 @@ class Variable:
         )
         if {len(column) for column in columns} != {len(self._gains)}:
             raise ValueError("of other bets")
-        self._lately, self.purse, self._began = float(lately), Purse(log_stake, grown, seen, waiting), began
+        self._money.purse, self._money.began = Purse(log_stake, grown, seen, waiting), began
+        self._lately = float(lately)
 
     def _columns(self) -> tuple[Floats, ...]:
-        purse = self.purse
-        return purse.log_stake, purse.grown, purse.seen, purse.waiting, self._began
+        purse = self._money.purse
+        return purse.log_stake, purse.grown, purse.seen, purse.waiting, self._money.began
+
+
+def visible(both: float, growth: float) -> float:
+    """Return how far a share of one half must move for ``both`` values to multiply a stake by ``growth``.
+
+    ``both``: ``n·m/(n+m)`` of ``n`` values that are compared with ``m``.
+    """
+    return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * math.log(growth) / both) / 2)) if both > 0 else 1.0

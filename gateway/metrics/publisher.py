@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, words
+from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, versions, words
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.accuracy import Accuracy, Standing
 from gateway.metrics.evidence import Judged
@@ -56,6 +56,9 @@ class Publisher:
         self._new_pace = new_pace
         self._live = Live(observer.failures)
         self._judge = judge or Judge()
+        self._versions = versions.Versions(self._judge.alarm_days)
+        self._compared: list[dict[str, Any]] = []
+        """How canaries stand beside stable versions, if this process judges."""
         self._moved: dict[words.Pair, words.Moved] = {}
         """Words that have risen and fallen in this process, as the thread has found."""
         self._accuracy = kept or Accuracy()
@@ -103,7 +106,10 @@ class Publisher:
         return await self._read(statistics.of_snapshot)
 
     async def last_minute(self) -> dict[str, Any]:
-        """Return what ``/v1/status`` says of requests (``last_minute``) and ``drift``; see ``Live``."""
+        """Return what ``/v1/status`` says of requests (``last_minute``) and ``drift``; see ``Live``.
+
+        ``compared``: see ``versions``.
+        """
         return await self._read(self._last_minute)
 
     def _respond(
@@ -126,6 +132,7 @@ class Publisher:
                 drift["words"] = words.described(told)
         return {
             "last_minute": self._live.rows(now, snapshot, pause), "drift": drifts,
+            "compared": self._compared if self._judges or self._folder is None else versions.gathered(self._folder),
             "accuracy": accuracy.told(snapshot),
             "objectives": self._live.objectives(now, snapshot),
         }  # fmt: skip
@@ -202,6 +209,12 @@ class Publisher:
         drifts = self._judge.look(time.time(), snapshot, pause)
         # Who judges drift also keeps the labels: the others show its gauges.
         self._judges = drifts is not None
+        if drifts is not None:
+            declared = self._observer.watch.declared
+            self._compared = self._versions.look(time.time(), snapshot, declared, pause)
+            if self._share is not None:
+                with contextlib.suppress(OSError):  # as above
+                    versions.share(self._compared, self._share.path)
         return None if drifts is None else (drifts, self._accuracy.look(time.time(), snapshot, pause))
 
     def _end_judging(self, own: Snapshot) -> None:

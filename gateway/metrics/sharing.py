@@ -37,9 +37,10 @@ counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
 EXEMPLARS: Final = ".exemplars"
 WORDS: Final = ".words"
+COMPARED: Final = ".compared"
 ASIDE: Final = ".new"
 """Of files that are being written."""
-_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, WORDS, ASIDE)
+_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, WORDS, COMPARED, ASIDE)
 _ASKED: Final = "asked"
 
 _ENDED: Final = "ended"
@@ -108,6 +109,13 @@ class Share:
                 self._aside.unlink()
             raise
         self._written = header, numbers
+
+
+def leave(content: bytes, path: Path) -> None:
+    """Write ``content`` for the other workers, whole or not at all. Raises ``OSError``."""
+    aside = path.with_name(f"{path.name}{ASIDE}")
+    aside.write_bytes(content)
+    aside.replace(path)
 
 
 def _line(kind: int, name: str, labels: tuple[str, ...] = (), bounds: tuple[float, ...] = ()) -> bytes:

@@ -37,5 +37,11 @@ BUILT_IN: Final[Mapping[str, str]] = {
     **dict.fromkeys(EMBEDDING, "where an embedding points: one of four fixed random components of its direction"),
 }
 """Variables that text tasks have without any declaration, and what they mean."""
+KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((SCRIPT, LANGUAGE, CASE), "texts"),
+    **dict.fromkeys((TOKENS, UNKNOWN, TRUNCATED), "tokens"),
+    **dict.fromkeys((LABEL, SCORE, ENTROPY, *EMBEDDING), "answers"),
+}
+"""What tells of texts alone, of texts and the tokenizer, and of the model's answers."""
 OF_WORDS: Final = frozenset({UNUSUAL, RISEN})
 """Those that mean something only beside the words they were counted with."""

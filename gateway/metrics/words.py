@@ -266,9 +266,7 @@ def share(told: Mapping[Pair, Moved], numbers: Path) -> None:
     path = numbers.with_suffix(sharing.WORDS)
     content = json.dumps([[*pair, moved] for pair, moved in told.items()]).encode()
     if content != (path.read_bytes() if path.exists() else b"[]"):
-        aside = path.with_name(f"{path.name}{sharing.ASIDE}")
-        aside.write_bytes(content)
-        aside.replace(path)
+        sharing.leave(content, path)
 
 
 def gathered(folder: Path, own: Mapping[Pair, Moved], own_file: Path) -> dict[Pair, Moved]:

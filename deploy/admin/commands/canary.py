@@ -220,6 +220,9 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
                      f"{r.gate.evidence:.3g}", runner, r.why])  # fmt: skip
     for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
         click.echo(line)
+    for r, _ in found:
+        for how in r.apart.values():
+            click.echo(f"{r.canary}: {how}")
     if endpoint is not None:
         for r, _ in found:
             for decision in r.history:

@@ -7,16 +7,20 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from deploy.admin import data_rows, drift_counts, drift_data, drift_page
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
+from deploy.rollout.compared import Compared, told
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
 
@@ -224,6 +228,9 @@ def _url(endpoint: str, version: str) -> str:
 @_sources
 @click.option("--endpoint", help="Report on this endpoint only.  [default: every endpoint that has a reference]")
 @click.option("--version", "model_version", help="With --endpoint: on this version only.")
+@click.option("--compare", metavar="canary|VERSION",
+              help="Compare versions that serve side by side instead: every canary with its stable version, or those "
+              "of VERSION.")  # fmt: skip
 @click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
@@ -231,8 +238,8 @@ def _url(endpoint: str, version: str) -> str:
               help="Write the report there: .html, one file that can be sent around, or .json.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def report(
-    gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None, plot: bool,
-    picture: Path | None, output: Path | None, as_json: bool,
+    gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None,
+    compare: str | None, plot: bool, picture: Path | None, output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of every variable that has a reference whether it has drifted, how sure that is, since when and what moved.
 
@@ -243,35 +250,45 @@ def report(
     got labels (`/v1/feedback`) how often they are right, and are expected to be. The exit code is 3 when something has
     drifted, else 0.
 
+    With --compare a version that gets a share of the requests is held against the stable version that answers the
+    others, instead of against a reference: what each was asked and has answered in the same time.
+
     \b
     Examples:
       triton-gateway drift report --plot
       triton-gateway drift report --endpoint sentiment --version 2
       triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
       triton-gateway drift report --output report.html
+      triton-gateway drift report --endpoint sentiment --compare canary
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
     if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
         raise click.UsageError(f"--output writes .html or .json, not {output.name}")
-    samples = _read(gateway, prometheus, window)
-    every = drift_counts.verdicts(samples)
-    found = [
-        v for v in every
-        if endpoint in (None, v.endpoint) and model_version in (None, v.version)
-    ]  # fmt: skip
-    if every and not found:
-        known = ", ".join(sorted({_url(v.endpoint, v.version) for v in every}))
-        raise DeployError(
-            f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
-            hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
-        )
+    if compare is not None:
+        if prometheus and click.get_current_context().get_parameter_source("prometheus") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--compare asks a gateway: leave --prometheus out")
+        samples: list[Sample] = []
+        versions = _compared(gateway, endpoint, model_version, compare)
+        found = [replace(one.verdict, version=f"{one.verdict.version} beside {one.stable}") for one in versions]
+        apart = [f"{_url(*pair)}: {how}" for pair, of in _pairs(versions) for how in told(of).values()]
+    else:
+        versions, apart, samples = [], [], _read(gateway, prometheus, window)
+        every = drift_counts.verdicts(samples)
+        found = [v for v in every if endpoint in (None, v.endpoint) and model_version in (None, v.version)]
+        if every and not found:
+            known = ", ".join(sorted({_url(v.endpoint, v.version) for v in every}))
+            raise DeployError(
+                f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
+                hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
+            )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [
         {**v.described(), **({"words": moved[v.endpoint, v.version]}
                              if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
         for v in found
     ]  # fmt: skip
+    described = [one.described() for one in versions] or described
     values = json.dumps(described, indent=2, ensure_ascii=False)
     if as_json:
         click.echo(values)
@@ -294,6 +311,8 @@ def report(
                         f"words of {_url(*pair)} that {name}: "
                         + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
                     )
+    for line in () if as_json else apart:
+        click.echo(line)
     right = [
         drift_counts.accuracy_in_words(one)
         for one in drift_counts.accuracies(samples)
@@ -305,8 +324,12 @@ def report(
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
     if output is not None:
-        told = f"{window} before, from Prometheus" if prometheus else "what one gateway has counted since it started"
-        page = drift_page.render(found, moved, made=datetime.now(UTC), source=told, accuracies=right)
+        source = f"{window} before, from Prometheus" if prometheus else "what one gateway has counted since it started"
+        page = drift_page.render(
+            found, moved, made=datetime.now(UTC), told={"Versions side by side": apart, "Right answers": right},
+            source="what one gateway has counted while both versions served" if versions else source,
+            against="stable version" if versions else "reference",
+        )  # fmt: skip
         _write(output, values if output.suffix.lower() == ".json" else page)
         click.echo(f"written to {output}", err=True)
     if picture and draw and found:
@@ -316,6 +339,31 @@ def report(
             raise DeployError(f"{picture} cannot be written: {error}") from error
         click.echo(f"drawn into {picture}", err=True)
     return 3 if any(v.state == "drift" for v in found) else 0
+
+
+def _compared(gateway: str, endpoint: str | None, version: str | None, compare: str) -> list[Compared]:
+    """Return the variables of the canaries that are asked for. Raises ``DeployError`` if there are none."""
+    every = drift_counts.compared(gateway)
+    wanted = {one for one in (version, None if compare == "canary" else compare) if one is not None}
+    found = [
+        one for one in every
+        if endpoint in (None, one.verdict.endpoint) and wanted <= {one.verdict.version, one.stable}
+    ]  # fmt: skip
+    if not found:
+        known = ", ".join(f"{_url(*pair)} beside {of[0].stable}" for pair, of in _pairs(every)) or "none"
+        raise DeployError(
+            f"no two such versions of {endpoint or 'any endpoint'} are compared; compared are: {known}",
+            hint="versions are compared while a canary's weights split the requests between them, from 200 values on",
+        )
+    return found
+
+
+def _pairs(found: Sequence[Compared]) -> list[tuple[tuple[str, str], list[Compared]]]:
+    """Return the variables of each canary."""
+    return [
+        (pair, list(of))
+        for pair, of in groupby(found, key=lambda one: (one.verdict.endpoint, one.verdict.version))
+    ]  # fmt: skip
 
 
 def _days(days: float) -> str:

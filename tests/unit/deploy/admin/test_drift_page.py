@@ -111,7 +111,7 @@ def test_nothing_to_report_is_said_and_a_variable_without_values_is_drawn() -> N
 
 def test_how_often_versions_are_right_is_said_if_labels_came() -> None:
     """A line each, as text; without labels there is no such part."""
-    page = drift_page.render([], made=MADE, source="a test", accuracies=[f"{EVIL} 1: 90.0% right by labels"])
+    page = drift_page.render([], made=MADE, source="a test", told={EVIL: [f"{EVIL} 1: 90.0% right by labels"]})
     document = Document(page)
     assert "90.0% right by labels" in document.text
     assert 0 == document.tags["img"]

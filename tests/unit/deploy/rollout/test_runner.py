@@ -22,6 +22,7 @@ from gateway import default_version, preview, spec
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry
+from tests.unit.deploy.rollout.test_compared import UNEVEN, one
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
@@ -36,6 +37,7 @@ class World(FakeRegistry):
         self.now = 1000.0
         self.down = set()
         self.counters = {"g1": {}, "g2": {}}
+        self.compared = []
 
     # the gateways
     def add(self, gateway, version, route, **outcomes):
@@ -51,7 +53,7 @@ class World(FakeRegistry):
 
     def statuses(self):
         shares = {name: record.weights(self.task(), name) for name in ("e",)}
-        return {g: None if g in self.down else {"canaries": shares} for g in self.counters}
+        return {g: None if g in self.down else {"canaries": shares, "compared": self.compared} for g in self.counters}
 
     def runner(self, me="me"):
         return Runner(
@@ -541,3 +543,14 @@ def test_a_command_whose_weights_could_not_be_written_says_that_it_is_in_force(w
     with pytest.raises(DeployError, match=r"in force.*serving Task could not be written: away"):
         act(world, "e", Asked("1", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
     assert (0.0, 1.0) == decode(world.task()).canaries["e"].weights
+
+
+def test_what_gateways_say_of_inputs_and_answers_is_recorded(world):
+    """Of these two versions, not of others that serve side by side."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.compared = [one("language", "texts", UNEVEN, version="3"), one("top_score", "answers", UNEVEN)]
+    world.tick(runner)
+    stored, _ = record.read(world.task(), "e")
+    assert ["answers"] == list(stored.apart)
+    assert "differs" == stored.history[-1].what

@@ -124,3 +124,18 @@ def test_a_rollout_survives_being_stored_after_every_look():
         other = looked(Rollout.from_json(json.loads(json.dumps(other.to_json()))), seen, float(second))
     assert (one.phase, one.weight) == (other.phase, other.weight)
     assert [d.what for d in one.history] == [d.what for d in other.history]
+
+
+def test_what_differs_beside_the_gate_is_told_once_and_stands_in_every_verdict():
+    """It decides nothing: a healthy canary grows all the same, and its record says on what."""
+    uneven = {"texts": "it is asked other texts"}
+    rollout = looked(start(), replace(healthy(), apart=uneven), 10.0)
+    rollout = looked(rollout, replace(healthy(), apart={**uneven, "answers": "it answers otherwise"}), 20.0)
+    rollout = looked(rollout, healthy(), 61.0)
+    assert ["start", "differs", "differs", "step"] == [d.what for d in rollout.history]
+    assert ["e/2: it is asked other texts", "e/2: it answers otherwise"] == [d.why for d in rollout.history[1:3]]
+    assert rollout.history[-1].why.endswith("; it is asked other texts; it answers otherwise")
+    again = Rollout.from_json(json.loads(json.dumps(rollout.to_json())))
+    assert rollout.apart == again.apart
+    bad = looked(again, Seen(Counts(100, 20), Counts(900, 3)), 70.0)
+    assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)

@@ -7,6 +7,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import orjson
 import pytest
 
 from gateway.errors import InternalError
@@ -67,7 +68,7 @@ async def test_statistics_and_the_last_minute_are_made_beside_the_loop_too(tmp_p
     assert 4 * 6 == rows["t", "1"]["inference_stats"]["success"]["count"]
     found = await publisher.last_minute()
     publisher.close()
-    assert {"last_minute", "drift", "accuracy", "objectives"} == found.keys()
+    assert {"last_minute", "drift", "compared", "accuracy", "objectives"} == found.keys()
     assert threading.get_ident() not in pauses.by_thread
 
 
@@ -189,5 +190,39 @@ async def test_words_that_rose_stand_beside_the_variables_of_words(tmp_path: Pat
         told = {one["variable"]: one for one in (await publisher.last_minute())["drift"]}
         assert ["flimmer"] == [word["word"] for word in told["risen_word"]["words"]["rose"]]
         assert "words" not in told["script"]
+    for publisher in (one, other):
+        publisher.close()
+
+
+async def test_how_versions_compare_is_known_to_every_worker(tmp_path: Path) -> None:
+    """One of them compares, by the counts of all; the others' status says the same."""
+    observer = Observer(failures=FAILURES, later=lambda drain: None)
+    served = {f"e/{version}": Served("e", version, True, ("good", "bad")) for version in "12"}
+    observer.watch.configure(served, {}, 1.0)
+    one, other = Publisher(observer, tmp_path), Publisher(Observer(), tmp_path)
+    assert one._share is not None
+    assert other._share is not None
+    assert other._workers is not None
+    other._share.path, other._workers._own = tmp_path / "other.numbers", "other"
+
+    async def answer(requests: int) -> None:
+        for number in range(requests):
+            for version, route in (("1", "stable"), ("2", "canary")):
+                trace = Trace("id")
+                trace.endpoint, trace.version, trace.url, trace.route = "e", version, f"e/{version}", route
+                scores = {"good": 0.9, "bad": 0.1}
+                trace.answer = {"label": ("good", "bad")[number % 2], "score": 0.9, "scores": scores}
+                trace.outcome = "ok"
+                observer.started()
+                observer.finished(trace)
+        await one._read(partial(one._look, {}))
+
+    for requests in (1, 1, 150):
+        await answer(requests)
+    told = [(await publisher.last_minute())["compared"] for publisher in (one, other)]
+    assert orjson.loads(orjson.dumps(told[0])) == told[1]
+    by_name = {each["variable"]: each for each in told[0]}
+    assert {"predicted_label", "top_score", "entropy"} == by_name.keys()
+    assert (150, "2", "1") == tuple(by_name["predicted_label"][name] for name in ("n", "version", "beside"))
     for publisher in (one, other):
         publisher.close()

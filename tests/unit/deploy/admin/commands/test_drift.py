@@ -25,6 +25,7 @@ from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 from tests.sites import site
+from tests.unit.deploy.rollout.test_compared import one
 
 
 class Gateway:
@@ -297,3 +298,35 @@ def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str
     [line] = [one for one in run("report", "--url", url, "--endpoint", "e").output.splitlines() if "accuracy" in one]
     assert line.startswith("accuracy e 1: 90.0% right by labels (86.7% to 92.6%, 400 labels), ")
     assert line.endswith("50 answers)")
+
+
+def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
+    """By `canary`, by the version's name, or by both names; what differs in words, as JSON and as a page."""
+    compared = [
+        one("language", "texts", {"en": 360.0, "de": 40.0}),
+        one("predicted_label", "answers", {"good": 200.0, "bad": 200.0}, days=0.1),
+    ]
+    page = tmp_path / "page.html"
+    with site(lambda asked: (200, {"compared": compared}) if asked.path == "/v1/status" else (404, b"")) as url:
+        found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary", "--output", page)
+        by_names = run("report", "--url", url, "--version", "2", "--compare", "1", "--json")
+        with pytest.raises(DeployError, match="compared are: e/2 beside 1"):
+            run("report", "--url", url, "--compare", "3")
+    assert 3 == found.return_value
+    assert re.search(r"e +2 beside 1 +language +400 .*drift", found.output)
+    assert re.search(r"e +2 beside 1 +predicted_label .*steady", found.output)
+    assert "e/2: it is asked other texts than stable (language: de 10.1%, stable 50.0%)" in found.output
+    assert [("1", "texts"), ("1", "answers")] == [(v["beside"], v["kind"]) for v in json.loads(by_names.output)]
+    html = page.read_text()
+    assert "split unevenly" in html
+    assert "2 beside 1" in html
+    assert "in the stable version" in html
+
+
+def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
+    """Neither an empty table nor a traceback; nor is Prometheus asked for what it does not know."""
+    for status, message in (({"compared": []}, "compared are: none"), ({"compared": 3}, "does not say")):
+        with site(lambda asked, status=status: (200, status)) as url, pytest.raises(DeployError, match=message):
+            run("report", "--url", url, "--compare", "canary")
+    with pytest.raises(click.UsageError, match="asks a gateway"):
+        run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")

@@ -1,0 +1,80 @@
+"""What a canary is asked and answers beside stable, as gateways have compared it, in words. Pure.
+
+Called by ``runner`` and by ``drift report --compare`` with what ``/v1/status`` says (``gateway.metrics.versions``). It
+informs and decides nothing: a version may be meant to answer otherwise, and callers may be meant to stay with one
+version; but who reads a verdict must know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.metrics.drift import Standing, Verdict
+
+_MEANINGS: Final = {
+    "texts": "it is asked other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "
+    "are not compared fairly",
+    "tokens": "its texts have other tokens than stable's ({}): it is asked other texts, or its tokenizer is another",
+    "answers": "it answers otherwise than stable ({})",
+    "declared": "what is declared of it differs from stable ({})",
+}
+_MOST_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One variable of a canary (``verdict``) beside that of the stable version, its reference."""
+
+    verdict: Verdict
+    stable: str
+    kind: str
+    """``texts``, ``tokens``, ``answers`` or ``declared``."""
+
+    def described(self) -> dict[str, Any]:
+        """Return it as plain values, for programs."""
+        return {**self.verdict.described(), "beside": self.stable, "kind": self.kind}
+
+
+def read(statuses: Iterable[Mapping[str, Any]]) -> list[Compared]:
+    """Return what the gateways with these ``/v1/status`` have compared.
+
+    The evidence of several is their mean, as it is of drift; shown are the counts of the one that has seen most.
+    """
+    of: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for status in statuses:
+        for one in status.get("compared") or ():
+            of.setdefault((one["endpoint"], one["version"], one["beside"], one["variable"]), []).append(one)
+    return [_merged(several) for _, several in sorted(of.items())]
+
+
+def _merged(several: Sequence[Mapping[str, Any]]) -> Compared:
+    most = max(several, key=lambda one: float(one["n"]))
+    since = [one["since"] for one in several if one["since"] is not None]
+    standing = Standing(
+        math.fsum(one["days"] for one in several) / len(several),
+        math.fsum(one["endpoint_days"] for one in several) / len(several),
+        most["visible"], min(since) if since else math.nan, most["alarm_days"],
+    )  # fmt: skip
+    verdict = Verdict(
+        most["endpoint"], most["version"], most["variable"], (*most["bins"],), (*most["reference"],),
+        (*most["counts"],), most["reference_size"], standing,
+    )  # fmt: skip
+    return Compared(verdict, most["beside"], most["kind"])
+
+
+def told(found: Iterable[Compared]) -> dict[str, str]:
+    """Return a sentence for each kind of difference that is sure (``drift``), by kind."""
+    differs = [one for one in found if one.verdict.state == "drift"]
+    return {
+        kind: meaning.format("; ".join(map(_how, of[:_MOST_NAMED])))
+        for kind, meaning in _MEANINGS.items() if (of := [one.verdict for one in differs if one.kind == kind])
+    }  # fmt: skip
+
+
+def _how(verdict: Verdict) -> str:
+    was = dict(zip(verdict.bins, verdict.reference, strict=True))
+    bins = [f"{verdict.named(name)} {was[name] + by:.1%}, stable {was[name]:.1%}" for name, by in verdict.moved[:1]]
+    return ": ".join((verdict.variable, *bins))

@@ -1,0 +1,308 @@
+"""Are two versions that serve side by side asked the same, and do they answer the same? Canary against stable.
+
+Works on merged counters alone, like ``judge``, and is looked at by the same worker. While a canary's weights split the
+requests of an endpoint, each variable of the canary is compared with that of the stable version, counted in the same
+time into the same bins.
+
+How sure it is follows from ``evidence``: bets whose money comes in at a fixed rate a day. Which of the values of a
+step came to the canary was left to chance, whatever the values were: if ``t`` of all values fell into a bin, the
+canary's share of them is hypergeometric. So nothing is a sample but the split, values may depend on each other as they
+like, and what comes in may change by the hour. A step is taken when both sides have ``_LEAST`` new values, so few
+requests take longer. While an endpoint has no canary its money waits, a day's worth at most: rollout after rollout, an
+endpoint has one false finding in 30 days at most, over all variables (with several canaries at a time, for each of
+them). If callers are sent by a key, their requests stay together: then a difference is one of the callers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+
+from gateway.metrics import catalog, drift, sharing, variables
+from gateway.metrics.accumulator import Floats, Snapshot
+from gateway.metrics.drift import MISSING, OTHER, Bins, Standing, Verdict
+from gateway.metrics.evidence import DAY_S, Money, visible
+from gateway.pace import unhurried
+from gateway.trace import CANARY, STABLE
+
+_NOT_COMPARED: Final = frozenset({variables.DUPLICATE, *variables.OF_WORDS})
+"""Not compared: they depend on how many texts a version has seen, or on words each version has learned by itself."""
+
+_ODDS: Final = np.array([1 / 3, 2 / 3, 1.5, 3.0, 10.0])
+_LEAST: Final = 20
+_SAMPLE: Final = 200
+"""Values of both sides before bins are made of them."""
+_MOST_BINS: Final = 15
+_LEAST_MONEY: Final = 0.001
+"""Days' worth of money that bets have soon, if they began with none."""
+_OVER_S: Final = 3600.0
+"""A canary that was not asked for so long is none any more."""
+
+
+class Values(dict[str, float]):
+    """How often each value of a variable was counted, or each bucket of a number, by its bound."""
+
+    bounds: tuple[float, ...] = ()
+    """Of a number."""
+
+
+Counted = dict[str, Values]
+"""By variable."""
+
+
+class Pair(NamedTuple):
+    """A canary and the stable version beside it."""
+
+    endpoint: str
+    canary: str
+    stable: str
+
+
+class Versions:
+    """Follows every canary. Not for several threads at once. ``alarm_days``: see ``drift.ALARM_DAYS``."""
+
+    def __init__(self, alarm_days: float = drift.ALARM_DAYS) -> None:
+        self._alarm_days = alarm_days
+        self._requests: dict[tuple[str, ...], float] | None = None
+        self._pairs: dict[Pair, _Compared] = {}
+        self._idle_since: dict[str, float] = {}
+        """Since when the money of an endpoint waits."""
+        self._began: float | None = None
+
+    def look(
+        self, now: float, snapshot: Snapshot, frequencies: Mapping[tuple[str, str, str], float] | None = None,
+        pause: Callable[[], None] = unhurried,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Compare what was counted since the last look (``now`` is Unix time); return how every pair stands.
+
+        ``frequencies``: of variables that are counted of a share of the requests, and then several times, that share.
+        """
+        if self._began is None:
+            self._began = now
+        asked = self._asked(snapshot)
+        for pair in asked:
+            if pair not in self._pairs:
+                idle = now - self._idle_since.get(pair.endpoint, self._began)
+                self._pairs[pair] = _Compared(pair, min(1.0, max(0.0, idle) / DAY_S), self._alarm_days)
+            self._pairs[pair].asked_at = now
+        self._pairs = {pair: one for pair, one in self._pairs.items() if now - one.asked_at < _OVER_S}
+        self._idle_since |= {pair.endpoint: now for pair in self._pairs}
+        if not self._pairs:
+            return []
+        counted = _counts(snapshot, {one for p in self._pairs for one in ((p[0], p[1]), (p[0], p[2]))}, pause)
+        for compared in self._pairs.values():
+            compared.look(now, counted, frequencies or {}, pause)
+        return [told for compared in self._pairs.values() for told in compared.told()]
+
+    def _asked(self, snapshot: Snapshot) -> list[Pair]:
+        """Return the canaries that were asked since the last look, each with the stable version asked most."""
+        grown: dict[tuple[str, str], dict[str, float]] = {}
+        requests: dict[tuple[str, ...], float] = {}
+        for (name, labels, _), value in snapshot.counted():
+            if name == catalog.REQUESTS.name and labels[2] in (CANARY, STABLE):
+                requests[labels] = value
+                if self._requests is not None and (news := value - self._requests.get(labels, 0.0)) > 0:
+                    of = grown.setdefault((labels[0], labels[2]), {})
+                    of[labels[1]] = of.get(labels[1], 0.0) + news
+        self._requests = requests
+        return [
+            Pair(endpoint, canary, max(stables, key=lambda one: stables[one]))
+            for (endpoint, route), canaries in grown.items() if route == CANARY
+            for stables in [grown.get((endpoint, STABLE))] if stables
+            for canary in canaries if canary not in stables
+        ]  # fmt: skip
+
+
+def share(told: Sequence[dict[str, Any]], numbers: Path) -> None:
+    """Leave what was found beside the file of its ``numbers``, for the other workers. Raises ``OSError``."""
+    path = numbers.with_suffix(sharing.COMPARED)
+    if told or path.exists():
+        sharing.leave(orjson.dumps(told), path)
+
+
+def gathered(folder: Path) -> list[dict[str, Any]]:
+    """Return what the worker that judges has found; of two, the newest."""
+    newest = max(folder.glob(f"*{sharing.COMPARED}"), key=_changed, default=None)
+    with contextlib.suppress(OSError, ValueError):
+        found: list[dict[str, Any]] = orjson.loads(newest.read_bytes()) if newest is not None else []
+        return found
+    return []
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+class _Compared:
+    """What is known of one pair."""
+
+    def __init__(self, pair: Pair, days: float, alarm_days: float) -> None:
+        self._pair, self._days, self._alarm_days = pair, days, alarm_days
+        self._before: tuple[Counted, Counted] | None = None
+        self._variables: dict[str, _Variable] = {}
+        self.asked_at = 0.0
+
+    def look(
+        self, now: float, counted: Mapping[tuple[str, str], Counted],
+        frequencies: Mapping[tuple[str, str, str], float], pause: Callable[[], None],
+    ) -> None:  # fmt: skip
+        endpoint, *both = self._pair
+        sides = (counted.get((endpoint, both[0]), {}), counted.get((endpoint, both[1]), {}))
+        before, self._before = self._before, sides
+        if before is None:
+            return
+        for name in sides[0].keys() & sides[1].keys():
+            pause()
+            if sides[0][name].bounds != sides[1][name].bounds:
+                continue  # declared otherwise for each of them
+            variable = self._variables.get(name)
+            if variable is None:
+                variable = self._variables[name] = _Variable(self._days, self._alarm_days, sides[0][name].bounds)
+            for side, version in enumerate(both):
+                share = frequencies.get((endpoint, version, name), 1.0)
+                variable.take(side, sides[side][name], before[side].get(name, {}), share)
+            variable.step(now)
+
+    def told(self) -> Iterable[dict[str, Any]]:
+        """Return how each variable stands, as ``drift.Verdict`` tells it; ``kind``: what a difference would mean."""
+        endpoint, canary, stable = self._pair
+        known = {name: one for name, one in sorted(self._variables.items()) if one.bins is not None}
+        whole = sum(one.days for one in known.values()) / max(len(known), 1)
+        for name, one in known.items():
+            assert one.bins is not None  # noqa: S101 - see above
+            ours, theirs = one.counts
+            standing = Standing(one.days, whole, one.visible(len(known)), one.since, self._alarm_days)
+            verdict = Verdict(
+                endpoint, canary, name, one.bins.names, (*drift.shares(theirs).tolist(),), (*ours.tolist(),),
+                float(theirs.sum()), standing,
+            )  # fmt: skip
+            yield {**verdict.described(), "beside": stable, "kind": variables.KINDS.get(name, "declared")}
+
+
+class _Variable:
+    """One variable of a pair: the first row of counts is the canary's, the second stable's."""
+
+    def __init__(self, days: float, alarm_days: float, bounds: tuple[float, ...]) -> None:
+        self._began_with, self._alarm_days, self._bounds = days, alarm_days, bounds
+        self._waiting: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self.bins: Bins | None = None
+        self.counts: Floats = np.zeros((2, 0))
+        self._groups: list[Floats] = []
+        self._money = Money(0, alarm_days)
+        self._at: float | None = None
+        self.days, self.since = 0.0, math.nan
+
+    def take(self, side: int, now: Mapping[str, float], before: Mapping[str, float], share: float) -> None:
+        """Keep what came, of values that were counted ``1 / share`` times each."""
+        waiting = self._waiting[side]
+        for name, value in now.items():
+            news = round((value - before.get(name, 0.0)) * share)
+            if news > 0:  # counters go back if a worker's numbers are lost
+                waiting[name] = waiting.get(name, 0.0) + news
+
+    def step(self, now: float) -> None:
+        """Compare what was kept, if it is enough."""
+        if self._at is None:
+            self._at = now
+        numbers = [sum(side.values()) for side in self._waiting]
+        if min(numbers) < _LEAST or (self.bins is None and sum(numbers) < _SAMPLE):
+            return
+        if self.bins is None:
+            # Made of both sides together: what came to which of them is still open.
+            self.bins = _bins(self._waiting, self._bounds)
+            self.counts = np.zeros((2, len(self.bins.names)))
+            self._groups = _groups(self.bins)
+            self._money = Money(len(self._groups) * len(_ODDS), self._alarm_days, self._began_with)
+        found = np.array([_folded(side, self.bins) for side in self._waiting])
+        self._waiting = ({}, {})
+        canary, stable = found.sum(axis=1)
+        gains = [
+            drift.likelier(int(canary), int(found[0] @ group), int(stable), int(found[1] @ group), _ODDS)
+            for group in self._groups
+        ]
+        self.counts += found
+        days, self._at = max(0.0, now - self._at) / DAY_S, now
+        self.days, self.since = self._money.step(np.concatenate(gains), canary, days, math.inf, now)
+
+    def visible(self, of: int) -> float:
+        """Return how far a share of one half must be apart to be found with as many values; one of ``of`` variables."""
+        both = float(1 / (1 / self.counts.sum(axis=1)).sum())
+        bets = len(self._groups) * len(_ODDS) * of
+        return visible(both, bets * self._alarm_days / max(self._began_with, _LEAST_MONEY))
+
+
+def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], None]) -> dict[tuple[str, str], Counted]:
+    """Return what is counted of each version's variables that can be compared."""
+    found: dict[tuple[str, str], Counted] = {}
+    cached = set()
+    for (name, labels, _), value in snapshot.counted():
+        pause()
+        version = (labels[0], labels[1]) if len(labels) > 1 else ("", "")
+        if version not in of:
+            continue
+        if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name):
+            values = found.setdefault(version, {}).setdefault(labels[2], Values())
+            value_name = labels[3] if name == catalog.VARIABLE_ENUM.name else MISSING
+            values[value_name] = values.get(value_name, 0.0) + value
+        elif name == catalog.CACHE.name and labels[2] == "hit" and value:
+            cached.add(labels[0])
+    for (name, labels, bounds), numbers in snapshot.distributed():
+        pause()
+        if name == catalog.VARIABLE_SCALAR.name and (version := (labels[0], labels[1])) in of:
+            values = found.setdefault(version, {}).setdefault(labels[2], Values())
+            values.bounds = (*bounds, math.inf)
+            values.update(zip(map(str, values.bounds), numbers[:-1].tolist(), strict=True))
+    for version, counted in found.items():
+        # Of a text that a cache has answered before, nothing but the answer is counted, and each version has its own.
+        left_out = _NOT_COMPARED | {name for name, kind in variables.KINDS.items() if kind != "answers"}
+        for name in left_out if version[0] in cached else _NOT_COMPARED:
+            counted.pop(name, None)
+    return found
+
+
+def _bins(sides: Iterable[Mapping[str, float]], bounds: tuple[float, ...]) -> Bins:
+    """Return bins of about equal frequency of a number, which has ``bounds``; of categories the most frequent ones."""
+    together = Counter[str]()
+    for side in sides:
+        together.update(side)
+    missing = together.pop(MISSING, 0.0)
+    if bounds and together:
+        return drift.bucket_bins(bounds, [together[str(bound)] for bound in bounds], missing=missing)
+    rest = together.pop(OTHER, 0.0)
+    frequent = dict(together.most_common(_MOST_BINS))
+    rest += together.total() - sum(frequent.values())
+    return Bins("enum", (), (*frequent,), (*frequent.values(), rest, missing))
+
+
+def _folded(counted: Mapping[str, float], bins: Bins) -> Floats:
+    """Return the counts of values or buckets as counts of bins."""
+    found = np.zeros(len(bins.names))
+    for name, value in counted.items():
+        if name == MISSING:
+            found[-1] += value
+        elif bins.kind == "scalar":
+            found[bisect_left(bins.edges, float(name))] += value
+        else:
+            found[bins.index(name)] += value
+    return found
+
+
+def _groups(bins: Bins) -> list[Floats]:
+    """Return the sets of bins that are bet on to be more or less frequent: below each edge, or each value."""
+    width = len(bins.names)
+    single = np.eye(width)
+    if bins.kind == "enum":
+        return list(single)
+    below = [single[: i + 1].sum(axis=0) for i in range(width - 2)]
+    return [*below, single[-1]]

@@ -1,0 +1,71 @@
+"""What gateways have compared of two versions, in words: uneven inputs, other answers, several gateways as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from deploy.rollout.compared import read, told
+from gateway.metrics import drift
+from gateway.metrics.drift import Standing, Verdict
+
+
+def one(
+    variable: str, kind: str, counts: Mapping[str, float], *, days: float = 1_000.0, stable: float = 1_000.0,
+    version: str = "2",
+) -> dict[str, Any]:  # fmt: skip
+    """A variable as `/v1/status` tells it: stable's values are even."""
+    names = (*counts, drift.OTHER, drift.MISSING)
+    shares = (*drift.shares([stable / len(counts)] * len(counts) + [0, 0]).tolist(),)
+    standing = Standing(days, days, 0.1, 7.0)
+    verdict = Verdict("e", version, variable, names, shares, (*counts.values(), 0.0, 0.0), stable, standing)
+    return {**verdict.described(), "beside": "1", "kind": kind}
+
+
+EVEN = {"en": 200.0, "de": 200.0}
+UNEVEN = {"en": 360.0, "de": 40.0}
+
+
+def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
+    """With the variable, the bin that moved most, and both shares."""
+    found = told(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
+    assert ["texts"] == list(found)
+    assert "language: de 10.1%, stable 50.0%" in found["texts"]
+    assert "split unevenly" in found["texts"]
+    assert "script" not in found["texts"]
+
+
+def test_other_answers_are_no_uneven_split() -> None:
+    """Each kind of difference has its own meaning."""
+    found = told(read([{"compared": [
+        one("predicted_label", "answers", UNEVEN), one("token_length", "tokens", UNEVEN),
+        one("mine", "declared", UNEVEN),
+    ]}]))  # fmt: skip
+    assert ["tokens", "answers", "declared"] == list(found)
+    assert not any("unevenly" in sentence for sentence in found.values())
+    assert "answers otherwise" in found["answers"]
+    assert "tokenizer" in found["tokens"]
+
+
+def test_of_several_gateways_evidence_is_the_mean() -> None:
+    """So the budget holds for all together; shown are the counts of the one that has seen most."""
+    statuses = [
+        {"compared": [one("language", "texts", UNEVEN, days=40.0)]},
+        {"compared": [one("language", "texts", {"en": 500.0, "de": 480.0}, days=2.0)]},
+        {},
+    ]
+    (found,) = read(statuses)
+    assert (21.0, 980.0, "steady") == (found.verdict.standing.days, found.verdict.n, found.verdict.state)
+    assert {} == told([found])
+    assert 2 == len(read([{"compared": [one("a", "texts", EVEN), one("a", "texts", EVEN, version="3")]}]))
+
+
+def test_numbers_are_told_by_what_they_are_below() -> None:
+    """As the report's page has them: a bin's own name is its upper bound."""
+    verdict = Verdict(
+        "e", "2", "top_score", ("0.5", "0.9", "+Inf", "missing"), (0.3, 0.3, 0.3, 0.1), (10.0, 10.0, 900.0, 0.0), 900.0,
+        Standing(99.0, 99.0, 0.1, math.nan),
+    )  # fmt: skip
+    found = told(read([{"compared": [{**verdict.described(), "beside": "1", "kind": "answers"}]}]))
+    assert "top_score: above 0.9 97.7%, stable 30.0%" in found["answers"]

@@ -1,0 +1,212 @@
+"""Versions side by side: the same traffic and the same model are no difference, whatever the traffic does; others are.
+
+Time is simulated, chance is seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.metrics import catalog, drift, versions
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.evidence import DAY_S
+from gateway.metrics.versions import Versions
+
+LABELS = {"good": 0.5, "bad": 0.4, "mixed": 0.1}
+LANGUAGES = {"en": 0.9, "de": 0.08, "none": 0.02}
+
+
+class Endpoint:
+    """An endpoint whose requests are split between a stable version and a canary."""
+
+    def __init__(self, seed: int = 1, alarm_days: float = drift.ALARM_DAYS, idle_s: float = DAY_S) -> None:
+        self.random, self.numbers, self.now = np.random.default_rng(seed), Accumulator(), 0.0
+        self.versions = Versions(alarm_days)
+        self.frequencies: dict[tuple[str, str, str], float] = {}
+        self.look()
+        self.now = idle_s
+        for version, route in (("1", "stable"), ("2", "canary")):
+            self.see(version, route, 1)
+        self.look()
+
+    def see(
+        self, version: str, route: str, requests: int, *, labels: Mapping[str, float] = LABELS,
+        languages: Mapping[str, float] = LANGUAGES, lower: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Answer some requests."""
+        count = self.numbers.count
+        count(catalog.REQUESTS, "e", version, route, "ok").value += requests
+        for variable, shares in (("predicted_label", labels), ("language", languages)):
+            found = self.random.multinomial(requests, list(shares.values())).tolist()
+            for value, times in zip(shares, found, strict=True):
+                count(catalog.VARIABLE_ENUM, "e", version, variable, value).value += times
+        scores = self.numbers.distribution(catalog.VARIABLE_SCALAR, "e", version, "top_score")
+        scores.observe_all(np.clip(self.random.beta(5, 1.5, requests) - lower, 0, 1))
+
+    def look(self, seconds: float = 5.0) -> dict[str, dict[str, Any]]:
+        """Let time go by; return how each variable stands."""
+        self.now += seconds
+        found = self.versions.look(self.now, self.numbers.snapshot(), self.frequencies)
+        return {one["variable"]: one for one in found}
+
+    def serve(self, looks: int, *, rate: float = 100, weight: float = 0.1, **canary: Any) -> dict[str, dict[str, Any]]:
+        """So many looks with ``rate`` requests each, until something is found."""
+        found: dict[str, dict[str, Any]] = {}
+        for _ in range(looks):
+            to_canary = int(self.random.binomial(rate, weight))
+            self.see("2", "canary", to_canary, **canary)
+            self.see("1", "stable", int(rate) - to_canary)
+            found = self.look()
+            if differing(found):
+                break
+        return found
+
+
+def differing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The variables that differ for sure."""
+    return [name for name, one in found.items() if one["state"] == "drift"]
+
+
+def test_like_versions_are_found_to_differ_no_more_often_than_the_budget_says() -> None:
+    """A hundred rollouts, each after a quiet day and two hours long, whose share grows and whose traffic changes by
+    the hour: a fifth of them may alarm at a budget of five days, and chance at most is what alarms.
+    """
+    alarms, rollouts, alarm_days = 0, 100, 5.0
+    for seed in range(rollouts):
+        endpoint = Endpoint(seed, alarm_days)
+        for look in range(60):
+            german = 0.1 + 0.3 * (look % 20) / 20
+            alike = {"labels": {"good": 0.9 - german, "bad": german, "mixed": 0.1},
+                     "languages": {"en": 0.98 - german, "de": german, "none": 0.02}}  # fmt: skip
+            requests = int(endpoint.random.poisson(80))
+            to_canary = int(endpoint.random.binomial(requests, (0.05, 0.25, 0.5)[look // 20]))
+            endpoint.see("2", "canary", to_canary, **alike)
+            endpoint.see("1", "stable", requests - to_canary, **alike)
+            if differing(endpoint.look(120.0)):
+                alarms += 1
+                break
+    assert alarms <= rollouts * (1 + 2 / 24) / alarm_days
+
+
+def test_one_text_a_thousand_times_is_no_difference_if_chance_splits_it() -> None:
+    """Requests need not be independent of each other, as they must be beside a reference."""
+    endpoint = Endpoint()
+    for burst in range(100):
+        name = ("good", "bad")[burst % 2]
+        for version, route, requests in (("2", "canary", endpoint.random.binomial(500, 0.1)), ("1", "stable", 450)):
+            endpoint.see(version, route, int(requests), labels={name: 1.0}, languages={"en": 1.0})
+        found = endpoint.look()
+    assert [] == differing(found)
+    assert "steady" == found["predicted_label"]["state"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "most", "changed"),
+    [
+        ("predicted_label", 150, {"labels": {"good": 0.1, "bad": 0.4, "mixed": 0.5}}),
+        ("predicted_label", 1_500, {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}),
+        ("top_score", 300, {"lower": 0.1}),
+        ("language", 600, {"languages": {"en": 0.78, "de": 0.2, "none": 0.02}}),
+    ],
+)
+def test_what_differs_is_found_and_named(variable: str, most: int, changed: Mapping[str, Any]) -> None:
+    """Two labels swapped, one more frequent, lower scores, other texts: after so many of the canary's values."""
+    found = Endpoint().serve(400, **changed)
+    assert [variable] == differing(found)
+    assert found[variable]["n"] <= most
+    assert ("e", "2", "1") == tuple(found[variable][name] for name in ("endpoint", "version", "beside"))
+    assert {"predicted_label": "answers", "top_score": "answers", "language": "texts"}[variable] == found[variable][
+        "kind"
+    ]
+
+
+def test_without_a_quiet_time_before_there_is_less_money_and_more_is_needed() -> None:
+    """The budget is one of time: rollout after rollout has no more false findings than one a month."""
+    change = {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}
+    late, soon = (Endpoint(idle_s=idle).serve(400, **change)["predicted_label"]["n"] for idle in (DAY_S, 60.0))
+    assert late < soon < 3 * late
+
+
+def test_values_that_are_counted_of_a_share_of_the_requests_count_once() -> None:
+    """A variable with a frequency of 0.01 is counted a hundred times each: that is no more evidence."""
+    endpoint = Endpoint()
+    endpoint.frequencies = {("e", version, "declared"): 0.01 for version in "12"}
+
+    def say(version: str, value: str) -> None:
+        endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", version, "declared", value).value += 100
+
+    for _ in range(120):
+        for version, route in (("1", "stable"), ("2", "canary")):
+            say(version, "yes" if endpoint.random.random() < 0.5 else "no")
+            endpoint.see(version, route, 1)
+        found = endpoint.look()
+    assert "declared" == found["declared"]["kind"]
+    assert 120 >= found["declared"]["n"] >= 80
+    assert found["declared"]["days"] < 5
+
+
+def test_a_cache_leaves_nothing_but_answers_to_compare() -> None:
+    """Texts that a version's own cache answers are not counted, and a canary's cache is the colder one."""
+    endpoint = Endpoint()
+    endpoint.numbers.count(catalog.CACHE, "e", "1", "hit").value += 1
+    assert {"predicted_label", "top_score"} == set(endpoint.serve(30))
+
+
+def test_variables_that_depend_on_what_a_version_has_seen_are_not_compared() -> None:
+    """A canary with a tenth of the texts sees a tenth of a burst, and has learned other words."""
+    endpoint = Endpoint()
+    for version in "12":
+        endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", version, "duplicate", "true").value += 500
+    assert {"predicted_label", "top_score", "language"} == set(endpoint.serve(30))
+
+
+def test_numbers_declared_with_other_bounds_are_not_compared() -> None:
+    """Their buckets do not fit each other; categories that look like numbers are categories."""
+    endpoint = Endpoint()
+    for _ in range(20):
+        for version, bounds in (("1", (1.0, 2.0)), ("2", (1.0, 3.0))):
+            numbers = endpoint.numbers.distribution(catalog.VARIABLE_SCALAR, "e", version, "x", bounds=bounds)
+            numbers.observe_all(np.ones(30))
+            endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", version, "stars", "5").value += 20
+            endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", version, "stars", "1").value += 10
+        found = endpoint.serve(1)
+    assert "x" not in found
+    assert ("5", "1", "other", "missing") == tuple(found["stars"]["bins"])
+
+
+def test_a_version_without_a_canary_beside_it_is_compared_with_nothing() -> None:
+    """Before the first look nobody knows when requests came; a canary that was not asked for an hour is none."""
+    endpoint = Endpoint()
+    assert endpoint.serve(30)
+    endpoint.see("1", "stable", 100)
+    assert endpoint.look(3_599.0)
+    endpoint.see("1", "stable", 100)
+    assert {} == endpoint.look(3_601.0)
+
+
+def test_counters_that_go_back_are_not_counted_again() -> None:
+    """A worker that was lost takes its numbers along."""
+    endpoint = Endpoint()
+    endpoint.serve(30)
+    before = endpoint.look()["predicted_label"]["n"]
+    for name in LABELS:
+        endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", "2", "predicted_label", name).value = 0
+    assert before == endpoint.look()["predicted_label"]["n"]
+
+
+def test_other_workers_tell_what_the_one_that_judges_has_found(tmp_path: Path) -> None:
+    """And nothing before it has found something, nor of a file that cannot be read."""
+    assert [] == versions.gathered(tmp_path)
+    versions.share([], tmp_path / "1.numbers")
+    assert [] == list(tmp_path.iterdir())
+    versions.share([{"variable": "x"}], tmp_path / "1.numbers")
+    assert [{"variable": "x"}] == versions.gathered(tmp_path)
+    versions.share([], tmp_path / "1.numbers")
+    assert [] == versions.gathered(tmp_path)
+    (tmp_path / "1.compared").write_bytes(b"{")
+    assert [] == versions.gathered(tmp_path)
