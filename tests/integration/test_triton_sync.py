@@ -142,7 +142,9 @@ def world(tmp_path, make_token_model):
     def wait(holds, within=60.0):
         until = time.monotonic() + within
         while not holds():
-            assert time.monotonic() < until, read_status(w.settings.status_path)
+            if time.monotonic() > until:
+                said = (w.state / "logs" / "triton.log").read_text(errors="replace")[-4000:]
+                pytest.fail(f"{json.dumps(read_status(w.settings.status_path), indent=1)}\n{said}")
             time.sleep(0.05)
 
     def ready(url):
