@@ -102,10 +102,6 @@ class Seen:
     def __init__(self, words: Words | None) -> None:
         self.found: dict[str, list[Any]] = {name: [] for name in (*_ENUMS, variables.UNUSUAL)}
         self.watched = Watched(words, self._begin)
-        takes: dict[str, texts.Take] = {name: self.found[name].extend for name in _ENUMS}
-        self._looks = texts.Looks(
-            takes, texts.Sample(1_000_000, random.random), self.watched, self.found[variables.UNUSUAL].extend
-        )
 
     def _begin(self) -> None:
         for name in (variables.RISEN, variables.UNUSUAL):
@@ -116,8 +112,11 @@ class Seen:
         for values in self.found.values():
             values.clear()
         for start in range(0, len(came), 64):
-            self._looks.see(came[start : start + 64])
-            self._looks.carry()
+            looked = texts.look([texts.beginning(text) for text in came[start : start + 64]])
+            shares, risen = self.watched.see(looked.worded)
+            self.found[variables.UNUSUAL] += shares.tolist()
+            for name, numbers in [*looked.numbers.items(), (variables.RISEN, risen)]:
+                self.found[name] += [texts.VALUES[name][i] for i in numbers.tolist()]
         return {name: list(values) for name, values in self.found.items()}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.shared.load import percentile
 
@@ -27,7 +28,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One over the other: the median over rounds and its 95 % bootstrap interval."""
+    """One over the other, or less the other: the median over rounds and its 95 % bootstrap interval."""
 
     median: float
     low: float
@@ -36,7 +37,15 @@ class Ratio:
 
 def ratio(pairs: Sequence[tuple[float, float]], *, draws: int = 4000) -> Ratio:
     """Return the first over the second of ``pairs``, at least one; pure (the bootstrap has a fixed seed)."""
-    each = np.array([one / other for one, other in pairs])
+    return _median(np.array([one / other for one, other in pairs]), draws)
+
+
+def difference(pairs: Sequence[tuple[float, float]], *, draws: int = 4000) -> Ratio:
+    """Return the first less the second of ``pairs``, at least one; as ``ratio``."""
+    return _median(np.array([one - other for one, other in pairs]), draws)
+
+
+def _median(each: NDArray[np.float64], draws: int) -> Ratio:
     drawn = np.random.default_rng(1).choice(each, (draws, len(each)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
     return Ratio(float(np.median(each)), float(low), float(high))

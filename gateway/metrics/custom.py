@@ -51,10 +51,6 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.SCORE: catalog.RATIO_BUCKETS,
     variables.ENTROPY: catalog.RATIO_BUCKETS,
 }
-_LOOKS: Final[Mapping[str, Collection[str]]] = {
-    variables.SCRIPT: texts.SCRIPT_NAMES, variables.LANGUAGE: texts.LANGUAGES, variables.CASE: texts.CASES,
-    variables.DUPLICATE: texts.BOOLEANS, variables.RISEN: words.RISEN,
-}  # fmt: skip
 _PLAIN: Final = frozenset({str, float, int, bool})
 """Types of values that are one value, as they are."""
 
@@ -495,7 +491,11 @@ class _Enum(_Variable):
     def carry(self) -> None:
         """Count what is pending."""
         pending, self._pending = self._pending, []
-        for category, times in Counter(pending).items():
+        self.take_counts(Counter(pending))
+
+    def take_counts(self, times_of: Mapping[str, int]) -> None:
+        """Count categories as often as they came."""
+        for category, times in times_of.items():
             self._count(category).value += times
             if self._drift is not None:
                 self._drift.category(category, times)
@@ -614,7 +614,7 @@ class _Text:
         self._entropy = scalar(variables.ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
         looked = {
             name: enum(name, (), expected)
-            for name, expected in _LOOKS.items()
+            for name, expected in texts.VALUES.items()
             if name != variables.RISEN or watches_words
         }
 
@@ -634,7 +634,7 @@ class _Text:
         self._vectors = texts.Sample(texts.MOST_A_SECOND, chance)
         self.words = words.Watched(served.words, begin) if watches_words else None
         self._looks = texts.Looks(
-            {name: found.take_all for name, found in looked.items() if found is not None},
+            {name: found.take_counts for name, found in looked.items() if found is not None},
             texts.Sample(texts.MOST_A_SECOND, chance),
             self.words, self._unusual.take_all,
         )  # fmt: skip

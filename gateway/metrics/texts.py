@@ -1,8 +1,8 @@
 """What texts look like: script, language, letter case, whether they were seen lately, and the words they are made of.
 
 Only a text's beginning is looked at (``MOST_CHARS``), so that no text costs more than another; many texts at once:
-numpy finds the scripts of a hundred for the price of a few. At most ``MOST_A_SECOND`` of a version are, by chance.
-No text is kept longer than until it is counted.
+numpy looks at two hundred for the price of twenty. At most ``MOST_A_SECOND`` of a version are, by chance. No text is
+kept longer than until it is counted.
 
 Public: ``deploy`` may import it, to write references of bundles.
 """
@@ -10,11 +10,11 @@ Public: ``deploy`` may import it, to write references of bundles.
 from __future__ import annotations
 
 import time
-import unicodedata
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from gateway.metrics import variables
 from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
-from gateway.metrics.words import Watched
+from gateway.metrics.wording import Hashes, Lookup, Numbers, Worded, hashed, worded
+from gateway.metrics.words import RISEN, Watched
 
 MOST_CHARS: Final = 200
 """Characters of a text that are looked at: about thirty words."""
@@ -33,7 +34,8 @@ CASES: Final = ("lower", "upper", "title", "mixed", NONE)
 SCRIPT_NAMES: Final = (NONE, *SCRIPTS)
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
 
-_LATIN: Final = "latin"
+_LOWER, _UPPER, _TITLE, _MIXED, _NO_CASE = range(len(CASES))
+_LATIN: Final = SCRIPT_NAMES.index("latin")
 _LEAST_KANA: Final = 0.1
 """A tenth of kana among the letters makes a text Japanese: most of its letters may be Han."""
 _UNSPACED: Final = frozenset({"han", "kana", "thai", "lao", "khmer", "myanmar"})
@@ -44,7 +46,9 @@ _MOST_HASHED: Final = 1000
 """Characters at a text's beginning that say whether it is the same as another one as long."""
 MOST_A_SECOND: Final = 100
 """Texts of a version that are looked at: of more, a share drawn by chance."""
-_AT_ONCE: Final = 64
+_MOST_KEPT: Final = 4000
+"""Of texts with more characters, and of pairs, only the beginning waits until many are looked at."""
+_AT_ONCE: Final = 256
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
@@ -59,28 +63,27 @@ def beginning(text: Text) -> str:
     return text[:MOST_CHARS]  # type: ignore[return-value]  # of a plain str
 
 
-def letter_case(text: str) -> str:
-    """Return the class of a text's letters (``CASES``); scripts without case have none."""
+def letter_case(text: str) -> int:
+    """Return the class of a text's letters, as its number in ``CASES``; scripts without case have none."""
     if text.islower():
-        return "lower"
+        return _LOWER
     if text.isupper():
-        return "upper"
+        return _UPPER
     if text.lower() == text:
-        return NONE
-    return "title" if text.istitle() else "mixed"
+        return _NO_CASE
+    return _TITLE if text.istitle() else _MIXED
 
 
-def scripts(texts: Sequence[str]) -> list[str]:
-    """Return the script that most letters of each text are in."""
-    found = [_LATIN] * len(texts)
+def scripts(texts: Sequence[str]) -> Numbers:
+    """Return the script that most letters of each text are in, as its number in ``SCRIPT_NAMES``."""
+    found = np.full(len(texts), _LATIN)
     others = [i for i, text in enumerate(texts) if not text.isascii() or text.upper() == text.lower()]
     if others:
-        for i, script in zip(others, _scripts([texts[i] for i in others]), strict=True):
-            found[i] = script
+        found[others] = _scripts([texts[i] for i in others])
     return found
 
 
-def _scripts(texts: Sequence[str]) -> list[str]:
+def _scripts(texts: Sequence[str]) -> Numbers:
     width = MOST_CHARS + 1
     # What is beyond the basic plane (emoji, rare letters) becomes two surrogates, which are in no script.
     letters = "".join([text[:width].ljust(width) for text in texts]).encode("utf-16-le", "surrogatepass")
@@ -92,10 +95,10 @@ def _scripts(texts: Sequence[str]) -> list[str]:
     counts = np.bincount(rows + _table()[codes], minlength=len(texts) * len(SCRIPT_NAMES))
     counts = counts.reshape(len(texts), -1)
     counts[:, 0] = 0
-    most = counts.argmax(axis=1)
+    most: Numbers = counts.argmax(axis=1)
     kana = SCRIPT_NAMES.index("kana")
     most[counts[:, kana] > _LEAST_KANA * counts.sum(axis=1)] = kana
-    return [SCRIPT_NAMES[i] for i in most.tolist()]
+    return most
 
 
 @cache
@@ -108,60 +111,73 @@ def _table() -> NDArray[np.uint8]:
     return table
 
 
-def words(text: str, script: str = _LATIN) -> set[str]:
-    """Return the different words of a text: in small letters, without punctuation, every digit a 0."""
-    if text.isascii():
-        plain = text.lower().encode().translate(_PLAIN).decode()
-    else:
-        plain = text.lower().translate(_characters())
-    if script not in _UNSPACED:
-        return set(plain.split())
-    return {a + b for part in plain.split() for a, b in pairwise(part)} or set(plain.split())
-
-
-def language(found: set[str], script: str) -> str:
-    """Return the language of a text, given its words: the one with the most function words among them."""
-    if script not in FUNCTION_WORDS:
-        return OF_SCRIPT.get(script, NONE)
-    known, votes = _function_words(script)
-    counted = sum([votes[word] for word in found & known]).to_bytes(len(LANGUAGES), "little")
-    most = max(counted)
-    return LANGUAGES[counted.index(most)] if most else NONE
+def language(of: Worded, written: Numbers) -> Numbers:
+    """Return the language of each text, as its number: the one with the most function words, given its script."""
+    known, votes, may, usually = _function_words()
+    found = known.find(of.hashes)
+    hits = np.flatnonzero(found >= 0)
+    sums = np.zeros((len(hits) + 1, votes.shape[1]), dtype=np.uint64)
+    # A byte for each language: adding them up counts all at once. A text's few words fill no byte.
+    np.cumsum(votes[found[hits]], axis=0, out=sums[1:])
+    counted = np.diff(sums[np.searchsorted(hits, of.firsts)], axis=0).astype("<u8").view(np.uint8) & may[written]
+    return np.where(counted.any(axis=1), counted.argmax(axis=1), usually[written])
 
 
 @cache
-def _function_words(script: str) -> tuple[frozenset[str], dict[str, int]]:
-    """All of one script, and the votes of each: a number with a byte per language, so that adding counts all at once.
+def _function_words() -> tuple[Lookup, Hashes, NDArray[np.uint8], Numbers]:
+    """All of them, and the votes of each: a byte per language, in words of eight.
 
-    A word that only one language has says twice as much as one that it shares. A text's few words fill no byte.
+    A word that only one language of its script has says twice as much as one that it shares. Then by script: which
+    languages are told apart (255), and what a text without a function word is.
     """
-    languages: dict[str, list[str]] = {}
-    for code, listed in FUNCTION_WORDS[script].items():
-        for word in listed.split():
-            languages.setdefault(word, []).append(code)
-    votes = {
-        word: sum((2 if len(codes) == 1 else 1) << 8 * LANGUAGES.index(code) for code in codes)
-        for word, codes in languages.items()
-    }
-    return frozenset(votes), votes
+    votes: dict[str, NDArray[np.uint8]] = {}
+    width = -(-len(LANGUAGES) // 8) * 8
+    may = np.zeros((len(SCRIPT_NAMES), width), dtype=np.uint8)
+    usually = np.array([LANGUAGES.index(OF_SCRIPT.get(script, NONE)) for script in SCRIPT_NAMES])
+    for script, languages in FUNCTION_WORDS.items():
+        saying = Counter(word for listed in languages.values() for word in set(listed.split()))
+        for code, listed in languages.items():
+            number = LANGUAGES.index(code)
+            may[SCRIPT_NAMES.index(script), number] = 255
+            for word in set(listed.split()):
+                votes.setdefault(word, np.zeros(width, dtype=np.uint8))[number] = 2 if saying[word] == 1 else 1
+    table: Hashes = np.array(list(votes.values())).view("<u8").astype(np.uint64)
+    return Lookup(hashed(list(votes))), table, may, usually
 
 
-class _Characters(dict[int, str]):
-    """What each character is in a word: itself, a digit, or a space between words."""
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What some texts look like: by variable the number of each text's value among ``VALUES``; and their words."""
 
-    def __missing__(self, code: int) -> str:
-        kind = unicodedata.category(chr(code))[0]
-        found = self[code] = chr(code) if kind in "LM" else "0" if kind == "N" else " "
-        return found
+    numbers: Mapping[str, Numbers]
+    worded: Worded
 
 
-_PLAIN: Final = bytes(ord(_Characters()[code]) if code < 128 else code for code in range(256))
-"""The same of plain ASCII."""
+VALUES: Final[Mapping[str, Sequence[str]]] = {
+    variables.SCRIPT: SCRIPT_NAMES, variables.LANGUAGE: LANGUAGES, variables.CASE: CASES,
+    variables.DUPLICATE: BOOLEANS, variables.RISEN: RISEN,
+}  # fmt: skip
+
+
+def look(texts: Sequence[str]) -> Looked:
+    """Look at the beginnings of texts."""
+    written = scripts(texts)
+    words = worded(texts, _is_unspaced()[written])
+    cases = np.fromiter(map(letter_case, texts), np.int64, len(texts))
+    return Looked(
+        {variables.SCRIPT: written, variables.LANGUAGE: language(words, written), variables.CASE: cases}, words
+    )
 
 
 @cache
-def _characters() -> _Characters:
-    return _Characters()
+def _is_unspaced() -> NDArray[np.bool_]:
+    return np.array([script in _UNSPACED for script in SCRIPT_NAMES])
+
+
+def counted(name: str, numbers: Numbers) -> dict[str, int]:
+    """Return how many of these are of each value of a variable, without those that none is of."""
+    values = VALUES[name]
+    return {values[i]: times for i, times in enumerate(np.bincount(numbers).tolist()) if times}
 
 
 class Recent:
@@ -173,25 +189,33 @@ class Recent:
     """
 
     def __init__(self) -> None:
-        self._places = array("q", bytes(8 * _PLACES))
+        self._places = np.zeros(_PLACES, dtype=np.int64)
         self._seen = 0
 
-    def see(self, texts: Iterable[Text]) -> list[bool]:
-        """Say of each text whether it was seen; of the first ones, when most places are empty, nothing."""
-        places, found = self._places, []
-        for text in texts:
-            key = _key(text)
-            place = key % _PLACES
-            found.append(places[place] == key)
-            places[place] = key
-        new, self._seen = max(0, _FILLED - self._seen), self._seen + len(found)
+    def see(self, keys: Sequence[int]) -> Numbers:
+        """Say of each text, by its ``key``, whether it was seen: 1 or 0; of the first ones, nothing.
+
+        Then most places are empty.
+        """
+        came = np.array(keys, dtype=np.int64)
+        at = came & (_PLACES - 1)
+        order = at.argsort(kind="stable")
+        came, at = came[order], at[order]
+        before = self._places[at]
+        is_like = np.flatnonzero(at[1:] == at[:-1])
+        before[is_like + 1] = came[is_like]
+        self._places[at] = came  # of several the last one stays
+        found = np.empty(len(at), dtype=np.int64)
+        found[order] = came == before
+        new, self._seen = max(0, _FILLED - self._seen), self._seen + len(at)
         return found[new:]
 
 
-def _key(text: Text) -> int:
-    if type(text) is tuple:
-        return hash((_key(text[0]), _key(text[1])))
-    return hash(text) if len(text) <= _MOST_HASHED else hash((text[:_MOST_HASHED], len(text)))
+def key(text: Text) -> int:
+    """Return the number that a text is recognised by."""
+    if len(text) <= _MOST_HASHED and type(text) is str:
+        return hash(text)
+    return hash((text[:_MOST_HASHED], len(text))) if type(text) is str else hash((key(text[0]), key(text[1])))
 
 
 class Sample:
@@ -219,16 +243,16 @@ class Sample:
         return texts if step <= 1 else texts[int(chance() * step) :: step]
 
 
-Take = Callable[[list[str]], object]
-"""Counts values of one variable."""
-Numbers = Callable[[list[float]], object]
+Take = Callable[[Mapping[str, int]], object]
+"""Counts values of one variable: how often each came."""
+Shares = Callable[[list[float]], object]
 
 
 class Looks:
     """Takes the texts of one version, and counts what they look like, many at a time. One event loop calls it."""
 
     def __init__(
-        self, takes: Mapping[str, Take], sample: Sample, watched: Watched | None = None, unusual: Numbers | None = None
+        self, takes: Mapping[str, Take], sample: Sample, watched: Watched | None = None, unusual: Shares | None = None
     ) -> None:
         """``takes`` are the variables that count, by name: those that are missing are not looked for.
 
@@ -238,32 +262,45 @@ class Looks:
         self._sample = sample
         self._recent = Recent() if variables.DUPLICATE in takes else None
         self._watched, self._unusual = watched, unusual
-        self._needs_words = variables.LANGUAGE in takes or watched is not None
-        self._pending: list[str] = []
+        self._came: list[Text] = []
+        self._drawn: list[str] = []
+        """Beginnings of those that are looked at."""
 
     def see(self, texts: Sequence[Text]) -> None:
         """Count these texts, or some of them."""
-        if self._recent is not None:
-            # All of them: of a sample, less would be seen again the more come.
-            self._takes[variables.DUPLICATE]([BOOLEANS[seen] for seen in self._recent.see(texts)])
-        self._pending += [beginning(text) for text in self._sample.of(texts)]
-        if len(self._pending) >= _AT_ONCE:
-            self.carry()
+        if not texts:
+            return
+        self._came += texts
+        if len(self._came) >= _AT_ONCE or type(texts[0]) is tuple or max(map(len, texts)) > _MOST_KEPT:
+            self._draw()
+            if len(self._drawn) >= _AT_ONCE:
+                self._count()
 
     def carry(self) -> None:
         """Count what is pending."""
-        texts, self._pending = self._pending, []
-        if not texts:
-            return
-        written = scripts(texts)
-        found = {variables.SCRIPT: written, variables.CASE: [letter_case(text) for text in texts]}
-        if self._needs_words:
-            of_each = [words(text, script) for text, script in zip(texts, written, strict=True)]
-            found[variables.LANGUAGE] = [language(one, script) for one, script in zip(of_each, written, strict=True)]
+        self._draw()
+        self._count()
+
+    def _draw(self) -> None:
+        came, self._came = self._came, []
+        if came and self._recent is not None:
+            # All of them: of a sample, less would be seen again the more come.
+            self._take(variables.DUPLICATE, self._recent.see([*map(key, came)]))
+        self._drawn += map(beginning, self._sample.of(came))
+
+    def _count(self) -> None:
+        texts, self._drawn = self._drawn, []
+        for start in range(0, len(texts), _AT_ONCE):
+            looked = look(texts[start : start + _AT_ONCE])
+            for name, numbers in looked.numbers.items():
+                self._take(name, numbers)
             if self._watched is not None:
-                shares, found[variables.RISEN] = self._watched.see(of_each)
+                shares, risen = self._watched.see(looked.worded)
+                self._take(variables.RISEN, risen)
                 if self._unusual is not None:
-                    self._unusual(shares)
-        for name, values in found.items():
-            if name in self._takes:
-                self._takes[name](values)
+                    self._unusual(shares.tolist())
+
+    def _take(self, name: str, numbers: Numbers) -> None:
+        take = self._takes.get(name)
+        if take is not None and len(numbers):
+            take(counted(name, numbers))

@@ -1,19 +1,16 @@
 """The words of one version's texts: which are usual, how many of a text are not, and which have risen or fallen.
 
 Usual are the most frequent words of the reference; while there is none, those of the texts so far, so that a capture
-finds the variables counted as they will be. A word is counted once per text. Memory is bounded: if there are too many
-words the names of the rarest are forgotten, and what was counted of them stays with the hash they had.
+finds the variables counted as they will be. A word is counted once per text. Memory is bounded: a word has a name once
+it has come a few times; when there are too many, the rarest are forgotten.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,13 +19,15 @@ from numpy.typing import NDArray
 
 from gateway.metrics import sharing
 from gateway.metrics.drift import MOST_WORDS, Words
+from gateway.metrics.wording import Hashes, Lookup, Worded, hashed
 
-MOST: Final = 3000
-"""Words that are counted by name, about."""
+MOST: Final = 4096
+"""Words that are counted by name."""
 _PLACES: Final = 1 << 15
-"""Hashes of those that are not: what is forgotten is rare, so that two of them on one place add little."""
 _FEW: Final = 3
-"""What is counted fewer times by name is not looked at: it cannot have come often."""
+"""A word that came more seldom lately has no name: it cannot have come often."""
+_MOST_NAMED: Final = 256
+"""Words that get a name at once; the others get it when they come again."""
 NONE, MORE, NEW = RISEN = ("none", "more", "new")
 """Whether a text has a word that has risen: a usual one, or one that was not usual."""
 
@@ -50,6 +49,7 @@ _UNEVEN: Final = 3.0
 _MOST_TOLD: Final = 20
 
 Counts: TypeAlias = NDArray[np.int32]
+Floats: TypeAlias = NDArray[np.float64]
 Pair = tuple[str, str]
 """Endpoint and version."""
 Shares = tuple[float, float | None]
@@ -58,118 +58,118 @@ Moved = dict[str, dict[str, Shares]]
 """Words that ``rose`` and that ``fell``, those that moved furthest first."""
 
 
-@dataclass(frozen=True, slots=True)
 class Usual:
-    """How frequent words usually are: shares of texts."""
+    """How frequent words usually are: shares of texts. Those that are usual have the first numbers."""
 
-    shares: Mapping[str, float]
-    texts: float
-    """How many these shares are of."""
-    least: float
-    """All others had less."""
-
-    @classmethod
-    def of(cls, words: Words) -> Usual:
-        """Return the words of a reference as shares."""
-        shares = words.shares()
-        least = min(shares.values(), default=1.0)
-        if len(shares) < MOST_WORDS and words.texts:  # there was room for every word that came often enough
+    def __init__(self, words: Words) -> None:
+        self.shares = words.shares()
+        self.texts = words.texts
+        """How many these shares are of."""
+        least = min(self.shares.values(), default=1.0)
+        if len(self.shares) < MOST_WORDS and words.texts:  # there was room for every word that came often enough
             least = min(least, _LEAST / words.texts)
-        return cls(shares, words.texts, least)
+        self.was = np.full(MOST, least)
+        """By number; all that are not usual had less than the least."""
+        self.was[: len(self.shares)] = list(self.shares.values())
 
-    def noise(self, share: float, texts: int) -> float:
-        """Return how far from what is expected the number of texts with a word may be by chance."""
+    def noise(self, texts: int) -> Floats:
+        """Return how far from what is expected the number of texts with each word may be by chance."""
         # These shares are of a sample, too; and few come more unevenly than many.
-        return _SIGMAS * math.sqrt(share * texts * (1 + texts / max(1.0, self.texts))) + _UNEVEN
+        variance = self.was * (texts * (1 + texts / max(1.0, self.texts)))
+        noise: Floats = _SIGMAS * np.sqrt(variance) + _UNEVEN
+        return noise
 
-    def exceeded(self, counts: Mapping[str, int], texts: int) -> list[tuple[float, str]]:
-        """Return the words that so many of ``texts`` have, if chance does not explain it, after how much more often."""
-        found = []
-        for word, count in counts.items():
-            was = self.shares.get(word, self.least)
-            if count > was * texts + self.noise(was, texts):
-                found.append((count / was / texts, word))
-        return found
+    def risen(self, counts: Counts, texts: int) -> list[int]:
+        """Return the words that so many of ``texts`` have, if chance does not explain it, the furthest risen first."""
+        expected = self.was * texts
+        found = np.flatnonzero((counts >= _LEAST) & (counts > expected + self.noise(texts)))
+        order = np.argsort(-counts[found] / expected[found], kind="stable")
+        numbers: list[int] = found[order].tolist()
+        return numbers
+
+    def fallen(self, counts: Counts, texts: int) -> list[int]:
+        """Return the usual words that fewer of ``texts`` have than chance explains, the furthest fallen first."""
+        expected = self.was * texts
+        usual = len(self.shares)
+        found = np.flatnonzero((counts < expected - self.noise(texts))[:usual])
+        order = np.argsort(counts[found] / expected[found], kind="stable")
+        numbers: list[int] = found[order].tolist()
+        return numbers
 
 
-@dataclass(slots=True)
 class Tally:
-    """How many of ``texts`` texts had each word."""
+    """How many of ``texts`` texts had each word that has a name, by number."""
 
-    texts: int
-    counts: Counter[str]
-    forgotten: Counts
-    """What was counted of words whose names are forgotten, by their hash."""
-
-    @classmethod
-    def new(cls) -> Tally:
-        """Return the tally of no text."""
-        return cls(0, Counter(), np.zeros(_PLACES, dtype=np.int32))
+    def __init__(self) -> None:
+        self.texts = 0
+        self.counts = np.zeros(MOST, dtype=np.int32)
 
     def copy(self) -> Tally:
         """Return one that does not change."""
-        return Tally(self.texts, self.counts.copy(), self.forgotten.copy())
-
-    def of(self, words: Collection[str]) -> Counts:
-        """Return how many texts had each of these words."""
-        counts, number = self.counts, len(words)
-        places = np.fromiter(map(hash, words), np.int64, number) & (_PLACES - 1)
-        # `dict.get`: a Counter would make an entry of every word it is asked for.
-        by_name = np.fromiter((counts.get(word, 0) for word in words), np.int32, number)
-        found: Counts = by_name + self.forgotten[places]
-        return found
-
-    def often(self, before: Tally) -> dict[str, int]:
-        """Return how many texts since ``before`` had each word that came often enough."""
-        former = before.counts.get
-        names = [word for word, count in self.counts.items() if count >= _FEW and count - (former(word) or 0) >= _FEW]
-        counts = self.of(names) - before.of(names)
-        often = np.flatnonzero(counts >= _LEAST)
-        return dict(zip([names[i] for i in often.tolist()], counts[often].tolist(), strict=True))
-
-    def forget(self) -> None:
-        """Forget the names of the rarest, so that a third of the room is free."""
-        least = 1
-        while len(self.counts) > MOST * 2 // 3:
-            gone = {word: count for word, count in self.counts.items() if count <= least}
-            places = np.fromiter(map(hash, gone), np.int64, len(gone)) & (_PLACES - 1)
-            np.add.at(self.forgotten, places, np.fromiter(gone.values(), np.int32, len(gone)))
-            self.counts = Counter({word: count for word, count in self.counts.items() if count > least})
-            least *= 2
+        copy = Tally()
+        copy.texts, copy.counts = self.texts, self.counts.copy()
+        return copy
 
     def halve(self) -> None:
         """Let everything count half."""
         self.texts //= 2
-        self.counts = Counter({word: count // 2 for word, count in self.counts.items() if count > 1})
-        self.forgotten //= 2
+        self.counts //= 2
+
+    def renumber(self, kept: Sequence[int]) -> None:
+        """Give words other numbers: the first of ``kept`` the first one. The others are forgotten."""
+        counts = np.zeros_like(self.counts)
+        counts[: len(kept)] = self.counts[kept]
+        self.counts = counts
+
+
+class Nameless:
+    """Words that have come too seldom to have a name: of those that share a place, the one that comes most."""
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(_PLACES, dtype=np.uint64)
+        self._counts = np.zeros(_PLACES, dtype=np.int32)
+
+    def see(self, hashes: Hashes, counts: Counts) -> NDArray[np.bool_]:
+        """Count different words; return which have come often enough for a name, and forget them.
+
+        In ``counts`` is then how often those came.
+        """
+        places = (hashes >> np.uint64(20)).view(np.int64) & (_PLACES - 1)
+        is_here = self._hashes[places] == hashes
+        # Another word weakens the one whose place it is, until it is its own.
+        now = self._counts[places] + np.where(is_here, counts, -counts)
+        is_taken = ~is_here & (now <= 0)
+        self._hashes[places[is_taken]] = hashes[is_taken]
+        np.maximum(counts, now, out=counts, where=is_here)
+        self._counts[places] = np.where(is_taken, counts, now)
+        is_named: NDArray[np.bool_] = (is_here | is_taken) & (counts >= _FEW)
+        self._hashes[places[is_named]] = self._counts[places[is_named]] = 0
+        return is_named
+
+    def age(self) -> None:
+        """Let what came until now count half."""
+        self._counts //= 2
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What came between two tallies."""
+    """What came lately: by number, in how many of ``texts`` texts each word was."""
 
-    before: Tally
-    now: Tally
+    names: Sequence[str]
+    counts: Counts
+    texts: int
     usual: Usual
 
     def moved(self) -> Moved:
         """Return the words that have risen or fallen by more than noise; the usual shares are a sample, too."""
-        usual, texts = self.usual, self.now.texts - self.before.texts
-        often = self.now.often(self.before)
-        rose = usual.exceeded(often, texts)
-        counts = dict(
-            zip(usual.shares, (self.now.of(usual.shares) - self.before.of(usual.shares)).tolist(), strict=True)
-        )
-        fell = [
-            (counts[word] / was, word)
-            for word, was in usual.shares.items()
-            if counts[word] < was * texts - usual.noise(was, texts)
-        ]
-        counts |= often
+        counts, texts, shares = self.counts, self.texts, self.usual.shares
         return {
-            name: {word: (counts[word] / texts, usual.shares.get(word)) for _, word in moved[:_MOST_TOLD]}
-            for name, moved in (("rose", sorted(rose, reverse=True)), ("fell", sorted(fell)))
-        }
+            what: {
+                self.names[i]: (int(counts[i]) / texts, shares.get(self.names[i]))
+                for i in numbers[:_MOST_TOLD]
+            }
+            for what, numbers in (("rose", self.usual.risen(counts, texts)), ("fell", self.usual.fallen(counts, texts)))
+        }  # fmt: skip
 
 
 class Watched:
@@ -177,41 +177,61 @@ class Watched:
 
     def __init__(self, reference: Words | None, begin: Callable[[], None] = lambda: None) -> None:
         """``begin`` is called when other words have become usual: what was counted before is of no use."""
-        self._tally = Tally.new()
+        self._tally, self._older, self._newer = Tally(), Tally(), Tally()
         self._words, self._begin = reference, begin
-        self._usual = Usual.of(reference or Words(0.0, {}))
-        self._names = frozenset(self._usual.shares)
-        self._older = self._newer = Tally.new()
+        self._usual = Usual(reference or Words(0.0, {}))
+        self._names = list(self._usual.shares)
+        self._hashes = np.zeros(MOST, dtype=np.uint64)
+        self._hashes[: len(self._names)] = hashed(self._names)
+        self._lookup = Lookup(self._hashes[: len(self._names)])
+        self._nameless = Nameless()
         self._looked_at = 0
         self._has_reference = reference is not None
         self._learned_at = [] if reference is not None else list(_LEARNED_AT)
-        self._risen: frozenset[str] = frozenset()
+        self._risen: list[int] = []
+        self._is_risen = np.zeros(MOST + 1, dtype=bool)
+        """By number; the last one is of words without a name."""
 
-    def see(self, texts: Sequence[set[str]]) -> tuple[list[float], list[str]]:
-        """Count the words of texts; return of each its share of unusual words, and what has risen (``RISEN``).
+    def see(self, texts: Worded) -> tuple[Floats, NDArray[np.int64]]:
+        """Count the words of texts.
 
-        Nothing of texts without words, nor before it is known what is usual.
+        Returns of each its share of unusual words, and what has risen, as its number among ``RISEN``. Nothing of texts
+        without words, nor before it is known what is usual.
         """
         tally = self._tally
         if tally.texts - self._looked_at >= _LOOKED:
             self._look()
-        if len(tally.counts) > MOST:
-            tally.forget()
-        tally.counts.update(chain.from_iterable(texts))
+        numbers = self._lookup.find(texts.hashes)
         tally.texts += len(texts)
-        usual = self._names
-        if not usual:
-            return [], []
-        shares = [len(words - usual) / len(words) for words in texts if words]
-        if not self._risen:
-            return shares, [NONE] * len(shares)
-        return shares, [self._risen_in(words) for words in texts if words]
+        usual = len(self._usual.shares)
+        is_unusual = (numbers < 0) | (numbers >= usual)
+        shares, risen = np.zeros(0), np.zeros(0, dtype=np.int64)
+        if usual:
+            total = np.diff(texts.firsts)
+            has_words = total > 0
+            shares = (texts.sums(is_unusual) / np.maximum(total, 1))[has_words]
+            risen = np.zeros(len(shares), dtype=np.int64)
+            if self._risen:
+                is_risen = self._is_risen[numbers]
+                more, new = (texts.sums(is_risen & of)[has_words] > 0 for of in (~is_unusual, is_unusual))
+                risen = np.where(new, RISEN.index(NEW), np.where(more, RISEN.index(MORE), RISEN.index(NONE)))
+        is_named = numbers >= 0
+        tally.counts += np.bincount(numbers[is_named], minlength=MOST).astype(np.int32)
+        self._see_others(texts, np.flatnonzero(~is_named))
+        return shares, risen
 
-    def _risen_in(self, words: set[str]) -> str:
-        found = self._risen & words
-        if not found:
-            return NONE
-        return MORE if found <= self._names else NEW
+    def _see_others(self, texts: Worded, others: NDArray[np.int64]) -> None:
+        """Count words without a name, and give those a name that come often."""
+        hashes, first, times = np.unique(texts.hashes[others], return_index=True, return_counts=True)
+        times = times.astype(np.int32)
+        new = np.flatnonzero(self._nameless.see(hashes, times))[:_MOST_NAMED]
+        if len(self._names) + len(new) > MOST:
+            self._forget()
+        at = len(self._names)
+        self._hashes[at : at + len(new)] = hashes[new]
+        self._tally.counts[at : at + len(new)] = times[new]
+        self._lookup.add(hashes[new])
+        self._names += [texts.name(i) for i in others[first[new]].tolist()]
 
     def usual(self) -> Words | None:
         """Return what is usual, for a reference; None before it is known.
@@ -219,46 +239,76 @@ class Watched:
         These are the words in use, since the shares of unusual ones were counted with them; how frequent each is, is
         of all texts so far, once there are enough.
         """
-        if not self._names or self._words is None or self._tally.texts < _LEARNED_AT[0]:
+        if not self._usual.shares or self._words is None or self._tally.texts < _LEARNED_AT[0]:
             return self._words
         shares, texts = self._usual.shares, float(self._tally.texts)
-        counts = self._tally.of(shares).tolist()
+        counts = self._tally.counts[: len(shares)].tolist()
         return Words(
             texts, {word: count or share * texts for (word, share), count in zip(shares.items(), counts, strict=True)}
         )
 
     def recent(self) -> Recent | None:
-        """Return a copy of what came lately, for another thread; None if there is no reference, or too little came."""
-        if not self._has_reference or self._tally.texts - self._older.texts < _LOOKED:
+        """Return what came lately, for another thread; None if there is no reference, or too little came."""
+        texts = self._tally.texts - self._older.texts
+        if not self._has_reference or texts < _LOOKED:
             return None
-        return Recent(self._older, self._tally.copy(), self._usual)
+        return Recent(self._names, self._tally.counts - self._older.counts, texts, self._usual)
 
     def _look(self) -> None:
         tally = self._tally
         if self._learned_at and tally.texts >= self._learned_at[0]:
             self._learn()
-        if self._names:
+        if self._usual.shares:
             self._find_risen()
         if tally.texts >= _OLD:
             tally.halve()
             self._older = self._newer = tally.copy()
         elif tally.texts - self._newer.texts >= _WINDOW:
             self._older, self._newer = self._newer, tally.copy()
+            if not self._learned_at:
+                self._nameless.age()
         self._looked_at = tally.texts
 
     def _learn(self) -> None:
         del self._learned_at[0]
-        often = self._tally.often(Tally.new())
-        frequent = sorted(often.items(), key=lambda one: (-one[1], one[0]))[:MOST_WORDS]
-        self._words = Words(float(self._tally.texts), {word: float(count) for word, count in frequent})
-        self._usual = Usual.of(self._words)
-        self._names = frozenset(self._usual.shares)
+        counts = self._tally.counts[: len(self._names)].tolist()
+        often = [i for i, count in enumerate(counts) if count >= _LEAST]
+        frequent = sorted(often, key=lambda i: (-counts[i], self._names[i]))[:MOST_WORDS]
+        self._words = Words(float(self._tally.texts), {self._names[i]: float(counts[i]) for i in frequent})
+        self._usual = Usual(self._words)
+        usual = set(frequent)
+        self._renumber(frequent + [i for i in range(len(self._names)) if i not in usual])
         self._begin()
+
+    def _forget(self) -> None:
+        """Forget the names of the rarest, so that a third of the room is free."""
+        usual = len(self._usual.shares)
+        counts = self._tally.counts
+        # Not those that are watched because they have risen.
+        order = sorted(range(usual, len(self._names)), key=lambda i: (not self._is_risen[i], -counts[i]))
+        room = max(0, MOST * 2 // 3 - usual)
+        self._renumber([*range(usual), *order[:room]])
+
+    def _renumber(self, kept: list[int]) -> None:
+        for tally in {id(one): one for one in (self._tally, self._older, self._newer)}.values():
+            tally.renumber(kept)
+        hashes = np.zeros_like(self._hashes)
+        hashes[: len(kept)] = self._hashes[kept]
+        self._hashes, self._names = hashes, [self._names[i] for i in kept]
+        self._lookup = Lookup(hashes[: len(kept)])
+        place = {old: new for new, old in enumerate(kept)}
+        self._watch([place[i] for i in self._risen if i in place])
 
     def _find_risen(self) -> None:
         texts = self._tally.texts - self._older.texts
-        exceeded = self._usual.exceeded(self._tally.often(self._older), texts)
-        self._risen = frozenset(word for times, word in sorted(exceeded)[-_MOST_TOLD:] if times >= _TIMES)
+        counts = self._tally.counts - self._older.counts
+        least = _TIMES * texts * self._usual.was
+        self._watch([i for i in self._usual.risen(counts, texts)[:_MOST_TOLD] if counts[i] >= least[i]])
+
+    def _watch(self, risen: list[int]) -> None:
+        self._risen = risen
+        self._is_risen[:] = False
+        self._is_risen[risen] = True
 
 
 def share(told: Mapping[Pair, Moved], numbers: Path) -> None:

@@ -29,12 +29,8 @@ def distributions(
         variables.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
     }
     beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
-    scripts = texts.scripts(beginnings)
-    found[variables.SCRIPT] = drift.enum_bins(Counter(scripts))
-    found[variables.LANGUAGE] = drift.enum_bins(
-        Counter(texts.language(texts.words(*one), one[1]) for one in zip(beginnings, scripts, strict=True))
-    )
-    found[variables.CASE] = drift.enum_bins(Counter(map(texts.letter_case, beginnings)))
+    for name, numbers in texts.look(beginnings).numbers.items():
+        found[name] = drift.enum_bins(texts.counted(name, numbers))
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
     if labelled:
         found[variables.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))

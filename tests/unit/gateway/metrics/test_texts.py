@@ -49,8 +49,12 @@ SENTENCES = {
 
 def look(text: str) -> tuple[str, str]:
     """Script and language of one text."""
-    script = texts.scripts([text])[0]
-    return script, texts.language(texts.words(text, script), script)
+    found = texts.look([text]).numbers
+    return SCRIPT_NAMES[found[variables.SCRIPT][0]], LANGUAGES[found[variables.LANGUAGE][0]]
+
+
+def words(text: str) -> set[str]:
+    return texts.look([text]).worded.names()[0]
 
 
 @pytest.mark.parametrize("text", SENTENCES)
@@ -61,19 +65,20 @@ def test_script_and_language_of_a_sentence(text: str) -> None:
 def test_a_text_looks_the_same_alone_and_among_others() -> None:
     """Emoji take two places in the encoding that scripts are found in; they must not move their neighbours' letters."""
     listed = list(SENTENCES)
-    assert [texts.scripts([text])[0] for text in listed] == texts.scripts(listed)
+    found = texts.look(listed).numbers
+    seen = zip(found[variables.SCRIPT].tolist(), found[variables.LANGUAGE].tolist(), strict=True)
+    assert [SENTENCES[text] for text in listed] == [(SCRIPT_NAMES[i], LANGUAGES[j]) for i, j in seen]
 
 
 @given(st.lists(st.text(max_size=300), max_size=8))
 def test_whatever_the_text_it_has_one_of_the_values(listed: list[str]) -> None:
     """Lone surrogates, marks and control characters included."""
     beginnings = [texts.beginning(text) for text in listed]
-    scripts = texts.scripts(beginnings)
-    assert scripts == [texts.scripts([text])[0] for text in beginnings]
-    for text, script in zip(beginnings, scripts, strict=True):
-        assert script in SCRIPT_NAMES
-        assert texts.language(texts.words(text, script), script) in LANGUAGES
-        assert texts.letter_case(text) in CASES
+    together, alone = texts.look(beginnings), [texts.look([text]) for text in beginnings]
+    for name, numbers in together.numbers.items():
+        assert numbers.tolist() == [one.numbers[name][0] for one in alone]
+        assert sum(texts.counted(name, numbers).values()) == len(listed)
+    assert together.worded.names() == [words for one in alone for words in one.worded.names()]
 
 
 @pytest.mark.parametrize(
@@ -85,18 +90,18 @@ def test_whatever_the_text_it_has_one_of_the_values(listed: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_letter_case(text: str, case: str) -> None:
-    assert case == texts.letter_case(text)
+    assert case == CASES[texts.letter_case(text)]
 
 
 def test_words_are_small_letters_without_punctuation_and_every_digit_is_a_0() -> None:
-    assert {"don", "t", "pay", "0", "000", "euros"} == texts.words("Don't pay 1,500 (EUROS)!")
-    assert {"straße", "in", "köln"} == texts.words("Straße „in“ KÖLN…")
-    assert texts.words("the fine weather") == texts.words("The FINE, weather;")
+    assert {"don", "t", "pay", "0", "000", "euros"} == words("Don't pay 1,500 (EUROS)!")
+    assert {"straße", "in", "köln"} == words("Straße „in“ KÖLN…")
+    assert words("the fine weather") == words("The FINE, weather;")
 
 
 def test_words_of_scripts_without_spaces_are_pairs_of_letters() -> None:
-    assert {"天气", "气很", "很好", "我们"} == texts.words("天气很好，我们", "han")
-    assert {"好"} == texts.words("好", "han")
+    assert {"天气", "气很", "很好", "我们"} == words("天气很好，我们")
+    assert {"好"} == words("好")
 
 
 def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
@@ -105,19 +110,32 @@ def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
     assert "question answer" == texts.beginning(("question", "answer"))
 
 
+def see(recent: Recent, listed: Sequence[Text]) -> list[int]:
+    return recent.see([texts.key(text) for text in listed]).tolist()
+
+
 def test_a_text_is_a_duplicate_while_few_others_came_in_between() -> None:
     recent = Recent()
-    assert [] == recent.see(f"warm up {i}" for i in range(1024))
-    assert [False, True, False, True] == recent.see(["new", "new", ("new", "pair"), ("new", "pair")])
-    recent.see(f"other {i}" for i in range(10_000))
-    assert [False] == recent.see(["new"])
+    assert [] == see(recent, [f"warm up {i}" for i in range(1024)])
+    assert [0, 1, 0, 1] == see(recent, ["new", "new", ("new", "pair"), ("new", "pair")])
+    see(recent, [f"other {i}" for i in range(10_000)])
+    assert [0] == see(recent, ["new"])
+
+
+def test_texts_that_are_looked_at_together_are_duplicates_as_they_are_one_by_one() -> None:
+    random_ = random.Random(3)
+    traffic = [f"{random_.randrange(2000)}" for _ in range(6000)]
+    one, many = Recent(), Recent()
+    single = [found for text in traffic for found in see(one, [text])]
+    assert single == [found for i in range(0, 6000, 256) for found in see(many, traffic[i : i + 256])]
+    assert 0.1 < sum(single) / len(single) < 0.5
 
 
 def test_long_texts_are_the_same_if_beginning_and_length_are() -> None:
     recent = Recent()
-    recent.see(f"warm up {i}" for i in range(1024))
+    see(recent, [f"warm up {i}" for i in range(1024)])
     long = "y" * 100_000
-    assert [False, True, False] == recent.see([long, "y" * 100_000, long + "y"])
+    assert [0, 1, 0] == see(recent, [long, "y" * 100_000, long + "y"])
 
 
 def test_a_share_of_repeated_texts_is_found_alike_by_one_worker_and_by_several() -> None:
@@ -126,8 +144,8 @@ def test_a_share_of_repeated_texts_is_found_alike_by_one_worker_and_by_several()
     popular = [f"popular {i}" for i in range(40)]
     traffic = [random_.choice(popular) if random_.random() < 0.3 else f"{i}" for i in range(40_000)]
     workers = [Recent() for _ in range(4)]
-    whole = Recent().see(traffic)
-    parts = [seen for i, worker in enumerate(workers) for seen in worker.see(traffic[i::4])]
+    whole = see(Recent(), traffic)
+    parts = [seen for i, worker in enumerate(workers) for seen in see(worker, traffic[i::4])]
     assert abs(sum(whole) / len(whole) - sum(parts) / len(parts)) < 0.02
     assert 0.2 < sum(whole) / len(whole) < 0.3
 
@@ -173,16 +191,26 @@ def test_only_what_is_asked_for_is_counted() -> None:
     assert {} == Counted([]).see(["small"])
 
 
+def test_long_texts_do_not_wait_whole_until_many_have_come() -> None:
+    counted = Counted()
+    counted.looks.see(["short"])
+    assert ["short"] == counted.looks._came
+    counted.looks.see(["short", "x" * 100_000])
+    assert ([], 3) == (counted.looks._came, len(counted.looks._drawn))
+    counted.looks.see([("x" * 100_000, "y")])
+    assert [] == counted.looks._came
+    assert max(map(len, counted.looks._drawn)) <= texts.MOST_CHARS + 1
+
+
 def test_pairs_are_looked_at_as_one_text() -> None:
     found = Counted().see([("Wo ist das Haus", "Das ist nicht weit"), ("", "")])
     assert ({"latin": 1, "none": 1}, {"de": 1, "none": 1}) == (found[variables.SCRIPT], found[variables.LANGUAGE])
 
 
 def test_a_python_that_hashes_otherwise_counts_the_same() -> None:
-    """Sets of words are gone through in an order of their own in each process: ties must not follow it."""
+    """Sets are gone through in an order of their own in each process: ties must not follow it."""
     code = (
-        "from gateway.metrics import texts\n"
-        "print([texts.language(texts.words(t), 'latin') for t in ('de la', 'en de', 'men vi', 'da du', 'der de')])"
+        "from gateway.metrics import texts\nprint(texts.look(['de la', 'en de', 'men vi', 'da du', 'der de']).numbers)"
     )
     runs = {
         subprocess.run(

@@ -10,12 +10,14 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift, words
 from gateway.metrics.drift import Words
-from gateway.metrics.words import Moved, Watched
+from gateway.metrics.wording import worded
+from gateway.metrics.words import RISEN, Moved, Watched
 
 USUAL = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 SHARES = [0.5 / (1 + i / 10) for i in range(200)]
@@ -37,12 +39,18 @@ class Traffic:
         ]
 
 
+def at_once(watched: Watched, texts: list[set[str]]) -> tuple[list[float], list[str]]:
+    """Let them be seen at once."""
+    shares, risen = watched.see(worded([" ".join(sorted(words)) for words in texts], np.zeros(len(texts), dtype=bool)))
+    return shares.tolist(), [RISEN[i] for i in risen.tolist()]
+
+
 def see(watched: Watched, texts: list[set[str]]) -> tuple[list[float], Counter[str]]:
     """Let them be seen, as many at a time as in a gateway."""
     shares: list[float] = []
     risen: Counter[str] = Counter()
     for start in range(0, len(texts), 64):
-        some, classes = watched.see(texts[start : start + 64])
+        some, classes = at_once(watched, texts[start : start + 64])
         shares += some
         risen.update(classes)
     return shares, risen
@@ -92,7 +100,7 @@ def test_shares_of_unusual_words_are_the_same_of_the_reference_and_of_like_traff
     learning = Watched(None, lambda: collected.clear())
     traffic = Traffic(1)
     for _ in range(100):
-        collected += learning.see(traffic.texts(64))[0]
+        collected += at_once(learning, traffic.texts(64))[0]
     live, _ = see(Watched(learning.usual()), Traffic(2).texts(3000))
     assert abs(sum(collected) / len(collected) - sum(live) / len(live)) < 0.01
 
@@ -130,27 +138,30 @@ def test_a_usual_word_that_becomes_four_times_as_frequent_is_more_and_an_unusual
     reference = Words(5000.0, {"a": 10.0, "b": 3000.0})
     watched = Watched(reference)
     see(watched, [{"b"}] * 450 + [{"a", "b"}] * 50 + [{"c"}] * 50)
-    watched.see([set()])
-    assert ["more", "new", "none", "new"] == watched.see([{"a", "b"}, {"c", "b"}, {"b"}, {"a", "c"}])[1]
+    at_once(watched, [set()])
+    assert ["more", "new", "none", "new"] == at_once(watched, [{"a", "b"}, {"c", "b"}, {"b"}, {"a", "c"}])[1]
 
 
 def test_texts_without_words_are_not_counted() -> None:
     watched = Watched(Words(10.0, {"a": 5.0}))
-    assert ([0.0, 0.5], ["none", "none"]) == watched.see([{"a"}, set(), {"a", "b"}])
+    assert ([0.0, 0.5], ["none", "none"]) == at_once(watched, [{"a"}, set(), {"a", "b"}])
 
 
 def test_memory_is_bounded_whatever_comes() -> None:
-    watched = Watched(None)
-    for i in range(200):
-        watched.see([{f"{i} {j} {k}" for k in range(40)} for j in range(64)])
-        assert len(watched._tally.counts) <= words.MOST + 64 * 40
+    """And what has come often is still known after any number of words that did not."""
+    watched, chance = Watched(None), random.Random(5)
+    for _ in range(150):
+        at_once(watched, [{"".join(chance.choices("abcdefgh", k=5)) for _ in range(40)} | {"often"} for _ in range(64)])
+        assert len(watched._names) <= words.MOST
+        assert len(set(watched._names)) == len(watched._names)
+    assert abs(watched._tally.counts[watched._names.index("often")] - 150 * 64) < 64
 
 
 def test_a_day_of_texts_is_learned_once_and_counts_half_later() -> None:
     begun: list[int] = []
     watched = Watched(None, lambda: begun.append(1))
     for _ in range(1300):
-        watched.see([{"a", "b"}] * 64)
+        at_once(watched, [{"a", "b"}] * 64)
     assert 3 == len(begun)
     assert watched._tally.texts <= words._OLD + words._LOOKED + 64
     assert {"a", "b"} == set((watched.usual() or learned()).counts)

@@ -1,0 +1,197 @@
+"""The words of many texts at once, each as a number: its hash.
+
+A word is small letters, without punctuation, every digit a 0; in scripts without spaces between words it is a pair of
+letters. Going through texts word by word costs ten times as much as numpy takes for all letters of a hundred texts.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+_PRIME: Final = 0x9E3779B97F4A7C15
+"""A word's hash is the sum of its letters' codes, each times a power of this odd number, modulo 2**64."""
+_INVERSE: Final = pow(_PRIME, -1, 1 << 64)
+_PLANE: Final = 0x10000
+_PAGE: Final = 8
+_UNKNOWN: Final = 0xFFFF
+"""Is no character."""
+_ROW_BITS: Final = 10
+_ROW_SHIFT: Final = np.uint64(64 - _ROW_BITS)
+_TABLES: Final = (1 << 16, 1 << 13, 1 << 13)
+"""Places: most words have one in the first table."""
+_SHIFTS: Final = (np.uint64(48), np.uint64(32), np.uint64(16))
+"""The bits of a hash that say which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """The words of texts, one text after the other, each word once per text."""
+
+    hashes: Hashes
+    firsts: Numbers
+    """Where each text's words begin among them, and where the last one's end."""
+    _letters: NDArray[np.uint16] | NDArray[np.uint8]
+    _places: Numbers
+    _ends: Numbers
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def name(self, number: int) -> str:
+        """Return one of the words as it is read."""
+        return "".join(map(chr, self._letters[self._places[number] : self._ends[number]].tolist()))
+
+    def names(self) -> list[set[str]]:
+        """Return the words of each text."""
+        return [{self.name(i) for i in range(first, last)} for first, last in pairwise(self.firsts.tolist())]
+
+    def sums(self, of_words: NDArray[np.bool_]) -> Numbers:
+        """Return how many of each text's words are marked."""
+        sums = np.zeros(len(of_words) + 1, dtype=np.int64)
+        np.cumsum(of_words, out=sums[1:])
+        return np.diff(sums[self.firsts])
+
+
+def worded(texts: Sequence[str], is_unspaced: NDArray[np.bool_]) -> Worded:
+    """Return the words of texts; of those that are ``is_unspaced``, pairs of letters."""
+    joined = f" {' '.join(texts)} "
+    letters = _letters(joined)
+    bounds = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1, out=bounds[1:])
+    is_letter = letters != 0
+    edges = np.flatnonzero(is_letter[1:] != is_letter[:-1]) + 1
+    places, ends = edges[::2], edges[1::2]
+    if is_unspaced.any():
+        within = np.zeros(len(letters), dtype=bool)
+        within[1:] = np.repeat(is_unspaced, np.diff(bounds))
+        before, after = np.roll(is_letter, 1), np.roll(is_letter, -1)
+        starts = np.flatnonzero(is_letter & np.where(within, after | ~before, ~before))
+        parts = ends[np.searchsorted(ends, starts, side="right")]
+        places, ends = starts, np.where(within[starts], np.minimum(starts + 2, parts), parts)
+    hashes = _hashes(letters, places, ends)
+    firsts = np.searchsorted(places, bounds + 1)
+    rows = np.repeat(np.arange(len(texts)), np.diff(firsts))
+    # A word that comes twice in a text: of those with one place in `last`, only the last one finds itself there.
+    keys = (rows << _ROW_BITS) | (hashes >> _ROW_SHIFT).view(np.int64)
+    last = np.empty(len(texts) << _ROW_BITS, dtype=np.int32)
+    numbers = np.arange(len(keys), dtype=np.int32)
+    last[keys] = numbers
+    found = last[keys]
+    kept = np.flatnonzero((found == numbers) | (hashes[found] != hashes))
+    return Worded(hashes[kept], np.searchsorted(kept, firsts), letters, places[kept], ends[kept])
+
+
+def hashed(words: Sequence[str]) -> Hashes:
+    """Return the hashes of words that are written as ``Worded.name`` returns them."""
+    codes = _codes(f" {' '.join(words)} ")
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    ends = np.cumsum(lengths + 1)
+    return _hashes(codes, ends - lengths, ends)
+
+
+def _hashes(letters: NDArray[np.uint16] | NDArray[np.uint8], places: Numbers, ends: Numbers) -> Hashes:
+    powers, inverses = _powers(-(-len(letters) // _PLANE) * _PLANE)
+    sums = np.zeros(len(letters) + 1, dtype=np.uint64)
+    np.cumsum(letters * powers[: len(letters)], out=sums[1:])
+    found: Hashes = (sums[ends] - sums[places]) * inverses[places]
+    return found
+
+
+@cache
+def _powers(number: int) -> tuple[Hashes, Hashes]:
+    """The powers of a prime from the first on, and of its inverse from the zeroth on."""
+    found = []
+    for base, first in ((_PRIME, _PRIME), (_INVERSE, 1)):
+        factors = np.full(number, base, dtype=np.uint64)
+        factors[0] = first
+        found.append(np.cumprod(factors, dtype=np.uint64))
+    return found[0], found[1]
+
+
+def _codes(text: str) -> NDArray[np.uint16]:
+    narrow = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), np.uint16)
+    if len(narrow) == len(text):
+        return narrow
+    # Of what is beyond the basic plane (emoji, letters of scripts that are dead) nothing is a letter here.
+    wide = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.where(wide < _PLANE, wide, 0).astype(np.uint16)
+
+
+def _letters(text: str) -> NDArray[np.uint16] | NDArray[np.uint8]:
+    """What each character is in a word: a small letter, the digit 0, or 0 between words."""
+    if text.isascii():
+        return np.frombuffer(text.encode().translate(_PLAIN), np.uint8)
+    codes = _codes(text)
+    table = _table()
+    letters = table.take(codes)
+    if (letters == _UNKNOWN).any():
+        for page in np.unique(codes[letters == _UNKNOWN] >> _PAGE).tolist():
+            several = range(page << _PAGE, (page + 1) << _PAGE)
+            table[several.start : several.stop] = [_letter(code) for code in several]
+        letters = table.take(codes)
+    return letters
+
+
+@cache
+def _table() -> NDArray[np.uint16]:
+    """The same of the basic plane, as far as it was needed: in pages of 256 characters."""
+    return np.full(_PLANE, _UNKNOWN, dtype=np.uint16)
+
+
+def _letter(code: int) -> int:
+    small = chr(code).lower()[0]
+    kind = unicodedata.category(small)[0]
+    return ord(small) if kind in "LM" else ord("0") if kind == "N" else 0
+
+
+_PLAIN: Final = bytes(_letter(code) if code < 128 else 0 for code in range(256))
+
+
+class Lookup:
+    """Finds the numbers of words that are known: some thousands at most."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes = np.zeros(1, dtype=np.uint64)
+        # Numbers from 1 on; 0 is nobody's place. Zeros take no memory until they are written to.
+        self._tables = [np.zeros(size, dtype=np.int16) for size in _TABLES]
+        self.add(hashes)
+
+    def add(self, hashes: Hashes) -> None:
+        """Know these, too; their numbers go on from those of the others."""
+        known = len(self._hashes)
+        numbers = np.arange(known, known + len(hashes), dtype=np.int16)
+        self._hashes = np.concatenate([self._hashes, hashes])
+        # A word whose place in a table is another word's has one in the next.
+        for table, shift in zip(self._tables, _SHIFTS, strict=True):
+            places = _places(hashes, table, shift)
+            is_free = table[places] == 0
+            table[places[is_free]] = numbers[is_free]
+            lost = table[places] != numbers
+            hashes, numbers = hashes[lost], numbers[lost]
+
+    def find(self, hashes: Hashes) -> Numbers:
+        """Return the numbers of words, -1 of those that are not known."""
+        found = np.zeros(len(hashes), dtype=np.int64)
+        others: Numbers | slice = slice(None)
+        for table, shift in zip(self._tables, _SHIFTS, strict=True):
+            found[others] = table.take(_places(hashes[others], table, shift))
+            others = np.flatnonzero((found > 0) & (self._hashes[found] != hashes))
+            if not len(others):
+                break
+        found[others] = 0
+        return found - 1
+
+
+def _places(hashes: Hashes, table: NDArray[np.int16], shift: np.uint64) -> Numbers:
+    return ((hashes >> shift) & np.uint64(len(table) - 1)).view(np.int64)
