@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import orjson
@@ -25,10 +25,9 @@ from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.protocols.tensors import (
     DTYPES,
-    Numbers,
+    JsonTensor,
     Tensor,
     TensorRequest,
-    Texts,
     as_array,
     flat_of,
     objects,
@@ -51,6 +50,7 @@ _PROTOCOL: Final = frozenset({"binary_data_output", "timeout", "priority"})
 _SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 _CLASSIFICATION: Final = "text-classification"
 _EMBEDDINGS: Final = "sentence-embeddings"
+_ALONE: Final = (_CLASSIFICATION, _EMBEDDINGS)
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
@@ -107,9 +107,14 @@ def locate(path: str) -> tuple[str, str]:
     return normalize_url("/".join(parts), version), action
 
 
+def may_mean_another(path: str) -> bool:
+    """Return whether ``settle`` has to be asked what ``path`` means."""
+    return path.endswith("/1")
+
+
 def settle(snapshot: Snapshot, path: str) -> str:
     """Return the url that ``path`` means: an endpoint without versions counts as version 1, as Triton numbers them."""
-    if path.endswith("/1") and path not in snapshot.endpoints and path not in snapshot.pending:
+    if may_mean_another(path) and path not in snapshot.endpoints and path not in snapshot.pending:
         base = snapshot.endpoints.get(path[:-2])
         if base is not None and not base.identity.version:
             return path[:-2]
@@ -227,11 +232,13 @@ class InferCall(Call):
 
     def __init__(self, request: TensorRequest) -> None:
         """Take a request that was read. Raises ``InputRefused`` for what is not offered."""
-        parameters = request.parameters
-        if parameters and any(parameters.get(name) for name in _SEQUENCE):
-            raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
         self.path = request.path
         self.request = request
+        parameters = request.parameters
+        if not parameters:
+            return
+        if any(parameters.get(name) for name in _SEQUENCE):
+            raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
         # The caller's own time-out, in the protocol's parameter (microseconds).
         value = parameters.get("timeout")
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -243,8 +250,9 @@ class InferCall(Call):
         if endpoint.text is not None:
             processor = endpoint.text.processor
             fields = processor.text_fields
-            if request.inputs and request.inputs.keys() <= set(fields):
-                return self._text_body(fields, endpoint.task)
+            body = self._text_body(fields, endpoint.task)
+            if body:
+                return body
             if not request.inputs or any(name not in processor.input_names for name in request.inputs):
                 raise InputRefused(
                     f"the inputs are {_listed(request.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
@@ -278,7 +286,7 @@ class InferCall(Call):
             known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             return self._chosen({**known, **usual}, usual, endpoint)
         if endpoint.task:
-            found: dict[str, Tensor] = {"result": _as_json(answer["results"])}
+            found: dict[str, Tensor] = {"result": _results(answer["results"])}
         elif isinstance(endpoint.handler, TensorHandler):
             return dict(outputs)
         else:
@@ -293,11 +301,16 @@ class InferCall(Call):
         return {"text": _texts("text", self.request.inputs["text"]), "parameters": self._parameters()}
 
     def _text_body(self, fields: Sequence[str], task: str) -> dict[str, Any]:
-        body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
+        """Return the body for a text task; an empty one if there are other tensors than its ``fields``, or none."""
+        body: dict[str, Any] = {}
+        for name, tensor in self.request.inputs.items():
+            if name not in fields:
+                return {}
+            body[name] = _texts(name, tensor)
         if "text" in fields:
-            if task == _CLASSIFICATION and body.keys() == {"text"} and len(body["text"]) == 1:
-                body = {"text": body["text"][0]}  # its answer has the same numbers, and costs less alone
-        else:  # one question, one query: a list of them only if several were sent
+            if task in _ALONE and len(body) == 1 and len(texts := body.get("text", ())) == 1:
+                body["text"] = texts[0]  # its answer has the same numbers, and costs less alone
+        elif body:  # one question, one query: a list of them only if several were sent
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
             }
@@ -325,59 +338,66 @@ def _of_task(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
 ) -> dict[str, Tensor]:
     """What a text task gives as tensors, one row per text."""
+    is_batch = prepared.request.is_batch
     if task == _EMBEDDINGS:
-        return {"embedding": np.asarray(answer["embeddings"], dtype=np.float32)}
-    results: Any = answer["results"] if prepared.is_batch else [answer]
+        vectors: Array = answer["embeddings" if is_batch else "embedding"]
+        shape = len(prepared.rows), vectors.shape[-1]
+        return {"embedding": {"name": "embedding", "datatype": "FP32", "shape": shape, "data": vectors.ravel()}}
+    results: Any = answer["results"] if is_batch else [answer]
     if task != _CLASSIFICATION:
-        return {"result": _as_json(results)}
+        return {"result": _results(results)}
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
     config = handler.processor.config
     labels, rows = config.labels, len(results)
+    best, best_scores = [], []
     scores: list[float] = []
     for result in results:
+        best.append(result["label"])
+        best_scores.append(result["score"])
         every = result["scores"]
         if len(every) == len(labels):
-            scores += [every[label] for label in labels]
-    probabilities: Tensor = Numbers(scores, (rows, len(labels)))
+            scores += map(every.__getitem__, labels)
+    probabilities: Any = scores
     if len(scores) < rows * len(labels):  # the caller wants the best ones only
         activation = prepared.request.options.get("function_to_apply", config.activation)
         probabilities = (
             logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
-        )
+        ).ravel()
+    several = logits.shape
     return {
-        "logits": logits,
-        "probabilities": probabilities,
-        "label": Texts([result["label"] for result in results], (rows, 1)),
-        "score": Numbers([result["score"] for result in results], (rows, 1)),
+        "logits": {"name": "logits", "datatype": "FP32", "shape": several, "data": logits.ravel()},
+        "probabilities": {"name": "probabilities", "datatype": "FP32", "shape": several, "data": probabilities},
+        "label": {"name": "label", "datatype": BYTES, "shape": (rows, 1), "data": best},
+        "score": {"name": "score", "datatype": "FP32", "shape": (rows, 1), "data": best_scores},
     }
 
 
-def _as_json(results: Sequence[Any]) -> Texts:
+def _results(results: Sequence[Any]) -> JsonTensor:
+    """Return results as texts: the JSON of each."""
     items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() for result in results]
-    return Texts(items, (len(items), 1))
+    return {"name": "result", "datatype": BYTES, "shape": (len(items), 1), "data": items}
 
 
 def _lists(tensor: Tensor) -> Any:
     """What a hook gets: numbers as nested lists, texts as one list."""
-    if type(tensor) is Texts:
-        return tensor.items
-    array = as_array(tensor)
+    if not isinstance(tensor, np.ndarray):
+        return tensor["data"]
+    array = tensor
     if array.dtype.kind != "O":
         return array.tolist()
     return [_decoded(item) for item in array.ravel().tolist()]
 
 
 def _texts(name: str, tensor: Tensor) -> list[str]:
-    shape = tensor.shape
+    shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor["shape"]
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1 and shape[0] != 1):
         raise InputRefused(f"input {shown(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
-    if type(tensor) is Texts:
-        return tensor.items
-    array = as_array(tensor)
-    if array.dtype.kind != "O":
+    if not isinstance(tensor, np.ndarray):
+        return cast("list[str]", tensor["data"])
+    if tensor.dtype.kind != "O":
         raise InputRefused(f"input {shown(name)} must be BYTES")
     try:
-        return [item.decode() for item in array.ravel().tolist()]
+        return [item.decode() for item in tensor.ravel().tolist()]
     except UnicodeDecodeError as error:
         raise InputRefused(f"input {shown(name)} is not valid UTF-8") from error
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypedDict, cast
 
 import numpy as np
 import orjson
@@ -31,7 +30,7 @@ _MAX_EMPTY: Final = 65_536
 _MAX_DIGITS: Final = 18
 _LISTS: Final = (list, tuple)
 _NONE: Final[Mapping[str, Any]] = {}
-_NO_OUTPUTS: Final[tuple[tuple[str, ...], frozenset[str], frozenset[str]]] = ((), frozenset(), frozenset())
+_JSON: Final = [(b"content-type", b"application/json")]
 _STRINGS = frozenset({str})
 _TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
@@ -47,53 +46,46 @@ def datatype_of(array: Array) -> str:
         raise BackendGarbage(f"the answer has type {array.dtype}, which the protocol has no name for") from None
 
 
-class Texts(NamedTuple):
-    """A BYTES tensor whose elements are texts already; most are read, or were made, as such."""
+class JsonTensor(TypedDict):
+    """A tensor as JSON has it: what a caller has sent, or what is written as it is."""
 
-    items: list[str]
-    """In order, as many as the shape has places."""
+    name: str
+    datatype: str
     shape: Sequence[int]
-
-    def array(self) -> Array:
-        """Return it as an object array of bytes. Raises ``InputRefused`` for half a surrogate pair."""
-        try:
-            return objects([item.encode() for item in self.items]).reshape(self.shape)
-        except UnicodeEncodeError as error:
-            raise InputRefused("a text is not valid Unicode") from error
+    data: Any
+    """Its elements in order, as many as the shape has places: a list, or a flat array."""
 
 
-class Numbers(NamedTuple):
-    """An FP32 tensor whose elements are numbers of Python already: few of them cost more as an array."""
-
-    items: list[float]
-    """In order, as many as the shape has places."""
-    shape: Sequence[int]
-
-    def array(self) -> Array:
-        """Return it as an array."""
-        return np.array(self.items, np.float32).reshape(self.shape)
-
-
-Tensor = Array | Texts | Numbers
+Tensor = Array | JsonTensor
 
 
 def as_array(tensor: Tensor) -> Array:
-    """Return a tensor as numpy has it."""
-    return tensor if isinstance(tensor, np.ndarray) else tensor.array()
+    """Return a tensor as numpy has it. Raises ``InputRefused`` for half a surrogate pair."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    if tensor["datatype"] != BYTES:
+        return np.asarray(tensor["data"], DTYPES[tensor["datatype"]]).reshape(tensor["shape"])
+    try:
+        return objects([item.encode() for item in tensor["data"]]).reshape(tensor["shape"])
+    except UnicodeEncodeError as error:
+        raise InputRefused("a text is not valid Unicode") from error
 
 
-@dataclass(slots=True)
 class TensorRequest:
-    """One inference request, however it came. ``outputs`` are the names asked for; empty for all."""
+    """One inference request, however it came. Most have inputs and nothing else."""
 
-    path: str
-    inputs: dict[str, Tensor]
     outputs: tuple[str, ...] = ()
-    id: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    all_binary: bool = False
+    """The names asked for; empty for all."""
+    id = ""
+    parameters: Mapping[str, Any] = _NONE
+    all_binary = False
+    """Whether outputs go as binary data, apart from those in ``as_json``."""
     binary: frozenset[str] = frozenset()
     as_json: frozenset[str] = frozenset()
+
+    def __init__(self, path: str, inputs: dict[str, Tensor]) -> None:
+        self.path = path
+        self.inputs = inputs
 
 
 def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
@@ -102,29 +94,38 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
     ``header_length`` is the header ``Inference-Header-Content-Length`` (or empty). Raises ``MalformedBody`` and
     ``InputRefused``.
     """
+    tail: bytes | memoryview = b""
     if header_length:
         is_number = header_length.isdigit() and len(header_length) <= _MAX_DIGITS
         if not is_number or not 0 < int(header_length) <= len(raw):
             raise InputRefused(f"Inference-Header-Content-Length must be a number from 1 to {len(raw)}")
-        head, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
-    else:
-        head, tail = raw, memoryview(b"")
-    body = parse_json(head)
+        raw, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
+    body = parse_json(raw)
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
     found: dict[str, Tensor] = {}
     at = 0
     for item in inputs:
-        name, datatype, shape, own = _header(item)
+        if not isinstance(item, dict):
+            raise InputRefused("every input must be an object with name, datatype, shape and data")
+        name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape", ())
+        if not isinstance(name, str) or not name:
+            raise InputRefused("an input has no name")
+        if not isinstance(datatype, str) or datatype not in DTYPES:
+            raise InputRefused(f"input {shown(name)} has no datatype of {', '.join(DTYPES)}")
+        check_shape(name, shape)
+        size = _binary_size(item) if "parameters" in item else None
         if name in found:
             raise InputRefused(f"input {shown(name)} is there twice")
-        size = own.get("binary_data_size")
         if size is None:
             if "data" not in item:
                 raise InputRefused(f"input {shown(name)} has neither data nor binary_data_size")
-            read = _texts_of if datatype == BYTES else from_json
-            found[name] = read(name, datatype, shape, item["data"])
+            if datatype == BYTES:
+                check_texts(name, item)
+                found[name] = cast("JsonTensor", item)
+            else:
+                found[name] = from_json(name, datatype, shape, item["data"])
             continue
         if "data" in item:
             raise InputRefused(f"input {shown(name)} has both data and binary_data_size")
@@ -134,14 +135,17 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
         at += size
     if at != len(tail):
         raise InputRefused(f"{len(tail) - at} bytes follow the last tensor")
-    parameters = _parameters(body)
-    outputs, binary, plain = _outputs(body.get("outputs"))
-    request_id = body.get("id", "")
-    if not isinstance(request_id, str):
-        raise InputRefused("id must be a text")
-    return TensorRequest(
-        path, found, outputs, request_id, parameters, parameters.get("binary_data_output") is True, binary, plain
-    )
+    request = TensorRequest(path, found)
+    if "parameters" in body:
+        request.parameters = _parameters(body)
+        request.all_binary = request.parameters.get("binary_data_output") is True
+    if "outputs" in body:
+        request.outputs, request.binary, request.as_json = _outputs(body["outputs"])
+    if "id" in body:
+        request.id = body["id"]
+        if not isinstance(request.id, str):
+            raise InputRefused("id must be a text")
+    return request
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
@@ -156,34 +160,35 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Array:
-    """Make a tensor of numbers or texts in (nested) lists. Raises ``InputRefused``."""
+    """Make a tensor of numbers in (nested) lists. Raises ``InputRefused``."""
     if datatype in _BINARY_ONLY:
         raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {shown(name)} as binary data")
     if not isinstance(data, list):
         raise InputRefused(f"data of input {shown(name)} must be a list")
-    if datatype == BYTES:
-        return _texts_of(name, datatype, shape, data).array()
     flat = _numbers(name, datatype, data)
-    _refuse_size(name, flat.size, shape)
+    if flat.size != math.prod(shape):
+        raise _wrong_size(name, flat.size, shape)
     return flat.reshape(shape)
 
 
-def _texts_of(name: str, _datatype: str, shape: Sequence[int], data: object) -> Texts:
-    texts: list[Any] | None = data if isinstance(data, list) else None
-    if texts and type(texts[0]) in _LISTS:
-        found = flat_of(texts)
-        texts = None if found is None else found[0]
-    if texts is None or not _STRINGS.issuperset(map(type, texts)):
+def check_texts(name: str, tensor: dict[str, Any]) -> None:
+    """Raise ``InputRefused`` unless its data are as many texts as its shape says; those in lists are put in one."""
+    data = tensor["data"]
+    if isinstance(data, list) and data and type(data[0]) in _LISTS:
+        found = flat_of(data)
+        data = tensor["data"] = None if found is None else found[0]
+    if not isinstance(data, list) or not _STRINGS.issuperset(map(type, data)):
         raise InputRefused(f"data of input {shown(name)} must be texts in lists of one length")
-    _refuse_size(name, len(texts), shape)
-    return Texts(texts, shape)
+    if len(data) != math.prod(tensor["shape"]):
+        raise _wrong_size(name, len(data), tensor["shape"])
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
     """Make a tensor of its raw bytes. Raises ``InputRefused``."""
     if datatype == BYTES:
         items = unpack_texts(name, data)
-        _refuse_size(name, items.size, shape)
+        if items.size != math.prod(shape):
+            raise _wrong_size(name, items.size, shape)
         return items.reshape(shape)
     dtype = DTYPES[datatype]
     if len(data) != math.prod(shape) * dtype.itemsize:
@@ -241,32 +246,18 @@ def write_answer(
 
     Raises ``InputRefused`` where an output has no JSON form.
     """
-    described: list[dict[str, Any]] = []
     buffers: list[bytes] = []
-    for name, tensor in outputs.items():
-        is_binary = name in request.binary or (request.all_binary and name not in request.as_json)
-        if not is_binary and not isinstance(tensor, np.ndarray):
-            datatype = BYTES if type(tensor) is Texts else "FP32"
-            described.append({"name": name, "datatype": datatype, "shape": tensor.shape, "data": tensor.items})
-            continue
-        array = as_array(tensor)
-        datatype = datatype_of(array)
-        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
-        if is_binary:
-            buffers.append(to_bytes(array))
-            entry["parameters"] = {"binary_data_size": len(buffers[-1])}
-        elif datatype in _BINARY_ONLY:
-            raise InputRefused(f"{datatype} data cannot be answered as JSON: ask for output {name} as binary data")
-        elif datatype == BYTES:
-            entry["data"] = [_text(item) for item in array.ravel().tolist()]
-        else:
-            entry["data"] = array.ravel()  # contiguous, as orjson needs it
-        described.append(entry)
-    answer: dict[str, Any] = {"id": request.id} if request.id else {}
-    answer |= {"model_name": model, "model_version": version, "outputs": described}
+    described: list[Mapping[str, Any]] = (
+        [_described(request, name, outputs[name], buffers) for name in outputs]
+        if request.all_binary or request.binary
+        else [_in_json(name, tensor) if isinstance(tensor, np.ndarray) else tensor for name, tensor in outputs.items()]
+    )
+    answer = {"model_name": model, "model_version": version, "outputs": described}
+    if request.id:
+        answer = {"id": request.id, **answer}
     head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
     if not buffers:
-        return [(b"content-type", b"application/json")], head
+        return _JSON, head
     headers = [
         (b"content-type", b"application/octet-stream"),
         (b"inference-header-content-length", str(len(head)).encode()),
@@ -274,34 +265,47 @@ def write_answer(
     return headers, b"".join((head, *buffers))
 
 
+def _in_json(name: str, array: Array) -> JsonTensor:
+    datatype = datatype_of(array)
+    if datatype in _BINARY_ONLY:
+        raise InputRefused(f"{datatype} data cannot be answered as JSON: ask for output {name} as binary data")
+    flat = array.ravel()  # contiguous, as orjson needs it
+    data = [_text(item) for item in flat.tolist()] if datatype == BYTES else flat
+    return {"name": name, "datatype": datatype, "shape": array.shape, "data": data}
+
+
+def _described(request: TensorRequest, name: str, tensor: Tensor, buffers: list[bytes]) -> Mapping[str, Any]:
+    """Return what the JSON says of an output; what is asked for as binary data goes to ``buffers``."""
+    if name not in request.binary and (not request.all_binary or name in request.as_json):
+        return _in_json(name, tensor) if isinstance(tensor, np.ndarray) else tensor
+    array = as_array(tensor)
+    buffers.append(to_bytes(array))
+    size = {"binary_data_size": len(buffers[-1])}
+    return {"name": name, "datatype": datatype_of(array), "shape": array.shape, "parameters": size}
+
+
 def shown(name: object) -> str:
     """Return a caller's name as it may appear in a message."""
     return ascii(str(name))[1:-1][:60]
 
 
-def _header(item: object) -> tuple[str, str, list[int], Mapping[str, Any]]:
-    if not isinstance(item, dict):
-        raise InputRefused("every input must be an object with name, datatype, shape and data")
-    name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
-    if not isinstance(name, str) or not name:
-        raise InputRefused("an input has no name")
-    if not isinstance(datatype, str) or datatype not in DTYPES:
-        raise InputRefused(f"input {shown(name)} has no datatype of {', '.join(DTYPES)}")
-    check_shape(name, shape)
-    own = _parameters(item)
-    if "shared_memory_region" in own:
+def _binary_size(item: Mapping[str, Any]) -> Any:
+    """Return what an input says of its binary data."""
+    parameters = _parameters(item)
+    if "shared_memory_region" in parameters:
         raise InputRefused("shared memory is not possible across machines: send the tensor itself")
-    return name, datatype, item["shape"], own
+    return parameters.get("binary_data_size")
 
 
-def check_shape(name: str, shape: object) -> None:
+def check_shape(name: str, shape: Any) -> None:
     """Raise ``InputRefused`` for anything but a list of at most 32 numbers from 0.
 
     How many elements there are is checked where they are counted. Those of an empty tensor are none whatever its other
     dimensions: they have a limit here, because as nested lists they are lists of that many.
     """
-    if not isinstance(shape, list) or any([type(d) is not int or d < 0 for d in shape]):  # noqa: C419 - few of them
-        raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
+    for size in shape if isinstance(shape, list) else (None,):
+        if type(size) is not int or size < 0:
+            raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
     if len(shape) > _MAX_DIMENSIONS:
         raise InputRefused(
             f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are taken"
@@ -324,7 +328,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[str]]:
     if items is None:
-        return _NO_OUTPUTS
+        return (), frozenset(), frozenset()
     if not isinstance(items, list):
         raise InputRefused("outputs must be a list")
     names, binary, plain = [], set(), set()
@@ -363,9 +367,8 @@ def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
         return np.array(flat, dtype=dtype)
 
 
-def _refuse_size(name: str, size: int, shape: Sequence[int]) -> None:
-    if size != math.prod(shape):
-        raise InputRefused(f"input {shown(name)} has {size} elements, not those of its shape {list(shape)}")
+def _wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:
+    return InputRefused(f"input {shown(name)} has {size} elements, not those of its shape {list(shape)}")
 
 
 def _text(item: object) -> str:

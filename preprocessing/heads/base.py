@@ -411,8 +411,9 @@ def counts(prepared: Prepared) -> dict[str, object]:
         row = rows[0]
         return {"tokens": row.n_tokens, "truncated": True} if row.truncated else {"tokens": row.n_tokens}
     answer: dict[str, object] = {"tokens": [row.n_tokens for row in rows]}
-    if any(row.truncated for row in rows):
-        answer["truncated"] = [row.truncated for row in rows]
+    truncated = [row.truncated for row in rows]
+    if any(truncated):
+        answer["truncated"] = truncated
     return answer
 
 

@@ -457,14 +457,14 @@ class RpcServer:
         for output in request.outputs:
             if output.parameters["classification"].int64_param:
                 raise InputRefused("the classification extension is not offered: ask for the output label")
-        return TensorRequest(
-            self._url(request.model_name, request.model_version),
-            found,
-            tuple(dict.fromkeys(output.name for output in request.outputs)),
-            request.id,
-            {name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
-             for name, value in request.parameters.items()},
-        )  # fmt: skip
+        read = TensorRequest(self._url(request.model_name, request.model_version), found)
+        read.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
+        read.id = request.id
+        read.parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+            for name, value in request.parameters.items()
+        }
+        return read
 
 
 class RpcCall(oip.InferCall):

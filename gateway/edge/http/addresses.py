@@ -134,13 +134,10 @@ class Addresses:
                 url, _ = oip.locate(path[len(MODELS) :])
             except EndpointNotFound:
                 return None  # whoever tells of models says so
-            return Reading(partial(self._infer, url), oip_problem)
+            if not oip.may_mean_another(url):
+                return Reading(partial(_infer, url), oip_problem, url)
+            return Reading(lambda raw, headers: _infer(oip.settle(self._table.current, url), raw, headers), oip_problem)
         return None
-
-    def _infer(self, url: str, raw: bytes, headers: ByName) -> Call:
-        request = read_request(raw, headers.get(b"inference-header-content-length", b""), url)
-        request.path = oip.settle(self._table.current, url)
-        return oip.InferCall(request)
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
         """The one thing this gateway serves. Raises ``EndpointNotFound`` if there are several, or none."""
@@ -195,6 +192,10 @@ def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
     # Like the Open Inference Protocol whatever its type: `curl -d` says that a form comes.
     del headers
     return kserve.PredictCall(decode(raw, b"", takes_bytes=False), url)
+
+
+def _infer(url: str, raw: bytes, headers: ByName) -> Call:
+    return oip.InferCall(read_request(raw, headers.get(b"inference-header-content-length", b""), url))
 
 
 def _type_of(headers: ByName) -> bytes:

@@ -301,9 +301,10 @@ class FastPath:
             call = parse(body, plain.headers)
             if caller is not None and not caller.reaches(call.path):  # the body may name it
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
-            if call.path != path:
+            if call.path != path:  # it had none when `is_full` was asked
                 path = call.path
-                plane.require_room(path, lane.rank)
+                if self._permits.in_flight >= self._permits.easy[lane.rank]:
+                    plane.require_room(path, lane.rank)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
                 pending.rest(partial(plane.is_full, path, trace.lane.rank))
