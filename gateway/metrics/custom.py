@@ -205,7 +205,7 @@ class Watch:
         """Return the words of the last texts by endpoint and version, for another thread; see ``words.Recent``."""
         found = {}
         for url, watched in self._watched.items():
-            recent = watched.words.recent() if watched.words is not None else None
+            recent = watched.recent_words()
             if recent is not None:
                 served = self._known[url][0][0]
                 found[served.endpoint, served.version] = recent
@@ -214,7 +214,7 @@ class Watch:
     def usual_words(self, url: str) -> Words | None:
         """Return the frequent words of one version's texts; None if they are not known."""
         watched = self._watched.get(url)
-        return None if watched is None or watched.words is None else watched.words.usual()
+        return None if watched is None else watched.usual_words()
 
     def flush(self) -> None:
         """Count what waits to be counted together."""
@@ -526,9 +526,16 @@ class _Watched:
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
         self._text = _Text(served, numbers, own, chance, watches_words) if served.is_text else None
-        self.words = None if self._text is None else self._text.words
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
+
+    def recent_words(self) -> words.Recent | None:
+        """See ``words.Watched.recent``."""
+        return None if self._text is None or self._text.words is None else self._text.words.recent()
+
+    def usual_words(self) -> Words | None:
+        """See ``words.Watched.usual``."""
+        return None if self._text is None else self._text.usual_words()
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
         """Count answered requests; False if one could not be read; why is then in ``fault``."""
@@ -586,8 +593,9 @@ def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) ->
 class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_n_labels", "_projected", "_score",
-                 "_scores", "_tokens", "_truncated", "_unknown", "_unusual", "_vectors", "words")  # fmt: skip
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
+                 "_projected", "_reference", "_score", "_scores", "_tokens", "_truncated", "_unknown", "_unusual",
+                 "_vectors", "words")  # fmt: skip
 
     def __init__(
         self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float], watches_words: bool
@@ -632,12 +640,24 @@ class _Text:
         of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
         self._vectors = texts.Sample(texts.MOST_A_SECOND, chance)
-        self.words = words.Watched(served.words, begin) if watches_words else None
-        self._looks = texts.Looks(
-            {name: found.take_counts for name, found in looked.items() if found is not None},
-            texts.Sample(texts.MOST_A_SECOND, chance),
-            self.words, self._unusual.take_all,
-        )  # fmt: skip
+        self.words: words.Watched | None = None
+        """Of versions that get texts: hundreds of others would hold its tables for nothing."""
+        self._reference = served.words if watches_words else None
+
+        def looks() -> texts.Looks:
+            self.words = words.Watched(served.words, begin) if watches_words else None
+            return texts.Looks(
+                {name: found.take_counts for name, found in looked.items() if found is not None},
+                texts.Sample(texts.MOST_A_SECOND, chance),
+                self.words, self._unusual.take_all,
+            )  # fmt: skip
+
+        self._make_looks = looks
+        self._looks: texts.Looks | None = None
+
+    def usual_words(self) -> Words | None:
+        """Return the frequent words of the texts, before the first one those of the reference."""
+        return self._reference if self.words is None else self.words.usual()
 
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and the results of requests; an answer out of the response cache has no texts."""
@@ -646,7 +666,11 @@ class _Text:
             self._see_texts(rows)
         asked = [trace.prepared.request for trace in traces if trace.prepared is not None]
         if asked:  # a request of token ids has empty texts
-            self._looks.see([text for request in asked for text in request.texts if text])
+            came = [text for request in asked for text in request.texts if text]
+            if came and self._looks is None:
+                self._looks = self._make_looks()
+            if self._looks is not None:
+                self._looks.see(came)
         if not self._has_labels:
             self._see_vectors(traces)
             return
@@ -670,7 +694,8 @@ class _Text:
 
     def carry(self) -> None:
         """Count the texts and the entropies that are pending."""
-        self._looks.carry()
+        if self._looks is not None:
+            self._looks.carry()
         self._projected.carry()
         scores, self._scores = self._scores, []
         if not scores or self._entropy is None:

@@ -8,6 +8,7 @@ import math
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import custom, exposition, variables
 from gateway.metrics.custom import Served, check, declared_for
-from gateway.metrics.drift import Bins
+from gateway.metrics.drift import Bins, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Workers
 from gateway.spec import MetricSpec, MetricVariable
@@ -350,6 +351,7 @@ def test_values_are_counted_into_the_references_bins() -> None:
 
 _WORKER = """
 import sys
+import tracemalloc
 from pathlib import Path
 from gateway.metrics.custom import Served
 from gateway.metrics.observer import Observer
@@ -519,3 +521,18 @@ async def test_declaration_with_a_mistake_is_shown_and_harms_nothing(stack: Any)
     faults = (await stack.client.get("/v1/status")).json()["faults"]
     assert ["metrics h"] == [f["subject"] for f in faults]
     assert "not numbers" in faults[0]["message"]
+
+
+def test_a_version_that_got_no_text_holds_no_tables_of_words() -> None:
+    """A gateway may have hundreds of versions of which few are asked; a reference's words are known all the same."""
+    reference = Words(10.0, {"good": 5.0})
+    served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(50)}
+    observer = Observer(later=lambda drain: None)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    observer.watch.configure(served, {}, 1.0)
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert held / len(served) < 60_000
+    assert observer.watch.usual_words("e7/1") == reference
+    assert {} == observer.watch.recent_words()
