@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from deploy.admin import data_rows, drift_counts, drift_data, drift_page
+from deploy.admin.commands import explain
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
@@ -43,6 +44,9 @@ def _sources(command: Any) -> Any:
 @click.group(name="drift")
 def command() -> None:
     """Compare what is served now with what was served when the model was judged good."""
+
+
+command.add_command(explain.command)
 
 
 @command.command()

@@ -1,0 +1,162 @@
+"""``triton-gateway drift explain``: what tells the texts of one time, or version, from those of another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from deploy.admin import data_rows, payload_texts
+from deploy.admin.commands._options import AGE, chosen_state_dir
+from deploy.admin.payload_texts import Read, Wanted
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.admin.tell_apart import Apart, Word
+
+_LEAST: Final = 50
+_MOST_CHARS: Final = 160
+
+
+class _Time(click.ParamType):  # type: ignore[type-arg] # as in _options
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return a time of day, in UTC unless it says otherwise, or so long ago."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            at = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
+            return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        except ValueError:
+            pass
+        try:
+            return datetime.now(UTC) - timedelta(seconds=AGE.convert(value, param, ctx))
+        except (click.UsageError, OverflowError):
+            self.fail(f"{value!r} is no time: write 2026-11-20T08:30 (UTC), or how long ago (2h, 3d)", param, ctx)
+
+
+_TIME = _Time()
+
+
+@click.command(name="explain")
+@click.option("--endpoint", required=True, help="Whose texts, e.g. `sentiment`.")
+@click.option("--version", "version", help="Of this version only.")
+@click.option("--since", type=_TIME, metavar="TIME", help="The texts from then on are held against those before: a "
+              "time in UTC (`2026-11-20T08:30`), or how long ago (`2h`).")  # fmt: skip
+@click.option("--from", "start", type=_TIME, metavar="TIME", help="Leave out what came before.")
+@click.option("--to", "end", type=_TIME, metavar="TIME", help="Leave out what came from then on.")
+@click.option("--compare", metavar="VERSION", help="Hold the texts of --version against those of VERSION instead.")
+@click.option("--against", type=click.Path(path_type=Path), help="Hold them against the texts of this data set instead "
+              "(training data, say): the files that `drift capture --from` reads.")  # fmt: skip
+@click.option("--text-column", default="text", show_default=True, help="With --against: the column of the texts.")
+@click.option("--log", "log", type=click.Path(path_type=Path), envvar="TRITON_GATEWAY_PAYLOAD_LOG_TO",
+              show_envvar=True, help="The payload log: its folder, or a file of it.  [default: payloads in the state "
+              "directory]")  # fmt: skip
+@click.option("--most", default=2000, show_default=True, type=click.IntRange(_LEAST, 20_000),
+              help="Of more texts on a side, so many are drawn by chance, always the same ones.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(
+    endpoint: str, version: str | None, since: datetime | None, start: datetime | None, end: datetime | None,
+    compare: str | None, against: Path | None, text_column: str, log: Path | None, most: int, as_json: bool,
+) -> int:  # fmt: skip
+    """Say which words and texts tell later texts from earlier ones, out of a payload log; or that nothing does.
+
+    A classifier learns to tell the two on a part of the texts and is asked about the rest. AUC is how often it puts a
+    later text above an earlier one: 50 % is guessing, and what shuffled texts reach is printed beside it. Words and
+    examples are what callers wrote, as the payload log has kept it: redacted if it is told to.
+
+    The exit code is 3 when the texts can be told apart, else 0.
+
+    \b
+    Examples:
+      triton-gateway drift explain --endpoint sentiment --since 2026-11-20T08:30
+      triton-gateway drift explain --endpoint sentiment --from 1d --against train.csv --text-column review
+      triton-gateway drift explain --endpoint sentiment --version 2 --compare 1 --from 2h
+    """
+    from deploy.admin import tell_apart
+
+    if sum(one is not None for one in (since, compare, against)) != 1:
+        raise click.UsageError("name one of --since, --compare and --against: what the texts are held against")
+    if compare is not None and version is None:
+        raise click.UsageError("--compare goes with --version: whose texts are held against those of VERSION")
+    endpoint = endpoint.strip("/")
+    where = log or chosen_state_dir().root / "payloads"
+    later = Wanted(endpoint, version, since or start, end)
+    earlier = Wanted(endpoint, compare or version, start, since or end)
+    now = _drawn(where, later, most, "later" if since else "its")
+    if against is not None:
+        empty = list[str]()
+        rows = data_rows.texts_of(data_rows.read(against), against, text_column, None, empty)
+        before = _enough([one.text for one in data_rows.drawn(rows, most)], str(against))
+    else:
+        before = _drawn(where, earlier, most, "earlier" if since else f"version {compare}'s")
+    found = tell_apart.tell(before, now)
+    if as_json:
+        told = {**asdict(found), "is_apart": found.is_apart, "is_nothing": found.is_nothing, "share": found.share}
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        for line in _told(found):
+            click.echo(line)
+    return 0 if found.is_nothing else 3
+
+
+def _drawn(where: Path, wanted: Wanted, most: int, whose: str) -> list[str]:
+    read = Read()
+    found = data_rows.drawn(payload_texts.texts(where, wanted, read), most)
+    if read.unreadable:
+        click.echo(f"lines of {where} that are no records, left out: {read.unreadable}", err=True)
+    hint = f"{read.records} of its requests are in {where}"
+    if wanted.endpoint not in read.endpoints:
+        hint = f"{where} has requests of {', '.join(sorted(read.endpoints)) or 'nobody'}"
+    return _enough(found, f"{whose} texts of {wanted.endpoint}", hint)
+
+
+def _enough(found: list[str], what: str, hint: str = "") -> list[str]:
+    if len(found) < _LEAST:
+        raise DeployError(
+            f"{what}: there are {len(found)}, {_LEAST} are needed", hint=hint or "take more, or a longer time"
+        )
+    return found
+
+
+def _told(found: Apart) -> Iterator[str]:
+    yield f"{found.now:,} texts held against {found.before:,}"
+    yield (
+        f"AUC {found.auc:.1%} ({found.low:.1%} to {found.high:.1%} in 95 of 100 cases); shuffled texts stay below "
+        f"{found.chance:.1%} in 99 of 100"
+    )
+    if found.is_nothing:
+        yield "nothing tells them apart: neither the classifier nor a single word"
+        return
+    if found.is_apart:
+        yield f"they can be told apart, as if at least {found.share:.0%} of the later ones were of another kind"
+    else:
+        yield "as wholes they cannot be told apart; what follows differs all the same"
+    for name, words in (("rose", found.rose), ("fell", found.fell)):
+        if words:
+            yield f"words that {name}: {', '.join(_share(one) for one in words)}"
+    for text in found.often:
+        yield f"one text: {_share(text)}"
+    if found.is_apart:
+        yield from _examples("least like the earlier ones", found.like_now)
+        yield from _examples("of the earlier ones, least like the later", found.like_before)
+
+
+def _share(one: Word) -> str:
+    return f"{_shown(one.word)} {one.now:.1%} (was {one.before:.1%})"
+
+
+def _examples(title: str, texts: Sequence[str]) -> Iterator[str]:
+    yield f"{title}:"
+    yield from (f"  {_shown(text)}" for text in texts)
+
+
+def _shown(text: str) -> str:
+    plain = "".join(one if one.isprintable() else " " for one in text)
+    return plain if len(plain) <= _MOST_CHARS else f"{plain[: _MOST_CHARS - 1]}…"

@@ -1,0 +1,108 @@
+"""Reads texts out of a payload log: what callers of one endpoint sent within a time, as the log has kept it.
+
+Called by ``drift explain``. Files are read line by line; a line that is half written or no record is left out and
+counted. What the log has redacted or dropped is not there to be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.tools.errors import DeployError
+
+_FIELDS: Final = ("text", "texts", "inputs", "input", "prompt", "messages", "query", "question", "sentence")
+"""Where requests of the protocols have their texts: the first that is there counts."""
+_NO_TEXTS: Final = frozenset({"parameters", "options", "model", "role", "type", "id", "user", "name", "datatype"})
+_MOST_LEVELS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records: of an endpoint, of one of its versions (or any: None), from ``start`` until before ``end``."""
+
+    endpoint: str
+    version: str | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def has(self, record: Mapping[str, Any], at: datetime) -> bool:
+        """Return whether a record is wanted."""
+        return (
+            record.get("endpoint") == self.endpoint
+            and self.version in (None, record.get("version"))
+            and (self.start is None or at >= self.start)
+            and (self.end is None or at < self.end)
+        )
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read."""
+
+    records: int = 0
+    unreadable: int = 0
+    endpoints: set[str] = field(default_factory=set)
+
+
+def texts(log: Path, wanted: Wanted, read: Read) -> Iterator[str]:
+    """Return the texts of what is wanted, the oldest file first. Raises ``DeployError`` if there is no such log."""
+    files = [log] if log.is_file() else sorted([*log.glob("*.jsonl"), *log.glob("*.jsonl.part")])
+    if not files:
+        raise DeployError(
+            f"there is no payload log in {log}",
+            hint="TRITON_GATEWAY_PAYLOAD_LOG keeps one (docs/payload-log.md); name its folder or a file with --log",
+        )
+    for path in files:
+        try:
+            if wanted.start is not None and path.stat().st_mtime < wanted.start.timestamp():
+                continue  # its last record is older
+            with path.open("rb") as lines:
+                for line in lines:
+                    yield from _of_line(line, wanted, read)
+        except FileNotFoundError:
+            continue  # it has grown too old meanwhile, or was finished
+        except OSError as error:
+            raise DeployError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[str]:
+    try:
+        record = json.loads(line)
+        record = record.get("data", record)  # as a CloudEvent, if a receiver has written it
+        at = datetime.fromisoformat(record["time"])
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        read.unreadable += bool(line.strip())
+        return
+    read.endpoints.add(str(record.get("endpoint")))
+    if wanted.has(record, at):
+        read.records += 1
+        yield from texts_of(record.get("request"))
+
+
+def texts_of(request: object) -> Iterator[str]:
+    """Return the texts of a request: of a field that protocols have for them, else all that are in it."""
+    if isinstance(request, dict):
+        for name in _FIELDS:
+            if name in request:
+                yield from _strings(request[name], _MOST_LEVELS)
+                return
+    yield from _strings(request, _MOST_LEVELS)
+
+
+def _strings(value: object, levels: int) -> Iterator[str]:
+    if isinstance(value, str):
+        if value.strip():
+            yield value
+    elif isinstance(value, list) and levels:
+        for one in value:
+            yield from _strings(one, levels - 1)
+    elif isinstance(value, dict) and levels and "base64" not in value:
+        for name, one in value.items():
+            if name not in _NO_TEXTS:
+                yield from _strings(one, levels - 1)

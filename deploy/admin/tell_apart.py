@@ -1,0 +1,250 @@
+"""Can two samples of texts be told apart, and by what? A domain classifier. Pure: texts in, findings out.
+
+Called by ``drift explain``. A logistic regression on words and groups of three letters is learned on three quarters of
+the texts and asked about the last one, each quarter in turn. How often it puts a text of the later sample above one of
+the earlier (AUC) is held against what the same scores give if the samples' names are shuffled: if that is as much,
+there is nothing to tell apart, whatever words it found. A text that came several times counts once, and is learned from
+or asked about, never both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_QUARTERS: Final = 4
+_SHUFFLES: Final = 1000
+_STEPS: Final = 150
+_RIDGE: Final = 1e-3
+_MOST_FEATURES: Final = 20_000
+_LEAST_TEXTS: Final = 3
+"""Texts that must have a word or a group of letters to be learned from."""
+_MOST_CHARS: Final = 2000
+"""Of a text."""
+_SIGMAS: Final = 4.5
+"""Deviations of noise a word's share must have moved by to be told: of thousands of words, none by chance."""
+_LEAST_TOLD: Final = 5
+"""Texts that must have a word to be told."""
+_MOST_WORDS: Final = 12
+_MOST_EXAMPLES: Final = 5
+_OFTEN: Final = 0.01
+"""Share of the texts that a single text must have had to be told."""
+_WORD: Final = re.compile(r"\[\w+\]|[^\W\d_]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word, and the shares of the earlier and the later texts that have it."""
+
+    word: str
+    before: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What tells the later texts from the earlier ones.
+
+    ``auc``: how often a later text is put above an earlier one, with ``low`` and ``high`` of its 95 % interval;
+    ``chance``: what 99 of 100 shufflings stay below.
+    """
+
+    before: int
+    now: int
+    auc: float
+    low: float
+    high: float
+    chance: float
+    rose: tuple[Word, ...]
+    fell: tuple[Word, ...]
+    often: tuple[Word, ...]
+    """Whole texts that came much more, or much less often than before."""
+    like_now: tuple[str, ...]
+    """Later texts that are least like the earlier ones, the clearest first."""
+    like_before: tuple[str, ...]
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the texts are told apart better than by chance."""
+        return self.auc > self.chance
+
+    @property
+    def is_nothing(self) -> bool:
+        """True if neither the classifier nor a word or text alone tells them apart."""
+        return not (self.is_apart or self.rose or self.fell or self.often)
+
+    @property
+    def share(self) -> float:
+        """How many of the later texts are of another kind at least: as many, if these were told without a mistake."""
+        return max(0.0, 2 * self.auc - 1)
+
+
+def tell(before: Sequence[str], now: Sequence[str]) -> Apart:
+    """Return what tells the texts of ``now`` from those of ``before``; always the same of the same texts."""
+    texts = [*dict.fromkeys(before), *dict.fromkeys(now)]
+    is_now = np.arange(len(texts)) >= len(dict.fromkeys(before))
+    quarter = np.array([zlib.crc32(text.encode("utf-8", "replace")) % _QUARTERS for text in texts])
+    rows = [_features(text[:_MOST_CHARS]) for text in texts]
+    matrix = _Matrix.of(rows)
+    scores = np.zeros(len(texts))
+    for one in range(_QUARTERS):
+        learned = quarter != one
+        if is_now[learned].any() and not is_now[learned].all():
+            scores[~learned] = matrix.scores(_learn(matrix, is_now, learned))[~learned]
+    groups = [np.flatnonzero(quarter == one) for one in range(_QUARTERS)]
+    groups = [group for group in groups if 0 < is_now[group].sum() < len(group)]
+    ranks = [_ranks(scores[group]) for group in groups]
+    later = [is_now[group] for group in groups]
+    auc = _auc(ranks, later)
+    random = np.random.default_rng(0)
+    shuffled = [_auc(ranks, [random.permutation(one) for one in later]) for _ in range(_SHUFFLES)]
+    spread = _spread(auc, int(is_now.sum()), int((~is_now).sum()))
+    rose, fell = _moved([set(_words(text)) for text in texts], is_now)
+    return Apart(
+        len(before), len(now), auc, max(0.0, auc - 1.96 * spread), min(1.0, auc + 1.96 * spread),
+        float(np.quantile(shuffled, 0.99)), rose, fell, _often(before, now),
+        _examples(texts, scores, is_now, sign=1), _examples(texts, scores, is_now, sign=-1),
+    )  # fmt: skip
+
+
+def _words(text: str) -> list[str]:
+    return [word if word.startswith("[") else word.lower() for word in _WORD.findall(text[:_MOST_CHARS])]
+
+
+def _features(text: str) -> set[str]:
+    """Words in small letters, and groups of three characters as they are: case and scripts without spaces count."""
+    plain = " ".join(text.split())
+    return {f"w{word}" for word in _words(plain)} | {f"g{plain[i : i + 3]}" for i in range(len(plain) - 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Which text has which feature; each text's features together weigh 1."""
+
+    rows: Ints
+    columns: Ints
+    values: Floats
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, texts: Sequence[set[str]]) -> _Matrix:
+        often = Counter[str]()
+        for features in texts:
+            often.update(features)
+        kept = sorted((one for one, n in often.items() if n >= _LEAST_TEXTS), key=lambda one: (-often[one], one))
+        at = {feature: number for number, feature in enumerate(kept[:_MOST_FEATURES])}
+        found = [sorted(at[one] for one in features if one in at) for features in texts]
+        rows = np.repeat(np.arange(len(texts)), [len(one) for one in found])
+        columns = np.array([column for one in found for column in one], dtype=np.intp)
+        rare = np.array([1 + math.log(len(texts) / often[feature]) for feature in at])
+        values = rare[columns] if len(columns) else np.zeros(0)
+        length = np.sqrt(np.bincount(rows, values * values, len(texts)))
+        return cls(rows, columns, values / length[rows], (len(texts), len(at)))
+
+    def scores(self, weights: Floats) -> Floats:
+        return np.bincount(self.rows, self.values * weights[self.columns], self.shape[0]).astype(np.float64)
+
+    def back(self, texts: Floats) -> Floats:
+        return np.bincount(self.columns, self.values * texts[self.rows], self.shape[1]).astype(np.float64)
+
+
+def _learn(matrix: _Matrix, is_now: NDArray[np.bool_], learned: NDArray[np.bool_]) -> Floats:
+    """Return the weights of a ridge logistic regression by accelerated gradient steps; both samples weigh the same."""
+    share = is_now[learned].mean()
+    weights = np.where(is_now, 0.5 / share, 0.5 / (1 - share)) * learned / learned.sum()
+    found = ahead = np.zeros(matrix.shape[1])
+    step = 1.0 / (0.25 * _largest(matrix, weights) + _RIDGE)
+    for number in range(_STEPS):
+        likely = 1 / (1 + np.exp(-matrix.scores(ahead)))
+        following = ahead - step * (matrix.back(weights * (likely - is_now)) + _RIDGE * ahead)
+        ahead = following + number / (number + 3) * (following - found)
+        found = following
+    return found
+
+
+def _largest(matrix: _Matrix, weights: Floats) -> float:
+    """Return how steep the loss can be: the largest eigenvalue, by a few multiplications, and a little more."""
+    vector, length = np.ones(matrix.shape[1]), 1.0
+    for _ in range(8):
+        vector = matrix.back(weights * matrix.scores(vector / length))
+        length = max(float(np.linalg.norm(vector)), 1e-12)
+    return 1.1 * length
+
+
+def _auc(ranks: Sequence[Floats], later: Sequence[NDArray[np.bool_]]) -> float:
+    """Return how often a later text is above an earlier one of the same quarter; half, if there are none."""
+    pairs = above = 0.0
+    for rank, is_now in zip(ranks, later, strict=True):
+        n = int(is_now.sum())
+        above += float(rank[is_now].sum()) - n * (n + 1) / 2
+        pairs += n * (len(rank) - n)
+    return above / pairs if pairs else 0.5
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks from 1 on; equal values have the mean of theirs."""
+    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Floats = (ends - (counts - 1) / 2)[at]
+    return found
+
+
+def _spread(auc: float, n: int, m: int) -> float:
+    """The standard error of an AUC (Hanley and McNeil 1982)."""
+    if not n or not m:
+        return 0.5
+    one, other = auc / (2 - auc), 2 * auc * auc / (1 + auc)
+    return math.sqrt(
+        max(0.0, auc * (1 - auc) + (n - 1) * (one - auc * auc) + (m - 1) * (other - auc * auc)) / (n * m)
+    )  # fmt: skip
+
+
+def _moved(words: Sequence[set[str]], is_now: NDArray[np.bool_]) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
+    """Return the words that rose and fell by more than noise, those that moved furthest first."""
+    before, now = Counter[str](), Counter[str]()
+    for one, later in zip(words, is_now.tolist(), strict=True):
+        (now if later else before).update(one)
+    m, n = int((~is_now).sum()), int(is_now.sum())
+    return _shifted(before, now, max(m, 1), max(n, 1))
+
+
+def _shifted(
+    before: Mapping[str, int], now: Mapping[str, int], m: int, n: int
+) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
+    found = []
+    for word in before.keys() | now.keys():
+        one = Word(word, before.get(word, 0) / m, now.get(word, 0) / n)
+        texts = before.get(word, 0) + now.get(word, 0)
+        both = (texts + 1) / (m + n + 2)
+        if texts >= _LEAST_TOLD and abs(one.now - one.before) > _SIGMAS * math.sqrt(
+            both * (1 - both) * (1 / m + 1 / n)
+        ):
+            found.append(one)
+    found.sort(key=lambda one: (-abs(one.now - one.before), one.word))
+    return (
+        tuple([one for one in found if one.now > one.before][:_MOST_WORDS]),
+        tuple([one for one in found if one.now < one.before][:_MOST_WORDS]),
+    )  # fmt: skip
+
+
+def _often(before: Sequence[str], now: Sequence[str]) -> tuple[Word, ...]:
+    one, other = Counter(before), Counter(now)
+    rose, fell = _shifted(one, other, max(len(before), 1), max(len(now), 1))
+    return tuple(found for found in (*rose, *fell) if max(found.before, found.now) >= _OFTEN)[:_MOST_EXAMPLES]
+
+
+def _examples(texts: Sequence[str], scores: Floats, is_now: NDArray[np.bool_], *, sign: int) -> tuple[str, ...]:
+    of = np.flatnonzero(is_now if sign > 0 else ~is_now)
+    best = of[np.argsort(-sign * scores[of], kind="stable")][:_MOST_EXAMPLES]
+    return tuple(texts[at] for at in best.tolist())
