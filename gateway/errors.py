@@ -367,3 +367,14 @@ OF_CALLERS: Final = frozenset(
     {ClientGone.kind, RequestError.kind, *(error.kind for error in RequestError.__subclasses__())}
 )
 """Kinds of ends that are their callers' doing, whatever the transport."""
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Forget where ``error``, and what has led to it, was raised.
+
+    Who keeps an error keeps the frames it has come through, and with them whatever they had in hand: bodies, tensors,
+    the request that it is the error of. The garbage collector comes too seldom for that (``app``).
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

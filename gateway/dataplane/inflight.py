@@ -33,6 +33,7 @@ from gateway.errors import (
     ModelFailed,
     Overloaded,
     Unavailable,
+    forget_frames,
 )
 from gateway.trace import FALLBACK, TRACEPARENT, Trace
 
@@ -269,6 +270,7 @@ class InFlight:
             return
         self.trace.error = error
         self.error = known = as_known(error, self.trace)
+        forget_frames(error)
         self.trace.outcome = known.kind
         refuse = self.call.refuse
         if refuse is not None:

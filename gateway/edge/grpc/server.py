@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,13 @@ from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
+from gateway.edge.grpc.receiving import Receiving
 from gateway.edge.lanes import lane_of
 from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
-from gateway.errors import BodyTimeout, GatewayError, InputRefused, MalformedBody
+from gateway.errors import GatewayError, InputRefused, MalformedBody
 from gateway.health import Health
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
@@ -96,8 +97,8 @@ _AHEAD_BYTES: Final = 256 << 10
 """Of each call so much is received before somebody reads it."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
-Method = Callable[[Any, Any, Caller | None], Awaitable[Any]]
-"""``method(request, context, caller)``: answers a request of a caller; None if nobody has to be known."""
+Method = Callable[[Any, Caller | None], Awaitable[Any]]
+"""``method(request, caller)``: answers a request of a caller; None if nobody has to be known."""
 
 
 class Tls:
@@ -168,6 +169,7 @@ class RpcServer:
         self._timeout = timeout
         self._key_header = key_header.lower()
         self._allows_pins = allows_pins
+        self._receiving = Receiving(max(plane.permits.max_bytes // max_message_bytes, 1))
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
@@ -251,44 +253,43 @@ class RpcServer:
             self._access.require(caller, METADATA, self._url(request.name, request.version))
 
     async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
-        """Call ``method`` with the message that ``raw`` is, and with who has sent it."""
+        """Answer with what ``method`` says to the message that ``raw`` is, and to who has sent it."""
         try:
             caller = await self._caller(RPC[name], context)
+            return await method(_message(raw, kind), caller)
         except GatewayError as error:
-            await _refuse(context, error)
-            raise  # `_refuse` has raised
-        return await method(await _message(raw, kind, context), context, caller)
+            return _refuse(context, error)
 
     # --- what is served -----------------------------------------------------------------------------------------------
 
-    async def _live(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
+    async def _live(self, _request: Any, _caller: Caller | None) -> Any:
         return pb.ServerLiveResponse(live=True)
 
-    async def _ready(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
+    async def _ready(self, _request: Any, _caller: Caller | None) -> Any:
         return pb.ServerReadyResponse(ready=not self._health.reasons())
 
-    async def _server_metadata(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
+    async def _server_metadata(self, _request: Any, _caller: Caller | None) -> Any:
         return pb.ServerMetadataResponse(name="triton-gateway", version=self._version, extensions=oip.EXTENSIONS)
 
-    async def _model_ready(self, request: Any, context: Any, caller: Caller | None) -> Any:
+    async def _model_ready(self, request: Any, caller: Caller | None) -> Any:
         try:
             self._require(caller, request)
             ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
             if CODES.get(error.kind) not in _ABOUT_CALLERS:
                 return pb.ModelReadyResponse(ready=False)
-            await _refuse(context, told_to(caller, error))
+            raise told_to(caller, error) from None
         return pb.ModelReadyResponse(ready=ready)
 
-    async def _model_metadata(self, request: Any, context: Any, caller: Caller | None) -> Any:
-        shape = await self._shape(request, context, caller)
+    async def _model_metadata(self, request: Any, caller: Caller | None) -> Any:
+        shape = self._shape(request, caller)
         return json_format.ParseDict(shape.metadata(), pb.ModelMetadataResponse())
 
-    async def _model_config(self, request: Any, context: Any, caller: Caller | None) -> Any:
-        shape = await self._shape(request, context, caller)
+    async def _model_config(self, request: Any, caller: Caller | None) -> Any:
+        shape = self._shape(request, caller)
         return json_format.ParseDict({"config": shape.config()}, pb.ModelConfigResponse())
 
-    async def _model_statistics(self, request: Any, context: Any, caller: Caller | None) -> Any:
+    async def _model_statistics(self, request: Any, caller: Caller | None) -> Any:
         rows: Sequence[Mapping[str, Any]] = await self._statistics()
         if not request.name:
             rows = rows_for(caller, rows)
@@ -297,65 +298,66 @@ class RpcServer:
                 self._require(caller, request)
                 rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
             except GatewayError as error:
-                await _refuse(context, told_to(caller, error))
+                raise told_to(caller, error) from None
         return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
-    async def _index(self, request: Any, _context: Any, caller: Caller | None) -> Any:
+    async def _index(self, request: Any, caller: Caller | None) -> Any:
         models = oip.index(snapshot_for(caller, self._table.current), only_ready=request.ready)
         return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
 
-    async def _shape(self, request: Any, context: Any, caller: Caller | None) -> oip.ModelShape:
+    def _shape(self, request: Any, caller: Caller | None) -> oip.ModelShape:
         try:
             self._require(caller, request)
             return oip.describe(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
-            await _refuse(context, told_to(caller, error))
-            raise  # `_refuse` has raised
+            raise told_to(caller, error) from None
 
     def _url(self, name: str, version: str) -> str:
         return oip.settle(self._table.current, normalize_url(name, version))
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
-    async def _infer(self, requests: AsyncIterator[Any], context: Any) -> Any:
+    async def _infer(self, _requests: object, context: Any) -> Any:
         lane = EVERYBODY
         try:
             caller = await self._caller(INFER, context)
             lane = lane_of(dict(context.invocation_metadata() or ()).get("x-priority", "").encode(), caller)
             with self._plane.permit(0, None, lane.rank):
-                request = await _message(await self._first(requests, context), pb.ModelInferRequest, context)
+                request = _message(await self._first(context), pb.ModelInferRequest)
         except GatewayError as error:
             trace = self._plane.open(_id_of(context))
             trace.lane = lane
             self._plane.refuse(trace, error)
-            await _refuse(context, error)
-            raise  # `_refuse` has raised
+            return _refuse(context, error)
         flight = await self._answer(request, context, caller)  # takes the place that was just given back
         if flight.error is not None:
-            await _refuse(context, told_to(caller, flight.error))
+            return _refuse(context, told_to(caller, flight.error))
         context.set_trailing_metadata(_trailing(flight))
         return flight.reply
 
-    async def _first(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        """Return the message of a call when all of it has come. Raises ``BodyTimeout`` or ``MalformedBody``."""
+    async def _first(self, context: Any) -> Any:
+        """Return the message of a call when all of it has come. Raises ``GatewayError``."""
         left = context.time_remaining()
         seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
-        try:
-            async with asyncio.timeout(seconds):
-                return await anext(requests)
-        except TimeoutError:
-            raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
-        except StopAsyncIteration:
-            raise MalformedBody("the call has no message") from None
+        # Not by the iterator that the method was given: unless it is read to its end, it keeps the message for ever.
+        message = await self._receiving.message(context, seconds)
+        if message is grpc.aio.EOF:
+            raise MalformedBody("the call has no message")
+        return message
 
-    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
-        async for raw in requests:
+    async def _stream(self, _requests: object, context: Any) -> None:
+        while (raw := await context.read()) is not grpc.aio.EOF:
             try:  # each time: a stream may live longer than its caller's key
                 caller = await self._caller(INFER, context)
             except GatewayError as error:
                 self._plane.refuse(self._plane.open(_id_of(context)), error)
-                await _refuse(context, error)
-            request = await _message(raw, pb.ModelInferRequest, context)
+                _refuse(context, error)
+                return
+            try:
+                request = _message(raw, pb.ModelInferRequest)
+            except MalformedBody as error:
+                _refuse(context, error)
+                return
             tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
 
             async def write(response: Any, *, is_last: bool, tells_last: bool = tells_last) -> None:
@@ -548,13 +550,20 @@ def _id_of(context: Any) -> str:
     return _request_id(metadata.get("x-request-id")) or new_id()
 
 
-async def _message(raw: bytes, kind: Any, context: Any) -> Any:
+def _message(raw: bytes, kind: Any) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError:
-        await _refuse(context, MalformedBody(f"the message is not a {kind.DESCRIPTOR.name}"))
+        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.name}") from None
 
 
-async def _refuse(context: Any, error: GatewayError) -> None:
+def _refuse(context: Any, error: GatewayError) -> None:
+    """End a call with ``error``, once its method returns.
+
+    ``context.abort`` would raise an exception that the call keeps, and that keeps the call and everything its method
+    has had in hand: for ever, because no collection of garbage looks into gRPC.
+    """
     trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
-    await context.abort(CODES.get(error.kind, grpc.StatusCode.INTERNAL), _sentence(error), trailing)
+    context.set_code(CODES.get(error.kind, grpc.StatusCode.INTERNAL))
+    context.set_details(_sentence(error))
+    context.set_trailing_metadata(trailing)

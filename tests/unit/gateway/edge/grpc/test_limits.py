@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import tracemalloc
 from typing import Any
 
 import grpc
@@ -81,3 +84,43 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
                     await nothing
         finally:
             await server.stop(0)
+
+
+async def test_nothing_is_kept_of_a_request_that_has_ended(stack: Any) -> None:
+    """Answered, refused or unreadable, over a call or a stream: neither gRPC nor a cycle of references holds it."""
+    stack.deploy("e")
+    await stack.served("e")
+    server = make_server(stack)
+    port = await server.start("127.0.0.1", 0)
+    large = "good " * 60_000
+    wrong, unread = texts("e", large), texts("e", large)
+    wrong.inputs[0].name, unread.inputs[0].datatype = "wrong", "NO"
+    messages = [one.SerializeToString() for one in (texts("e", large), wrong, unread)] + [b"\xff" * len(large)]
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            service = "/inference.GRPCInferenceService/"
+            ask, stream = (
+                channel.unary_unary(f"{service}ModelInfer"),
+                channel.stream_stream(f"{service}ModelStreamInfer"),
+            )
+
+            async def everything() -> None:
+                for message in messages:
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        await ask(message, timeout=20)
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        async for _ in stream(iter([message]), timeout=20):
+                            pass
+
+            await everything()  # what is made once
+            gc.collect()
+            gc.disable()
+            tracemalloc.start()
+            for _ in range(3):
+                await everything()
+            kept, _ = tracemalloc.get_traced_memory()
+        assert kept < len(large)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        await server.stop(0)

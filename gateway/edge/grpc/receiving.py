@@ -1,0 +1,73 @@
+"""How many messages come in over gRPC at a time. Called by the server, with the place of a request in hand.
+
+gRPC tells how large a message is when all of it is in memory. So each one under way counts as one of the largest size,
+and together they are as many as the bytes of requests that a process may hold; the others wait for their turn. Whoever
+takes longer than ``_PATIENCE_S`` to send one while others wait is refused: a few that send nothing would else keep
+everybody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Protocol
+
+from gateway.errors import BodyTimeout, Overloaded
+
+_PATIENCE_S: Final = 1.0
+
+
+class Messages(Protocol):
+    """Where messages come from: the context of a call."""
+
+    async def read(self) -> Any:
+        """Return the next one."""
+        ...
+
+
+class Receiving:
+    """Lets ``most`` messages come in at a time."""
+
+    def __init__(self, most: int, patience: float = _PATIENCE_S) -> None:
+        self._places = asyncio.Semaphore(most)
+        self._patience = patience
+        self._coming: dict[asyncio.Timeout, float] = {}
+        self._waiting = 0
+
+    async def message(self, messages: Messages, seconds: float) -> Any:
+        """Return the next message when all of it is here. Raises ``BodyTimeout`` or ``Overloaded``."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        await self._turn(until)
+        began = clock()
+        limit = asyncio.timeout_at(min(until, began + self._patience) if self._waiting else until)
+        try:
+            async with limit:
+                self._coming[limit] = began
+                return await messages.read()
+        except TimeoutError:
+            if clock() >= until:
+                raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
+            raise _busy(f"the message did not arrive within {self._patience:g} s, and others wait") from None
+        finally:
+            del self._coming[limit]
+            self._places.release()
+
+    async def _turn(self, until: float) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
+        self._waiting += 1
+        for limit, began in self._coming.items():
+            if not limit.expired():
+                limit.reschedule(min(limit.when() or until, began + self._patience))
+        try:
+            async with asyncio.timeout_at(until):
+                await self._places.acquire()
+        except TimeoutError:
+            raise _busy("this gateway receives as many messages as it has room for") from None
+        finally:
+            self._waiting -= 1
+
+
+def _busy(message: str) -> Overloaded:
+    return Overloaded(message, hint="try again, or send less at once", because="bytes_full", retry_after=1)
