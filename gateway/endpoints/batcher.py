@@ -162,7 +162,9 @@ class Batcher(Generic[R]):
         self._calls: dict[UnderWay, None] = {}
         """Calls under way, oldest first."""
         self._aside: dict[UnderWay, None] = {}
-        """Those at servers that are too slow to share the calls: no other stands behind them."""
+        """Those at servers that are too slow to share the calls: no other stands behind them, and their rows are no
+        work of the servers that do.
+        """
         self._rows_in_flight = 0
         self._padded_in_flight = 0
         self._crowd = 0.0
@@ -615,8 +617,9 @@ class Batcher(Generic[R]):
                 front = call.front = self._last()
                 front.follower = call
         calls[call] = None
-        self._rows_in_flight += count
-        self._padded_in_flight += call.padded
+        if calls is self._calls:
+            self._rows_in_flight += count
+            self._padded_in_flight += call.padded
         more = self._waiting_rows - self._batch_rows + self._rows_in_flight - self._crowd
         self._crowd += more if more > 0 else more / 32
         for entry in live:
@@ -644,8 +647,9 @@ class Batcher(Generic[R]):
         is_aside = call in self._aside
         del (self._aside if is_aside else self._calls)[call]
         held = self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight
-        self._rows_in_flight -= call.rows
-        self._padded_in_flight -= call.padded
+        if not is_aside:
+            self._rows_in_flight -= call.rows
+            self._padded_in_flight -= call.padded
         call.task = None
         if call.front is not None:
             # It came back before the one that it was thought to stand behind.
@@ -665,7 +669,7 @@ class Batcher(Generic[R]):
                         raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
                     if not is_aside:
                         self._learn(call, now)
-                    self.limit.ended(now, call.rows, call.padded, *held)
+                        self.limit.ended(now, call.rows, call.padded, *held)
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd
             elif isinstance(error, ROW_FAULTS):

@@ -271,3 +271,14 @@ def test_what_a_slow_server_can_do_is_not_given_up(equal: Flow) -> None:
     del equal
     found = four(0.8, GPU.slower(3.0))
     assert found.answers >= 0.95 * 0.8 * CAPACITY
+
+
+def test_two_of_which_one_is_slow_answer_as_much_as_by_turns() -> None:
+    """The fast one alone cannot carry it: what the slow one works on takes nobody's place, and its tail is no worse."""
+    load = 0.6 * 2 * 64 / GPU.seconds(64, 16)
+    by_turns, found = (
+        flow(GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain)
+        for is_plain in (True, False)
+    )
+    assert found.answers >= 0.98 * by_turns.answers
+    assert found.percentile(99) <= by_turns.percentile(99)
