@@ -70,10 +70,36 @@ def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = unh
         return _referee.ask(text, seconds, pause)
 
 
+_PERIOD = re.compile(
+    r"(?m)^( *[^\s\"{}=][^\"{}=\n]* = )relativedelta\(([a-z]+=[+-][0-9.]+(?:, [a-z]+=[+-][0-9.]+)*)\)$"
+)
+_PERIOD_S: Final = {
+    "years": 365 * 86400, "months": 30 * 86400, "days": 86400, "hours": 3600, "minutes": 60, "seconds": 1,
+    "microseconds": 1e-6,
+}  # fmt: skip
+
+
+def mended(text: str) -> str:
+    """Return ``text`` with periods of time as texts: ``"1800s"``.
+
+    ``--aux-config gateway.unload_after=30m`` makes the stock CLI write ``relativedelta(minutes=+30)``, which pyhocon
+    cannot read: nobody could read the section any more, the stock CLI included.
+    """
+    return _PERIOD.sub(_seconds, text) if "= relativedelta(" in text else text
+
+
+def _seconds(found: re.Match[str]) -> str:
+    parts = (part.split("=") for part in found[2].split(", "))
+    try:
+        return f'{found[1]}"{sum(_PERIOD_S[unit] * float(number) for unit, number in parts):.15g}s"'
+    except (KeyError, ValueError):
+        return found[0]
+
+
 @functools.lru_cache(maxsize=32)
 def _read(text: str) -> Entries | Unreadable:
     try:
-        return parse(text, pause=Pace())
+        return parse(mended(text), pause=Pace())
     except Unsettled:
         raise
     except Unreadable as error:
@@ -85,10 +111,10 @@ _unsettled: dict[str, tuple[float, Unsettled]] = {}
 
 
 def read(text: str) -> Mapping[str, Any]:
-    """Return what ``parse`` does, remembering the last texts: one that did not change is not read again.
+    """Return what ``parse`` does of the ``mended`` text, remembering the last ones.
 
-    A text that could not be read for want of time or memory is tried again after five minutes. The answer is shared: it
-    must not be changed. Raises ``Unreadable``.
+    One that did not change is not read again. A text that could not be read for want of time or memory is tried again
+    after five minutes. The answer is shared: it must not be changed. Raises ``Unreadable``.
     """
     again, reason = _unsettled.get(text, (0.0, None))
     if reason is not None and time.monotonic() < again:

@@ -62,15 +62,15 @@ def render(section: Mapping[str, Any]) -> str:
 
 
 def repair(text: str) -> str:
-    r"""A parsable text with the same content, for the two ways in which the stock CLI writes unreadable sections.
+    r"""A parsable text with the same content, for the three ways in which the stock CLI writes unreadable sections.
 
-    Keys that need quotes and have none (non-ASCII letters, braces, commas), and triple-quoted strings that contain
-    triple quotes themselves. Works on the regular layout that the SDK writes, nothing else.
+    Keys that need quotes and have none (non-ASCII letters, braces, commas), triple-quoted strings that contain triple
+    quotes themselves, and periods of time. Works on the regular layout that the SDK writes, nothing else.
 
     Raises:
         Unparsable: no lossless repair is known.
     """
-    lines = text.split("\n")
+    lines = hocon.mended(text).split("\n")
     out: list[str] = []
     keys: list[str] = []
     at = 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from clearml.utilities.config import config_dict_to_text
+from clearml.utilities.pyhocon import ConfigFactory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -275,3 +276,16 @@ def test_a_text_that_pyhocon_had_no_memory_for_is_tried_again(monkeypatch: pytes
         hocon.read(text)
     monkeypatch.setattr(hocon.time, "monotonic", lambda: now + 400)
     assert hocon.read(text) == {"a": "not quoted b"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"), [("30m", "1800s"), ("2s", "2s"), ("1d", "86400s"), ("1500 seconds", "1500s"), ("90m", "5400s")]
+)
+def test_a_period_as_the_stock_cli_writes_it_is_read(typed: str, read: str) -> None:
+    """`--aux-config gateway.unload_after=30m`: pyhocon makes it an object, whose name the clearml SDK writes."""
+    after = ConfigFactory.parse_string(f"after = {typed}")["after"]
+    text = config_dict_to_text({"e": {"auxiliary_cfg": {"gateway": {"unload_after": after}}, "kept": repr(after)}})
+    with pytest.raises(hocon.Unreadable):
+        hocon.parse(text)
+    expected = {"auxiliary_cfg": {"gateway": {"unload_after": read}}, "kept": repr(after)}
+    assert {"e": expected} == hocon.read(text) == hocon.parse(hocon.mended(text))

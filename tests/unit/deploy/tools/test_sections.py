@@ -86,6 +86,12 @@ def test_what_would_read_the_servers_surroundings_is_never_evaluated(text: str) 
         sections.parse(text)
 
 
+def test_periods_of_time_are_repaired() -> None:
+    """`--aux-config gateway.latency=2s`, as the stock CLI writes it."""
+    text = "e {\n  auxiliary_cfg {\n    gateway {\n      latency = relativedelta(seconds=+2)\n    }\n  }\n}"
+    assert {"e": {"auxiliary_cfg": {"gateway": {"latency": "2s"}}}} == sections.parse(sections.repair(text))
+
+
 def test_empty_texts_are_empty_sections() -> None:
     assert sections.parse("") == {}
     assert sections.parse("{}") == {}
