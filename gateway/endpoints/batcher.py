@@ -273,9 +273,8 @@ class Batcher(Generic[R]):
             entry.lane = lane
             entries.append(entry)
         try:
-            self.add(entries[0])
-            for entry in entries[1:]:
-                self._queue(entry)  # a request comes in as a whole, however much of the limit it takes
+            for entry in entries:
+                self.add(entry, is_in=entry is not entries[0])
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
             for entry in entries:
@@ -309,13 +308,17 @@ class Batcher(Generic[R]):
         self.add(entry)
         return entry
 
-    def add(self, entry: Entry[R]) -> None:
-        """Queue an entry; see ``begin``. Raises ``Overloaded``, or ``DeadlineExceeded`` if its time cannot suffice."""
-        if (self._limits.pressure.is_on or entry.deadline < self._near) and (refusal := self.refusal(entry)):
-            raise refusal
-        self._queue(entry)
+    def add(self, entry: Entry[R], *, is_in: bool = False) -> None:
+        """Queue an entry; see ``begin``. Raises ``Overloaded``, or ``DeadlineExceeded`` if its time cannot suffice.
 
-    def _queue(self, entry: Entry[R]) -> None:
+        ``is_in``: its request has others that were taken; it comes in as a whole, however much of the limit it takes.
+        """
+        if (
+            (self._limits.pressure.is_on or entry.deadline < self._near)
+            and not is_in
+            and (refusal := self.refusal(entry))
+        ):
+            raise refusal
         entry.submitted = self._clock()
         if not self._waiting:
             self._lane, self._is_mixed = entry.lane, False
@@ -585,26 +588,29 @@ class Batcher(Generic[R]):
         now = self._loop.time()
         # What was learned long ago turns nobody away: that would be for ever, if nobody else asks.
         quickest = min(self._recent, default=0.0) if started < self._fresh_until else 0.0
-        live = []
+        live: list[Entry[R]] = []
+        rows: list[R] = []
+        count = tokens = longest = 0
+        latest = -math.inf
         for entry in batch:
             if entry.is_over:
                 continue
             entry.queued_ns += int((started - entry.submitted) * 1e9)
             if entry.deadline <= now + quickest:
                 entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
-            else:
-                live.append(entry)
+                continue
+            live.append(entry)
+            rows += entry.rows
+            count += entry.count
+            tokens += entry.tokens
+            if entry.longest > longest:
+                longest = entry.longest
+            # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
+            if entry.deadline > latest:
+                latest = entry.deadline
         if not live:
             return
         first = live[0]
-        if len(live) == 1:
-            rows, count, longest, tokens, latest = first.rows, first.count, first.longest, first.tokens, first.deadline
-        else:
-            rows = [row for entry in live for row in entry.rows]
-            count, tokens = sum(e.count for e in live), sum(e.tokens for e in live)
-            longest = max(e.longest for e in live)
-            # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
-            latest = max(e.deadline for e in live)
         call = UnderWay(live, count, count * longest, started)
         if first.lane.rank != BATCH:
             self._others_at = started

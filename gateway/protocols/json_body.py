@@ -52,7 +52,9 @@ def loads(raw: bytes) -> Any:
     """Return JSON's values. Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than
     ``MAX_WEIGHT``, ``MalformedBody`` if they are nested deeper than what can be written again.
     """
-    containers = _count(raw, b"[") + _count(raw, b"{") if len(raw) > _MAX_DEPTH else 0
+    if len(raw) <= _MAX_DEPTH:
+        return orjson.loads(raw)
+    containers = _count(raw, b"[") + _count(raw, b"{")
     weight = containers * _CONTAINER
     # every other byte may be a comma
     if weight + len(raw) // 2 > MAX_WEIGHT and weight + _count(raw, b",") > MAX_WEIGHT:
