@@ -210,6 +210,14 @@ def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[st
     name, _, number = endpoint.rpartition("/")
     if not version and (endpoint, "") not in served and (name, number) in served:
         endpoint, version = name, number
+    of_it = sorted(one for one in counted if one[0] == endpoint)
+    if not version and (endpoint, "") not in counted and of_it:
+        if len(of_it) > 1:
+            raise DeployError(
+                f"{endpoint} has several versions: {', '.join(_url(*one) for one in of_it)}",
+                hint="name one of them with --endpoint",
+            )
+        [(endpoint, version)] = of_it
     if (endpoint, version) in counted:
         return endpoint, version
     if (endpoint, version) in served:

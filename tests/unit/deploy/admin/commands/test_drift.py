@@ -174,10 +174,21 @@ def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, s
     done = run("capture", "--url", url, "--endpoint", "e/1", "--least", 10, "--output", path)
     assert 0 == done.return_value
     assert {"x", "a"} == set(drift.decode(path.read_text()))
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", path).return_value
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
     assert "nothing was counted of f/1" in caught.value.message
     assert "e/1" in caught.value.hint
+
+
+def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """A reference is of one version."""
+    gateway, url = served
+    metric = 'gateway_variable_enum_total{{endpoint="e",version="{}",variable="a",value="cat"}} 20\n'
+    gateway.page = ("# TYPE gateway_variable_enum counter\n" + metric.format(1) + metric.format(2)).encode()
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", tmp_path / "reference.json")
+    assert caught.value.message == "e has several versions: e/1, e/2"
 
 
 def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
