@@ -9,6 +9,7 @@ from importlib import util
 from typing import Final
 
 from deploy.bundles import hub
+from deploy.bundles.export import custom_code
 from deploy.bundles.given import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
 
@@ -16,10 +17,12 @@ PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime",
 _OF_OPENVINO: Final = ("openvino", "nncf")
 
 
-def check(given: Given, *, tries_all: bool = False, is_served_here: bool = False) -> None:
+def check(
+    given: Given, *, tries_all: bool = False, is_served_here: bool = False, trusts_code: bool = False
+) -> None:  # fmt: skip
     """Raise ``DeployError`` if ``given`` has to be exported and that cannot begin here, or if what runs it is lacking.
 
-    ``is_served_here``: by a gateway in this very environment.
+    ``is_served_here``: by a gateway in this very environment. ``trusts_code``: code that a model brings may run.
     """
     if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
         raise MissingPart(
@@ -29,6 +32,9 @@ def check(given: Given, *, tries_all: bool = False, is_served_here: bool = False
     if given.kind != "transformers":
         return
     require(openvino=tries_all)
+    if given.path is not None:
+        with custom_code.trusted(trusts_code):
+            custom_code.check(given.path)
     if given.is_on_hub:
         hub.check(given.given)
 

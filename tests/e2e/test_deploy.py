@@ -8,17 +8,21 @@ import json
 import re
 import shlex
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
 from tests.unit.deploy.bundles.test_pooled import encoder
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -64,6 +68,31 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert answer["label"] == json.loads(pasted.stdout)["label"]
     typed = re.findall(r"^\$ (clearml-serving .*)$", up.printed(), re.M)
     assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
+
+
+def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
+    """Else it would be the first version of its endpoint, which a bare name means."""
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("NoSuch", ["x"], ["y"], domain="own")], "own", tensors[:1], tensors[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "own.onnx")
+    argv = [*command(), "deploy", str(tmp_path / "own.onnx"), "--endpoint", "own", "--state-dir", str(up.state)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert 1 == done.returncode
+    assert "own/1 is not served" in done.stderr
+    assert "what was registered of it is taken back" in done.stderr
+    taken = re.search(r"taken back: ([0-9a-f]{32})", done.stderr)
+    assert taken is not None, done.stderr
+
+    def known() -> set[str]:
+        with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=10) as answer:
+            status = json.load(answer)
+        return {one["url"] for one in [*status["endpoints"], *status["pending"]]}
+
+    until(lambda: "own/1" not in known())
+    lineage = [*command(), "lineage", taken[1], "--state-dir", str(up.state)]
+    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert 1 == asked.returncode, asked.stdout
 
 
 def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deployed_again(

@@ -78,7 +78,7 @@ def command(
     if "/" in version:
         raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
     if not dry_run:
-        needed.check(given, tries_all=tries_all)
+        needed.check(given, tries_all=tries_all, trusts_code=trusts_code)
     state = chosen_state_dir()
     if not state.env_file.exists() and uses_no_clearml(os.environ):
         raise DeployError(

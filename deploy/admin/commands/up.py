@@ -147,7 +147,7 @@ def command(
                 hint=f"start `triton-gateway up`, then `triton-gateway deploy {shlex.quote(model)} --input "
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )
-        needed.check(found, is_served_here=True)
+        needed.check(found, is_served_here=True, trusts_code=trusts_code)
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(

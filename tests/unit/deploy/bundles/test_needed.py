@@ -9,7 +9,7 @@ import pytest
 
 from deploy.bundles import needed
 from deploy.bundles.given import Given
-from deploy.tools.errors import MissingPart
+from deploy.tools.errors import ExportFailed, MissingPart
 
 FOLDER = Given("transformers", "m", "m", Path("m"))
 
@@ -53,3 +53,13 @@ def test_a_model_of_the_registry_is_not_looked_for_in_the_hub(monkeypatch: pytes
     needed.check(Given("transformers", "0" * 32, "m"))
     with pytest.raises(MissingPart, match="huggingface_hub"):
         needed.check(Given("transformers", "someone/tiny", "tiny"))
+
+
+def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """The export, minutes later and beside a stack that was started for it, would say the same."""
+    (tmp_path / "config.json").write_text('{"model_type": "strange", "auto_map": {"AutoModel": "modeling_own.Own"}}')
+    given = Given("transformers", str(tmp_path), "own", tmp_path)
+    with pytest.raises(ExportFailed, match="modeling_own") as told:
+        needed.check(given)
+    assert "--trust-remote-code" in told.value.hint
+    needed.check(given, trusts_code=True)
