@@ -7,13 +7,10 @@ gets back is ``Work``: data, state between the stages, or an error.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -21,6 +18,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefu
 from gateway.hooks.answers import HeldState, HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
+from gateway.hooks.threads import HookThreads
 from gateway.pace import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
@@ -131,8 +129,7 @@ class ThreadExecutor:
         self._timeout = timeout or None
         self.batches: frozenset[str] = frozenset(code.batch_hooks)
         self.stages: frozenset[str] = frozenset(code.stages)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
-        self._free = asyncio.Semaphore(threads)
+        self._threads = HookThreads(threads, f"hook-{code.name}"[:40])
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``Executor.run``."""
@@ -182,35 +179,13 @@ class ThreadExecutor:
         except (TimeoutError, UserCodeError) as error:
             reason = error or f"took more than {_UNLOAD_S:g} s"
             _log.warning("unload of %s did not end well: %s", self._code.name, reason)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _call(self, hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:
         if is_async:
             return await hook(*arguments)
-        # The semaphore keeps waiting requests cancellable: a queued job of the pool could not be given up.
-        await self._free.acquire()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._threads.submit(hook, *arguments).add_done_callback(partial(self._ended, loop, answer))
-        result = await answer
+        result = await self._threads.call(hook, *arguments)
         return await result if inspect.isawaitable(result) else result
-
-    def _ended(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], running: Future[Any]) -> None:
-        # In the thread. One call for slot and answer: each wakes the loop up.
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
-            loop.call_soon_threadsafe(self._take, answer, running)
-
-    def _take(self, answer: asyncio.Future[Any], running: Future[Any]) -> None:
-        # A thread is free when the hook has ended, which may be long after its request was given up.
-        self._free.release()
-        if answer.done():
-            return
-        if running.cancelled():
-            answer.cancel()
-        elif (error := running.exception()) is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(running.result())
 
 
 def _gateway_error(error: UserCodeError) -> GatewayError:
