@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane
-from deploy.tools.clearml_serving import PROGRAM
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,11 +55,11 @@ class Client:
 
     def stock(self, *arguments: str, code: int = 0, **variables: str) -> str:
         """The stock tool to its end; what it printed, its errors too."""
-        return self.run(*PROGRAM, *self._named(), *arguments, code=code, both=True, **variables)
+        return self.run(*warm.tool(), *self._named(), *arguments, code=code, both=True, **variables)
 
     def begin_stock(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """The stock tool, at its beginning."""
-        return self.start(*PROGRAM, *self._named(), *arguments, **variables)
+        return self.start(*warm.tool(), *self._named(), *arguments, **variables)
 
     def ours(self, *arguments: str, code: int | None = 0, both: bool = False) -> str:
         """`triton-gateway` to its end; what it printed."""
