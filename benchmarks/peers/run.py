@@ -131,7 +131,7 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
     encoder = state / "bundles" / "encoder"
     shutil.copytree(classifier, encoder, dirs_exist_ok=True)
     (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
-    classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both"), classifier)
+    classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both", "large"), classifier)
     found = {**classifiers, "vectors": encoder, "torch": source}
     if real:
         say("making an ONNX graph of MiniLM (once)")

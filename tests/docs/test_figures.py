@@ -18,6 +18,7 @@ from benchmarks.questions import (
     decisions_of_the_gate,
     failures_while_rolling,
     failures_while_scaling,
+    goodput_over_offered_load,
     goodput_under_a_flood,
     size_of_an_endpoint,
 )
@@ -83,6 +84,7 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
     ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
+    ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
     ("drift.md", "texts"): lambda: alarms_of_texts.shown(saved("texts")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -74,7 +74,7 @@ def server(answers: list[bytes]) -> Iterator[str]:
 
     def serve(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with connection:
+        with connection, suppress(ConnectionResetError):  # of a caller who goes away
             while connection.recv(65536):
                 with lock:
                     answer = next(taken, answers[-1])

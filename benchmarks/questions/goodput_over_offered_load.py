@@ -1,0 +1,166 @@
+"""How many answers in time while callers come at random, up to ten times as many as can be answered?
+
+An open loop (``benchmarks.shared.crowd``): callers come at Poisson times whatever became of those before them, wait for
+two seconds at most, and nobody repeats a request. Times count from when a request was due. Every system is in front of
+the same real Triton, with a model that takes 20 ms per call and 1.5 ms per row. What it can do is measured first, with
+256 connections that wait for answers; then so many times that come, a twentieth of what it can do always as
+``x-priority: critical``. After each load four fifths of what it can do come for some seconds: it has recovered when 19
+of 20 are answered within one and a half times the p99 that it has at four fifths.
+
+The server under test has one core, the sender, Triton and everything else the other one; two gateways and an ensemble
+have both. A load that the sender could not send, or sent late, is marked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.peers.plan import Scenario
+from benchmarks.peers.run import bring_up, commit, measure_cell, prepare_bodies, start
+from benchmarks.peers.systems import OTHER_CORE, SYSTEMS, Bench, NotAvailable, Running
+from benchmarks.shared import machine, processes
+from benchmarks.shared.command import ROOT, STATE, narrator, parser
+from benchmarks.shared.results import DOCS, put, save, saved, table
+
+TAKES = "35 minutes; --seconds 5: 8"
+SAVES = "results/overload.json, docs/overload.md"
+_TITLES: Final = {
+    "gateway": "gateway", "gateway_w2": "two gateways", "ensemble_lean": "Triton ensemble",
+    "clearml_lean": "clearml-serving", "kserve": "KServe transformer",
+}  # fmt: skip
+_TIMES: Final = (0.8, 1.0, 2.0, 5.0, 10.0)
+_CONNECTIONS: Final = 256
+_CAPACITY_S: Final = 6.0
+_AFTERWARDS_S: Final = 6.0
+_CRITICAL: Final = 0.05
+_LATE_MS: Final = 20.0
+_HEADS: Final = (
+    "in front of Triton", "load", "offered/s", "answers/s", "share of peak", "answered p50, ms", "p99, ms",
+    "critical answered", "refused p99, ms", "nobody told them", "MB more", "recovered after, s",
+)  # fmt: skip
+
+
+def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: float, seconds: float,
+         within: float) -> dict[str, Any]:  # fmt: skip
+    """Send ``times`` as many callers as can be answered, and return what became of them, and afterwards."""
+    roots = running.pids or [bench.triton.pid]
+    seen, is_over = [machine.rss_mb(roots)], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.5):
+            seen.append(machine.rss_mb(roots))
+
+    argv = [
+        sys.executable, "-m", "benchmarks.shared.crowd", running.url, "--bodies", str(bodies),
+        "--critical", str(_CRITICAL * capacity), "--within", str(within),
+        "--phase", f"{times * capacity}:{seconds}", "--phase", f"{_TIMES[0] * capacity}:{_AFTERWARDS_S}",
+    ]  # fmt: skip
+    watching = threading.Thread(target=watch)
+    watching.start()
+    spent = machine.cpu_seconds(roots)
+    try:
+        done = subprocess.run(
+            processes.on_cores(argv, [OTHER_CORE]), capture_output=True, text=True, cwd=ROOT, env=dict(os.environ),
+            timeout=seconds + _AFTERWARDS_S + 120, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise processes.ServerFailed(f"the load on {running.url} did not end") from None
+    finally:
+        is_over.set()
+        watching.join()
+    if done.returncode:
+        raise processes.ServerFailed(f"the load failed: {done.stderr.strip().splitlines()[-1:]}")
+    load, afterwards = json.loads(done.stdout.splitlines()[-1])["phases"]
+    return {
+        "times": times, "capacity": round(capacity, 1), "load": load, "afterwards": afterwards,
+        "cpu": round((machine.cpu_seconds(roots) - spent) / (seconds + _AFTERWARDS_S), 3),
+        "before_mb": round(seen[0], 1), "more_mb": round(max(seen) - seen[0], 1),
+        "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of one system as they are shown."""
+    peak = max(found[0]["capacity"], *(one["load"]["answers"] / one["load"]["seconds"] for one in found))
+    rows = []
+    for one in found:
+        load, critical = one["load"], one["load"]["critical"]
+        is_short = load["sent"] < 0.99 * load["offered"] or load["late"]["p99_ms"] > _LATE_MS
+        rows.append([
+            _TITLES[system], f"{one['times']:g} ×{' (not all sent)' if is_short else ''}",
+            f"{load['offered'] / load['seconds']:,.0f}", f"{load['answers'] / load['seconds']:,.0f}",
+            f"{load['answers'] / load['seconds'] / peak:.2f}",
+            *(f"{load['answered'][p]:,.0f}" if load["answers"] else "–" for p in ("p50_ms", "p99_ms")),
+            f"{critical['answered'] / max(critical['due'], 1):.1%}",
+            f"{load['refused']['p99_ms']:,.0f}" if load["refusals"] else "–",
+            f"{(load['gave_up'] + load['lost']) / max(load['offered'], 1):.1%}",
+            f"{one['more_mb']:.0f}",
+            _recovered(one),
+        ])  # fmt: skip
+    return rows
+
+
+def _recovered(one: Mapping[str, Any]) -> str:
+    seconds = one["afterwards"]["recovered_s"]
+    if seconds is None:
+        return "–"
+    return f"{seconds:.1f}" if seconds < _AFTERWARDS_S else f"not in {_AFTERWARDS_S:.0f}"
+
+
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the table of the page; ``found`` as it is saved."""
+    if "open" not in found:
+        return "No run is saved yet."
+    return table([_HEADS, *(row for name, cells in found["open"]["systems"].items() for row in rows_of(name, cells))])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table."""
+    arguments = parser(__name__, __doc__, saves=SAVES)
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help=f"everything kept between runs [{STATE}]")
+    arguments.add_argument("--system", action="append", default=[], choices=_TITLES, help="only this; may be repeated")
+    arguments.add_argument("--times", action="append", type=float, default=[], help="only 0.8 and this; as above")
+    arguments.add_argument("--seconds", type=float, default=60.0, help="seconds of every load [60]")
+    options = arguments.parse_args(argv)
+    say, found, missing = narrator(), {}, {}
+    systems = tuple(name for name in _TITLES if not options.system or name in options.system)
+    closed = Scenario("large", "short", _CONNECTIONS, systems, 1, _CAPACITY_S)
+    times = [one for one in _TIMES if not options.times or one == _TIMES[0] or one in options.times]
+    with contextlib.ExitStack() as stack:
+        bench = bring_up(stack, [closed], options.state_dir.absolute(), say)
+        for name in systems:
+            cells: list[dict[str, Any]] = []
+            try:
+                with contextlib.ExitStack() as started:
+                    running = start(bench, started, closed.backend, name)
+                    capacity = measure_cell(bench, running, closed, name, 0)["rps"]
+                    say(f"{name}: {capacity:.0f} answers/s to {_CONNECTIONS} connections")
+                    bodies, within = prepare_bodies(bench, running, closed, name), 0.0
+                    for one in times:
+                        cells.append(bear(bench, running, bodies, capacity, one, options.seconds, within))
+                        within = within or 1.5 * cells[0]["load"]["answered"]["p99_ms"] / 1e3
+                        say(" | ".join(rows_of(name, cells)[-1]))
+            except (NotAvailable, processes.ServerFailed, OSError) as error:
+                missing[name] = str(error)
+                say(f"{SYSTEMS[name].title} is not measured further: {error}")
+            if cells:
+                found[name] = cells
+    result = {"open": {"facts": {
+        "commit": commit(), "cpu": machine.cpu_model(), "cores": os.cpu_count(), "seconds": options.seconds,
+        "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }, "systems": found}}  # fmt: skip
+    print(shown(result))
+    if options.save:
+        kept = {**(saved("overload") or {}), **result}
+        save("overload", kept)
+        put(DOCS / "overload.md", "open", shown(kept))
+    return 0
