@@ -10,7 +10,7 @@ from gateway.callers.rights import Caller
 from gateway.trace import Trace
 
 Used = Callable[[str, str, int, int], None]
-"""``used(tenant, endpoint, tokens in, tokens out)``: one request that was answered."""
+"""``used(tenant, endpoint, tokens in, tokens out)``: one request that was answered, or as far as it was."""
 
 
 class Usage:
@@ -28,7 +28,7 @@ class Usage:
         hold = trace.hold
         if type(hold) is Hold:
             hold.settle(tokens + generated, time.monotonic())
-        if trace.outcome == "ok":
+        if trace.outcome == "ok" or trace.generated_tokens:  # a stream that was cut short has used what it sent
             self._used(caller.tenant, trace.endpoint, tokens, generated)
 
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.quotas import Quotas
-from gateway.callers.rights import OPERATIONS
+from gateway.callers.rights import OPERATIONS, Caller
 from gateway.callers.siblings import follow_siblings
 from gateway.callers.usage import Usage
 from gateway.metrics.observer import MAX_TENANTS, Observer
@@ -164,8 +164,6 @@ def test_tokens_out_are_those_that_were_generated() -> None:
     """Of a whole answer, of several, of pieces; what a hook makes up is no number of ours."""
     found: list[int] = []
     usage = Usage(lambda _tenant, _endpoint, _came, went: found.append(went))
-    from gateway.callers.rights import Caller
-
     for answer in (
         {"generated_tokens": 3}, {"results": [{"generated_tokens": 2}, {"generated_tokens": 4}]}, None,
         {"generated_tokens": "many"}, {"results": "x"},
@@ -175,6 +173,18 @@ def test_tokens_out_are_those_that_were_generated() -> None:
         trace.generated_tokens = 7
         usage.finished(trace)
     assert [3, 6, 7, 0, 0] == found
+
+
+@pytest.mark.parametrize(("outcome", "sent", "billed"), [("client_gone", 5, [(9, 5)]), ("client_gone", 0, [])])
+def test_a_stream_that_was_cut_short_is_billed_as_far_as_it_went(
+    outcome: str, sent: int, billed: list[tuple[int, int]]
+) -> None:
+    """The prompt and what was sent; who got nothing pays nothing."""
+    found: list[tuple[int, int]] = []
+    trace = Trace("id")
+    trace.caller, trace.outcome, trace.tokens, trace.generated_tokens = Caller("k", "t"), outcome, 9, sent
+    Usage(lambda _tenant, _endpoint, *tokens: found.append(tokens)).finished(trace)
+    assert billed == found
 
 
 def test_tenants_of_metrics_are_bounded() -> None:
