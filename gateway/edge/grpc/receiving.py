@@ -4,16 +4,33 @@ gRPC tells how large a message is when all of it is in memory. So each one under
 and together they are as many as the bytes of requests that a process may hold; the others wait for their turn. Whoever
 takes longer than ``_PATIENCE_S`` to send one while others wait is refused: a few that send nothing would else keep
 everybody out.
+
+A stream may wait for its next message for hours, and takes no turn. It cannot be told from one that is sent a large
+one; so if many streams wait and the process grows by more than it should, all that wait are ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gateway.errors import BodyTimeout, Overloaded
 
 _PATIENCE_S: Final = 1.0
+_LOOK_S: Final = 0.02
+"""So often the process's memory is looked at while many streams wait."""
+_STATM: Final = Path("/proc/self/statm")
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has; elsewhere than on Linux the most it ever had."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 class Messages(Protocol):
@@ -67,6 +84,47 @@ class Receiving:
             raise _busy("this gateway receives as many messages as it has room for") from None
         finally:
             self._waiting -= 1
+
+
+class Streams:
+    """Streams that wait for their next message: ``most`` of them at any size, more while the process has grown by less
+    than ``max_bytes`` since there were so many.
+    """
+
+    def __init__(self, most: int, max_bytes: int, memory: Callable[[], int] = resident) -> None:
+        self._most = most
+        self._max_bytes = max_bytes
+        self._memory = memory
+        self._waiting: set[asyncio.Timeout] = set()
+        self._before = 0
+        self._looks: asyncio.TimerHandle | None = None
+
+    async def message(self, messages: Messages) -> Any:
+        """Return the next message when all of it is here. Raises ``Overloaded``."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._waiting.add(limit)
+                if self._looks is None and len(self._waiting) > self._most:
+                    self._before = self._memory()
+                    self._looks = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+                return await messages.read()
+        except TimeoutError:
+            raise _busy("streams are sent more than this gateway has room for") from None
+        finally:
+            self._waiting.discard(limit)
+
+    def _look(self) -> None:
+        self._looks = None
+        if len(self._waiting) <= self._most:
+            return
+        loop = asyncio.get_running_loop()
+        if self._memory() - self._before <= self._max_bytes:
+            self._looks = loop.call_later(_LOOK_S, self._look)
+            return
+        for limit in self._waiting:
+            if not limit.expired():
+                limit.reschedule(loop.time())
 
 
 def _busy(message: str) -> Overloaded:

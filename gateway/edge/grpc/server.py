@@ -26,7 +26,7 @@ from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
-from gateway.edge.grpc.receiving import Receiving
+from gateway.edge.grpc.receiving import Receiving, Streams
 from gateway.edge.lanes import lane_of
 from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
@@ -95,6 +95,8 @@ _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-infe
 
 _AHEAD_BYTES: Final = 256 << 10
 """Of each call so much is received before somebody reads it."""
+_MEMORY_OF_A_BYTE: Final = 4
+"""What a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Caller | None], Awaitable[Any]]
@@ -169,7 +171,9 @@ class RpcServer:
         self._timeout = timeout
         self._key_header = key_header.lower()
         self._allows_pins = allows_pins
-        self._receiving = Receiving(max(plane.permits.max_bytes // max_message_bytes, 1))
+        most = max(plane.permits.max_bytes // max_message_bytes, 1)
+        self._receiving = Receiving(most)
+        self._streams = Streams(most, _MEMORY_OF_A_BYTE * plane.permits.max_bytes)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
@@ -346,42 +350,47 @@ class RpcServer:
         return message
 
     async def _stream(self, _requests: object, context: Any) -> None:
-        while (raw := await context.read()) is not grpc.aio.EOF:
-            try:  # each time: a stream may live longer than its caller's key
-                caller = await self._caller(INFER, context)
-            except GatewayError as error:
-                self._plane.refuse(self._plane.open(_id_of(context)), error)
-                _refuse(context, error)
-                return
-            try:
-                request = _message(raw, pb.ModelInferRequest)
-            except MalformedBody as error:
-                _refuse(context, error)
-                return
-            tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
+        try:
+            while await self._next(context):
+                pass
+        except GatewayError as error:
+            self._plane.refuse(self._plane.open(_id_of(context)), error)
+            _refuse(context, error)
 
-            async def write(response: Any, *, is_last: bool, tells_last: bool = tells_last) -> None:
-                if tells_last:
-                    response.parameters["triton_final_response"].bool_param = is_last
-                await context.write(pb.ModelStreamInferResponse(infer_response=response))
+    async def _next(self, context: Any) -> bool:
+        """Answer the next request of a stream, and keep nothing of it; False if there is none."""
+        raw = await self._streams.message(context)
+        if raw is grpc.aio.EOF:
+            return False
+        caller = await self._caller(INFER, context)  # a stream may live longer than its caller's key
+        request = _message(raw, pb.ModelInferRequest)
+        del raw
+        tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
+        failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
 
-            async def send(flight: InFlight, event: Event, write: Any = write) -> None:
-                assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
-                piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
-                tensors = {name: objects([value.encode()]).reshape(1, 1) for name, value in piece.items()}
-                response = _response(flight.call, tensors, flight.endpoint)
-                await write(response, is_last=event.finish_reason is not None)
+        async def write(response: Any, *, is_last: bool) -> None:
+            if tells_last:
+                response.parameters["triton_final_response"].bool_param = is_last
+            await context.write(pb.ModelStreamInferResponse(infer_response=response))
 
-            flight = await self._answer(request, context, caller, send)
-            if flight.error is not None:
-                failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
-                await context.write(
-                    pb.ModelStreamInferResponse(
-                        error_message=_sentence(told_to(caller, flight.error)), infer_response=failed
-                    )
+        async def send(flight: InFlight, event: Event) -> None:
+            assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
+            piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+            tensors = {name: objects([value.encode()]).reshape(1, 1) for name, value in piece.items()}
+            response = _response(flight.call, tensors, flight.endpoint)
+            await write(response, is_last=event.finish_reason is not None)
+
+        flight = await self._answer(request, context, caller, send)
+        del request
+        if flight.error is not None:
+            await context.write(
+                pb.ModelStreamInferResponse(
+                    error_message=_sentence(told_to(caller, flight.error)), infer_response=failed
                 )
-            elif flight.reply is not None:
-                await write(flight.reply, is_last=True)
+            )
+        elif flight.reply is not None:
+            await write(flight.reply, is_last=True)
+        return True
 
     async def _answer(self, request: Any, context: Any, caller: Caller | None, send: Send | None = None) -> InFlight:
         """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.edge.grpc.receiving import Receiving
+from gateway.edge.grpc.receiving import Receiving, Streams, resident
 from gateway.errors import BodyTimeout, Overloaded
 
 
@@ -66,3 +66,41 @@ async def test_who_gets_no_turn_in_its_time_is_refused() -> None:
         await receiving.message(second, 0.01)
     first.message.set_result("a")
     assert "a" == await one
+
+
+async def test_streams_wait_for_hours_while_memory_lasts() -> None:
+    """However many there are, and whatever the process had before."""
+    senders = [Sender() for _ in range(5)]
+    looks: list[int] = []
+    looked = asyncio.Event()
+
+    def memory() -> int:
+        looks.append(100)
+        if len(looks) > 3:
+            looked.set()
+        return looks[-1]
+
+    streams = Streams(2, 50, memory)
+    waiting = [asyncio.ensure_future(streams.message(sender)) for sender in senders]
+    await looked.wait()
+    for number, sender in enumerate(senders):
+        sender.message.set_result(number)
+    assert list(range(5)) == await asyncio.gather(*waiting)
+
+
+async def test_streams_that_wait_end_when_the_process_grows_too_much() -> None:
+    """One of them is sent something large; nobody knows which. A few may be sent the largest."""
+    sizes = iter([100, 120, 151])
+    streams = Streams(2, 50, lambda: next(sizes))
+    waiting = [asyncio.ensure_future(streams.message(Sender())) for _ in range(3)]
+    for one in waiting:
+        with pytest.raises(Overloaded, match="streams are sent more"):
+            await one
+    sender = Sender()
+    sender.message.set_result("a")
+    assert "a" == await streams.message(sender)
+
+
+def test_memory_is_counted_in_bytes() -> None:
+    """A Python process has some megabytes."""
+    assert 1 << 20 < resident() < 1 << 40
