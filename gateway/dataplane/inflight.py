@@ -186,7 +186,7 @@ class InFlight:
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
         # A queue may have the deadline (see ``queued``); else it is watched here, whatever the handler does.
-        if self.state is not QUEUED and self.state is not ENDED:
+        if self.alarm is None and self.state is not QUEUED and self.state is not ENDED:
             self.deadlines.watch(self)
 
     async def _send_piece(self, event: Event) -> None:

@@ -92,13 +92,14 @@ class ProcessExecutor:
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``Executor.run``."""
-        deadline = max(w.deadline for w in works)
+        deadline = max([w.deadline for w in works])
         reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
         for work, outcome in zip(works, reply.outcomes, strict=True):
             work.data, work.state, work.error = outcome.answer, outcome.state, outcome.error
             work.trace.queue_ns += reply.queue_ns
             for stage, spent in zip(STAGES, reply.stage_ns, strict=True):
-                _spend(work.trace, stage, spent)
+                if spent:
+                    _spend(work.trace, stage, spent)
             if outcome.statistics:
                 work.trace.collect(outcome.statistics)
 

@@ -301,13 +301,16 @@ class HookPool:
         """The process with the fewest requests that takes one more; the oldest of them, so that the others idle."""
         found, fewest = None, ASYNC_AT_ONCE + self._limits.threads
         for process in self.processes:
-            if process.is_free and len(process.asked) < fewest:
-                found, fewest = process, len(process.asked)
+            busy = len(process.asked)
+            if busy < fewest and process.is_free:
+                if not busy:
+                    return process
+                found, fewest = process, busy
         return found
 
     def _lacks(self) -> bool:
         """Whether there should be one more process."""
-        serving = sum(not p.is_retired for p in self.processes)
+        serving = [p.is_retired for p in self.processes].count(False)
         if serving < max(self.minimum, self._is_awake):
             return True
         return self.has_waiting and (serving == 0 or len(self.processes) < self._limits.processes)

@@ -127,7 +127,8 @@ class HookProcess(asyncio.Protocol):
         self._child: subprocess.Popen[bytes] | None = None
         self._number = 0
         self._is_closing = False
-        self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self._loaded.add_done_callback(_look)  # a start that is given up leaves nobody who asks
         self.asked: dict[int, Asked] = {}
         self.waiting: deque[Asked] = deque()
@@ -161,7 +162,7 @@ class HookProcess(asyncio.Protocol):
     @property
     def is_free(self) -> bool:
         """Whether it takes one more request."""
-        return not self.is_retired and self.has_slot
+        return not self.is_retired and not self._is_closing and len(self.asked) < self.slots
 
     @property
     def is_idle(self) -> bool:
@@ -220,7 +221,7 @@ class HookProcess(asyncio.Protocol):
         asked.process, asked.number, asked.sent_ns = self, self._number, time.perf_counter_ns()
         self.asked[self._number] = asked
         self.kept.difference_update(asked.kept)
-        asked.timer = asyncio.get_running_loop().call_at(limit, self._too_late, asked)
+        asked.timer = self._loop.call_at(limit, self._too_late, asked)
         self._write({"k": "run", "id": self._number, **asked.head}, asked.payload)
 
     def give_up(self, asked: Asked) -> None:

@@ -20,10 +20,15 @@ class _Asked:
 
     __slots__ = ("_arguments", "_ended", "_hook", "_loop", "answer")
 
-    def __init__(self, ended: Callable[..., None], hook: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended, self._hook, self._arguments = ended, hook, arguments
-        self.answer: asyncio.Future[Any] = self._loop.create_future()
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[..., None],
+        hook: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        self._loop, self._ended, self._hook, self._arguments = loop, ended, hook, arguments
+        self.answer: asyncio.Future[Any] = loop.create_future()
 
     def run(self) -> None:
         """Call the hook; in the thread."""
@@ -43,6 +48,7 @@ class HookThreads:
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = 0
         """Calls in threads: also those whose request was given up."""
         self._started = 0
@@ -51,7 +57,10 @@ class HookThreads:
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         """Return what will be ``hook``'s result. Cancelling gives its place up; a hook that runs goes on to its end."""
-        asked = _Asked(self._ended, hook, arguments)
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()  # looking it up is a system call
+        asked = _Asked(loop, self._ended, hook, arguments)
         if self._busy < self._most:
             self._begin(asked)
         else:
