@@ -24,7 +24,7 @@ from gateway.metrics.accumulator import Floats
 from gateway.metrics.drift import ALARM_DAYS, shares
 from gateway.metrics.evidence import Purse
 
-TAKES = "half an hour"
+TAKES = "a minute"
 SAVES = "results/drift.json"
 RATES: Final = (10, 300, 10_000)
 """Texts a minute."""

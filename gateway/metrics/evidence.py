@@ -35,6 +35,9 @@ _ODDS: Final = (1.5, 3.0, 10.0)
 """How many times as large the odds of a bin are by the bets on more of it."""
 _RARE_ODDS: Final = (3.0, 10.0, 50.0)
 _RARE: Final = 0.01
+_HARDLY_EVER_ODDS: Final = (50.0, 1000.0)
+_HARDLY_EVER: Final = 0.0003
+"""A bin the reference hardly knows: if it becomes a part of what comes, it does so by far."""
 _LESS_ODDS: Final = (0.67, 0.33)
 _COMMON: Final = 0.05
 """A bin with a larger share is bet to have become rarer, too."""
@@ -61,7 +64,8 @@ def bets(p: Floats, size: float, *, ordered: bool) -> Floats:
     """
     found: list[Floats] = _tilted(p) if ordered else []
     usual = (_ODDS[1],) if ordered else _ODDS
-    found += [_times(p, b, odds) for b, share in enumerate(p) for odds in (usual if share >= _RARE else _RARE_ODDS)]
+    odds_of = [usual if share >= _RARE else _RARE_ODDS if share >= _HARDLY_EVER else _HARDLY_EVER_ODDS for share in p]
+    found += [_times(p, b, odds) for b, several in enumerate(odds_of) for odds in several]
     common = np.flatnonzero(p >= _COMMON)
     if not ordered and len(common) > 2:  # of two, more of the one is less of the other
         found += [_times(p, b, odds) for b in common.tolist() for odds in _LESS_ODDS]

@@ -151,3 +151,12 @@ def test_what_is_known_survives_a_restart() -> None:
     assert other.variables["label"].step(counts, MINUTE, 5.0) == fresh.step(counts, MINUTE, 5.0)
     with pytest.raises(ValueError, match="other bets"):
         one.variables["length"].restore(label.to_json())
+
+
+def test_what_the_reference_never_had_is_bet_upon_by_what_it_becomes() -> None:
+    """Of the best that a test could make of each text, the best bet makes most, at one text of fifty and of five."""
+    p = drift.shares(np.array([20_000.0, 0.0, 0.0]))
+    expected = evidence.bets(p, 20_000.0, ordered=False)
+    for share in (0.02, 0.05, 0.2):
+        q = np.array([1 - share, share - 1e-6, 1e-6])
+        assert float((np.log(expected / p) @ q).max()) > 0.8 * float(np.sum(q * np.log(q / p)))
