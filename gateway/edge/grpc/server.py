@@ -95,7 +95,7 @@ _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-infe
 
 _AHEAD_BYTES: Final = 256 << 10
 """Of each call so much is received before somebody reads it."""
-_MEMORY_OF_A_BYTE: Final = 4
+_MEMORY_OF_A_BYTE: Final = 5
 """What a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
