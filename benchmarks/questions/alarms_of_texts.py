@@ -12,9 +12,7 @@ Beside each the ideal: a CUSUM that is told both distributions and which variabl
 from __future__ import annotations
 
 import math
-import random
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,160 +20,44 @@ import numpy as np
 from benchmarks.shared import cusum
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
-from gateway.metrics import catalog, drift, evidence, texts, variables
-from gateway.metrics.accumulator import Floats
+from benchmarks.shared.speech import (
+    MOST_LOOKED,
+    RATES,
+    SIZE,
+    VARIABLES,
+    Draw,
+    Endpoint,
+    Found,
+    Seen,
+    Speech,
+    captured,
+    mixed,
+    nonsense,
+)  # fmt: skip
+from gateway.metrics import drift, variables
 from gateway.metrics.drift import ALARM_DAYS, Bins, Words
-from gateway.metrics.languages import FUNCTION_WORDS
-from gateway.metrics.words import Watched
 
-TAKES = "a quarter of an hour"
+TAKES = "2 minutes"
 SAVES = "results/texts.json"
-RATES: Final = (10, 300, 10_000)
-"""Texts a minute."""
-_WINDOW_S: Final = {10: 60.0, 300: 5.0, 10_000: 5.0}
-_QUIET_S: Final = {10: 43_200.0, 300: 4_320.0, 10_000: 4_320.0}
-_MOST_LOOKED: Final = texts.MOST_A_SECOND * 60
-"""Texts a minute that one worker looks at."""
-_SIZE: Final = 20_000
-_LEARNED: Final = 16_500
-_VARIABLES: Final = 12
-_ENUMS: Final = (variables.SCRIPT, variables.LANGUAGE, variables.CASE, variables.RISEN)
 _GIVEN_UP: Final = 12_000
 _NEW: Final = "a new word in 1 % of the texts"
 _WORD: Final = "flimmer"
-
-Draw = Callable[[int], list[str]]
-"""Makes so many texts."""
-Found = dict[str, Sequence[Any]]
-"""Values of each variable."""
-
-
-class Speech:
-    """Draws texts of one language: function words around words of a topic."""
-
-    def __init__(self, language: str, seed: int, rng: np.random.Generator) -> None:
-        syllables = random.Random(seed)
-        parts = [a + b for a in "bcdfglmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er", "is")]
-        topic = {"".join(syllables.choice(parts) for _ in range(syllables.randint(2, 4))): 0 for _ in range(20_000)}
-        self._lists = (FUNCTION_WORDS["latin"][language].split(), list(topic))
-        self._rng = rng
-
-    def __call__(self, number: int) -> list[str]:
-        """Return texts of 6 to 24 words, nine of twenty of which are function words."""
-        rng = self._rng
-        lengths = rng.integers(6, 25, number)
-        total = int(lengths.sum())
-        columns = []
-        for listed in self._lists:
-            shares = 1 / np.arange(1, len(listed) + 1)
-            chosen = rng.choice(len(listed), size=total, p=shares / shares.sum())
-            columns.append([listed[i] for i in chosen.tolist()])
-        is_topic = (rng.random(total) > 0.45).tolist()
-        words = [columns[topic][i] for i, topic in enumerate(is_topic)]
-        ends = np.cumsum(lengths).tolist()
-        made = [" ".join(words[end - length : end]) for end, length in zip(ends, lengths.tolist(), strict=True)]
-        return [text[0].upper() + text[1:] for text in made]
 
 
 def changes(rng: np.random.Generator, english: Draw) -> dict[str, Draw]:
     """Return what may come instead of English texts."""
     german = Speech("de", 2, rng)
-
-    def mixed(share: float, change: Callable[[str], str]) -> Draw:
-        return lambda number: [change(text) if rng.random() < share else text for text in english(number)]
-
-    def nonsense(text: str) -> str:
-        words = ["".join(map(chr, rng.integers(97, 123, 7))) if rng.random() < 0.05 else w for w in text.split()]
-        return " ".join(words)
-
     return {
-        "10 % of the texts in German": mixed(0.1, lambda _: german(1)[0]),
-        "5 % of the texts in capitals": mixed(0.05, str.upper),
-        "5 % of the words nonsense": mixed(1.0, nonsense),
-        _NEW: mixed(0.01, lambda text: f"{text} {_WORD}"),
+        "10 % of the texts in German": mixed(english, rng, 0.1, lambda _: german(1)[0]),
+        "5 % of the texts in capitals": mixed(english, rng, 0.05, str.upper),
+        "5 % of the words nonsense": mixed(english, rng, 1.0, nonsense(rng)),
+        _NEW: mixed(english, rng, 0.01, lambda text: f"{text} {_WORD}"),
     }
-
-
-class Seen:
-    """What a gateway counts of texts, as values: nothing is drawn from among them."""
-
-    def __init__(self, words: Words | None) -> None:
-        self.found: dict[str, list[Any]] = {name: [] for name in (*_ENUMS, variables.UNUSUAL)}
-        self.watched = Watched(words, self._begin)
-
-    def _begin(self) -> None:
-        for name in (variables.RISEN, variables.UNUSUAL):
-            self.found[name].clear()
-
-    def see(self, came: Sequence[str]) -> Found:
-        """Return the values of these texts."""
-        for values in self.found.values():
-            values.clear()
-        for start in range(0, len(came), 64):
-            looked = texts.look([texts.beginning(text) for text in came[start : start + 64]])
-            shares, risen = self.watched.see(looked.worded)
-            self.found[variables.UNUSUAL] += shares.tolist()
-            for name, numbers in [*looked.numbers.items(), (variables.RISEN, risen)]:
-                self.found[name] += [texts.VALUES[name][i] for i in numbers.tolist()]
-        return {name: list(values) for name, values in self.found.items()}
-
-
-def captured(draw: Draw) -> tuple[dict[str, Bins], Words]:
-    """Return a reference of traffic, as ``drift capture`` makes one."""
-    seen = Seen(None)
-    seen.see(draw(_LEARNED))
-    found = seen.see(draw(_SIZE))
-    bounds = (*catalog.WORD_RATIO_BUCKETS, math.inf)
-    counts = np.bincount(np.searchsorted(bounds, found[variables.UNUSUAL]), minlength=len(bounds))
-    bins = {name: drift.enum_bins(Counter(found[name])) for name in _ENUMS if name != variables.RISEN}
-    bins[variables.RISEN] = drift.risen_bins(Counter(found[variables.RISEN]))
-    words = seen.watched.usual()
-    assert words is not None
-    return {**bins, variables.UNUSUAL: drift.bucket_bins(bounds, counts.tolist())}, words
-
-
-class Endpoint:
-    """The evidence of one endpoint at one rate."""
-
-    def __init__(self, bins: Mapping[str, Bins], rate: int, rng: np.random.Generator) -> None:
-        self._bins, self._rate, self._now, self._rng = bins, rate, 0.0, rng
-        self._variables = {
-            name: evidence.Variable(
-                np.array(one.ratios()), one.total, ordered=one.kind == "scalar", alarm_days=ALARM_DAYS
-            )
-            for name, one in bins.items()
-        }
-        self.texts_a_look = round(rate * _WINDOW_S[rate] / 60)
-
-    def wait(self) -> None:
-        """Let traffic that is like the reference come for a while."""
-        window_s = 300.0 if self._rate == RATES[0] else 60.0
-        looked = round(min(self._rate, _MOST_LOOKED) * window_s / 60)
-        for _ in range(int(_QUIET_S[self._rate] / window_s)):
-            counts = {
-                name: self._rng.multinomial(looked, np.array(one.counts) / one.total).astype(float)
-                for name, one in self._bins.items()
-            }
-            self._step(counts, window_s)
-
-    def look(self, found: Found) -> float:
-        """Judge the values of one window; return the evidence in days."""
-        return self._step({name: drift.count(one, found[name]) for name, one in self._bins.items()},
-                          _WINDOW_S[self._rate])  # fmt: skip
-
-    def _step(self, counts: Mapping[str, Floats], window_s: float) -> float:
-        self._now += window_s
-        days = [
-            variable.step(counts[name], window_s / evidence.DAY_S, self._now).days
-            for name, variable in self._variables.items()
-            if variable.is_judged
-        ]
-        return sum(days) / _VARIABLES
 
 
 def looked_at(rate: int) -> float:
     """Return the share of texts that a worker looks at."""
-    return min(1.0, _MOST_LOOKED / rate)
+    return min(1.0, MOST_LOOKED / rate)
 
 
 def needed(
@@ -210,13 +92,13 @@ def needed(
 def ideals(bins: Mapping[str, Bins], found: Found, change: str) -> dict[str, float]:
     """Return the same of the ideal: of the variable that shows the change best, or of the word itself."""
     if change == _NEW:
-        pairs = [(np.array([0.5 / _SIZE, 1 - 0.5 / _SIZE]), np.array([0.01, 0.99]))]
+        pairs = [(np.array([0.5 / SIZE, 1 - 0.5 / SIZE]), np.array([0.01, 0.99]))]
     else:
         counts = {name: drift.count(one, found[name]) for name, one in bins.items()}
         pairs = [(np.array(one.ratios()), drift.shares(counts[name])) for name, one in bins.items()]
         pairs = sorted(pairs, key=lambda pair: -float(np.sum(pair[1] * np.log(pair[1] / pair[0]))))[:1]
     return {
-        str(rate): min(cusum.texts_needed(p, q, rate, _VARIABLES) for p, q in pairs) / looked_at(rate)
+        str(rate): min(cusum.texts_needed(p, q, rate, VARIABLES) for p, q in pairs) / looked_at(rate)
         for rate in RATES
     }  # fmt: skip
 

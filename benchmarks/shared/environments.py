@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    "alibi": ("alibi-detect[torch]==0.13.0",),
     # clearml-serving names only the CLI's requirements; these are the imports of its serving part. numpy below 2, as
     # its own container has it.
     "clearml": (
@@ -22,7 +23,11 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         "cohere==7.3.1", "huggingface-hub==1.33.0", "langchain-huggingface==1.2.3", "langchain-openai==1.7.3",
         "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0", "tritonclient[http,grpc]==2.73.0",
     ),
+    # pandas 3 has taken away what it imports
+    "evidently": ("evidently==0.7.23", "pandas<3", "numpy<2.4"),
     "kserve": ("kserve==0.21.0", "tokenizers"),
+    # statsmodels: it imports it, and does not ask for it
+    "nannyml": ("nannyml==0.13.1", "pandas<3", "statsmodels"),
     # the last tritonclient whose perf_analyzer runs on Debian 12's C library
     "perf_analyzer": ("tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"),
     "plot": ("matplotlib>=3.9",),
@@ -30,8 +35,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 _SHOWN = (
-    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "py-spy",
-    "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
+    "alibi-detect", "clearml", "clearml-serving", "evidently", "fastapi", "grpcio", "kserve", "nannyml", "numpy",
+    "onnxruntime", "orjson", "py-spy", "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
 
 

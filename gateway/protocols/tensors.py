@@ -83,11 +83,13 @@ class TensorRequest:
     binary: frozenset[str] = frozenset()
     as_json: frozenset[str] = frozenset()
 
-    inputs: Mapping[str, Tensor] = _NONE
+    def __init__(self, path: str, inputs: dict[str, Tensor]) -> None:
+        self.path = path
+        self.inputs = inputs
 
 
-def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> None:
-    """Read a REST request into ``request``: JSON, and behind it the bytes of its binary tensors.
+def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
+    """Read a REST request: JSON, and behind it the bytes of its binary tensors.
 
     ``header_length`` is the header ``Inference-Header-Content-Length`` (or empty). Raises ``MalformedBody`` and
     ``InputRefused``.
@@ -133,7 +135,7 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         at += size
     if at != len(tail):
         raise InputRefused(f"{len(tail) - at} bytes follow the last tensor")
-    request.inputs = found
+    request = TensorRequest(path, found)
     if "parameters" in body:
         request.parameters = _parameters(body)
         request.all_binary = request.parameters.get("binary_data_output") is True
@@ -143,6 +145,7 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         request.id = body["id"]
         if not isinstance(request.id, str):
             raise InputRefused("id must be a text")
+    return request
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

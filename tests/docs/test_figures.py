@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.autoscale.sizing import gateway_micros
 from benchmarks.questions import (
+    alarms_beside_peers,
     alarms_of_drift,
     alarms_of_texts,
     cost_of_each_protocol,
@@ -87,6 +88,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
     ("drift.md", "texts"): lambda: alarms_of_texts.shown(saved("texts")),
+    ("drift.md", "peers"): lambda: alarms_beside_peers.shown(saved("drift-peers")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),

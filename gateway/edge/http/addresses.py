@@ -195,11 +195,7 @@ def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
 
 
 def _infer(url: str, raw: bytes, headers: ByName) -> Call:
-    call = oip.InferCall(url)
-    read_request(raw, headers.get(b"inference-header-content-length", b""), call)
-    if call.parameters:
-        call.obey()
-    return call
+    return oip.InferCall(read_request(raw, headers.get(b"inference-header-content-length", b""), url))
 
 
 def _type_of(headers: ByName) -> bytes:
