@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -393,7 +393,8 @@ def _texts(name: str, tensor: Tensor) -> list[str]:
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1 and shape[0] != 1):
         raise InputRefused(f"input {shown(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
     if not isinstance(tensor, np.ndarray):
-        return cast("list[str]", tensor["data"])
+        data: list[str] = tensor["data"]
+        return data
     if tensor.dtype.kind != "O":
         raise InputRefused(f"input {shown(name)} must be BYTES")
     try:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -76,12 +76,12 @@ class ServeCall(Call):
         body = decoded[0] if decoded else decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
         if type(body) is dict:
             if endpoint.task and huggingface.is_form(body):
-                body, self._convert = huggingface.read(endpoint.task, cast("dict[str, object]", body))
-                self._piece = huggingface.GenerationEvents()
-            elif self._convert is not None:  # the version that was asked before is of another kind
-                self._convert, self._piece = None, own_piece
+                body, self._convert = huggingface.read(endpoint.task, body)
+            else:
+                self._convert = None
             if "stream" in body:
                 self.streams = body["stream"] is True
+                self._piece = own_piece if self._convert is None else huggingface.GenerationEvents()
         return body
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
