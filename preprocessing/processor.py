@@ -1,14 +1,14 @@
 """One endpoint's way in and out: a request body to rows, rows to tensors, a backend's tensors to an answer.
 
-The gateway holds a `Processor` per endpoint version and calls `prepare` before the micro-batch and `finish` after it,
-from any thread, many at a time. `TextProcessor` is the one for model folders; it is a tokenizer and a head.
+The gateway holds a `TextProcessor` per endpoint version: a tokenizer and a head. It calls `parse` and `encode` before
+the micro-batch and `finish` after it, from any thread, many at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -30,34 +30,6 @@ _OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"}
 """Parameters that every task's request takes."""
 _TOKEN_BYTES: Final = 512
 """What a token in a list of tokens takes while the list is made; written as JSON a fifth of it."""
-
-
-class Processor(Protocol):
-    """What the gateway needs of an endpoint's model folder."""
-
-    def parse(self, body: object) -> ParsedRequest:
-        """Check a request; raises InvalidInput. Takes a time that goes with the body's size alone."""
-
-    def encodes_off_loop(self, request: ParsedRequest) -> bool:
-        """Whether `encode` takes milliseconds, so that it should leave the event loop; itself takes none."""
-
-    def encode(self, request: ParsedRequest) -> Prepared:
-        """Tokenize; raises InvalidInput, also if the answer would cost more than the endpoint allows."""
-
-    def prepare(self, body: object) -> Prepared:
-        """`parse` and `encode`."""
-
-    def finishes_off_loop(self, prepared: Prepared) -> bool:
-        """Whether `finish` takes milliseconds."""
-
-    def weight(self, prepared: Prepared) -> int:
-        """What the request's rows cost a backend: their padded tokens."""
-
-    def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
-        """The backend's inputs for these rows, of one request or of several."""
-
-    def finish(self, outputs: Tensors, prepared: Prepared) -> object:
-        """The answer to a request from its rows' outputs; raises InvalidOutput."""
 
 
 class TextProcessor:
@@ -170,7 +142,10 @@ class TextProcessor:
         return request
 
     def encodes_off_loop(self, request: ParsedRequest) -> bool:
-        """Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit."""
+        """Whether `encode` takes milliseconds, so that it should leave the event loop.
+
+        Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit.
+        """
         texts, left = request.texts, self.config.offload_chars
         if len(texts) == 1 and type(texts[0]) is str:
             return len(texts[0]) + _ROW_CHARS > left
@@ -260,7 +235,7 @@ class TextProcessor:
         return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
-        """By what its head says that the answer takes."""
+        """Whether `finish` takes milliseconds, by what its head says that the answer takes."""
         return prepared.finish_work > _OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
@@ -288,10 +263,6 @@ class TextProcessor:
         if isinstance(body, Chat):
             rows = [self.tokenizer.encode_bare(str(text))]
         return Prepared(rows, request)
-
-    def weight(self, prepared: Prepared) -> int:
-        """The longest row times the number of rows."""
-        return padded_tokens(prepared.rows)
 
     def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
         """The model's inputs, padded to the longest row on the model's side."""

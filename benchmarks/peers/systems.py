@@ -298,6 +298,8 @@ SYSTEMS: dict[str, System] = {
                lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
         System("gateway_w1", "triton-gateway, 1 worker on the same 2 cores",
                lambda b, k: _gateway(b, k, name="gateway_w1", n_cores=2)),
+        System("gateway_always", "triton-gateway, its limit of work holds from the start",
+               lambda b, k: _gateway(b, k, name="gateway_always", settings={"TRITON_GATEWAY_WORK_LIMIT": "always"})),
         *(
             System(f"gateway_{name}", f"triton-gateway, asked in {title} form",
                    partial(_form, name=name, path=path, body=body))

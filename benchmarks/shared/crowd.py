@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.shared.crowd URL --bodies FILE --phase RATE:SECONDS …`` sends the phases one after the other and
 prints what came of each. A caller comes at a time fixed beforehand and sends one request: on a connection that somebody
-left open after an answer, else on a new one. Who is refused closes the connection; who has waited for ``--patience``
-seconds goes away. Times count from when a request was due. Some callers, ``--critical`` per second whatever the rate,
-send ``x-priority: critical``.
+of the same class left open after an answer, else on a new one. Who is refused closes the connection; who has waited
+for ``--patience`` seconds goes away. Times count from when a request was due. Some callers, ``--critical`` per second
+whatever the rate, send ``x-priority: critical``.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Crowd:
         self._patience = patience
         self._epoll = select.epoll()
         self._all: dict[int, _Caller] = {}
-        self._idle: list[_Caller] = []
+        self._idle: tuple[list[_Caller], list[_Caller]] = ([], [])
+        """By class: services of another importance have connections of their own."""
         self._leaving: deque[tuple[float, _Caller, float]] = deque()
         self._next = 0
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
@@ -135,7 +136,8 @@ class Crowd:
         seen.offered += 1
         seen.critical["due"] += is_critical
         seen.came[self._window(phase, due)] += 1
-        caller = self._idle.pop() if self._idle else self._open()
+        idle = self._idle[is_critical]
+        caller = idle.pop() if idle else self._open()
         if caller is None:
             return
         seen.sent += 1
@@ -209,10 +211,10 @@ class Crowd:
                 seen.statuses[what] += 1
         caller.raw, caller.buffer, caller.wanted = b"", b"", 0
         if what == "200" and keeps:
-            self._idle.append(caller)
+            self._idle[caller.is_critical].append(caller)
             return
         with contextlib.suppress(ValueError):
-            self._idle.remove(caller)
+            self._idle[caller.is_critical].remove(caller)
         self._epoll.unregister(caller.sock.fileno())
         del self._all[caller.sock.fileno()]
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -355,8 +355,6 @@ SYNC_LAST_CONTACT: Final = Metric(
 )  # fmt: skip
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 """Of the built-in variables, ``brief`` shows those that the endpoint declares (`metrics add`)."""
-OF_MODEL_SYNC: Final = (SYNC_MODELS, SYNC_TRITON, SYNC_LAST_CONTACT)
-"""What model sync says of itself, on the port of its probes."""
 
 CATALOG: Final = (
     REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,

@@ -9,6 +9,7 @@ import orjson
 
 from gateway.hooks.wire import JSON_OPTIONS, json_form
 
+# What may become of a record; all but the first lose it.
 WRITTEN: Final = "written"
 QUEUE_FULL: Final = "queue_full"
 DISK_FULL: Final = "disk_full"
@@ -17,8 +18,6 @@ NOT_JSON: Final = "not_json"
 NOT_WRITABLE: Final = "not_writable"
 UNREACHABLE: Final = "unreachable"
 REFUSED: Final = "refused"
-OUTCOMES: Final = (WRITTEN, QUEUE_FULL, DISK_FULL, TOO_LARGE, NOT_JSON, NOT_WRITABLE, UNREACHABLE, REFUSED)
-"""What may become of a record; all but the first lose it."""
 
 Record = Mapping[str, Any]
 

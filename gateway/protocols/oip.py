@@ -225,18 +225,17 @@ def _config_type(datatype: str) -> str:
 # --- one inference ----------------------------------------------------------------------------------------------------
 
 
-class InferCall(Call):
+class InferCall(TensorRequest, Call):
     """One inference, over REST; gRPC writes the same tensors in its own way."""
 
     needs_outputs = True
 
-    def __init__(self, request: TensorRequest) -> None:
-        """Take a request that was read. Raises ``InputRefused`` for what is not offered."""
-        self.path = request.path
-        self.request = request
-        parameters = request.parameters
-        if not parameters:
-            return
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def obey(self) -> None:
+        """Do what its parameters ask of the gateway. Raises ``InputRefused`` for what is not offered."""
+        parameters = self.parameters
         if any(parameters.get(name) for name in _SEQUENCE):
             raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
         # The caller's own time-out, in the protocol's parameter (microseconds).
@@ -246,32 +245,31 @@ class InferCall(Call):
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``: the text, for a text task whose fields are asked; else the tensors themselves."""
-        request = self.request
         if endpoint.text is not None:
             processor = endpoint.text.processor
             fields = processor.text_fields
             body = self._text_body(fields, endpoint.task)
             if body:
                 return body
-            if not request.inputs or any(name not in processor.input_names for name in request.inputs):
+            if not self.inputs or any(name not in processor.input_names for name in self.inputs):
                 raise InputRefused(
-                    f"the inputs are {_listed(request.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
+                    f"the inputs are {_listed(self.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
                     f"or the model's own tensors {', '.join(processor.input_names)}"
                 )
         elif endpoint.task:
             return self.generation_body()
         elif not isinstance(endpoint.handler, TensorHandler):
-            return {name: _lists(tensor) for name, tensor in request.inputs.items()}
-        if not request.inputs:
+            return {name: _lists(tensor) for name, tensor in self.inputs.items()}
+        if not self.inputs:
             raise InputRefused("the request has no inputs")
-        arrays = {name: as_array(tensor) for name, tensor in request.inputs.items()}
-        return RawTensors(arrays, request.outputs, request.id)
+        arrays = {name: as_array(tensor) for name, tensor in self.inputs.items()}
+        return RawTensors(arrays, self.outputs, self.id)
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
         """See ``Call.render``."""
         identity = endpoint.identity
         tensors = self.tensors(answer, endpoint, trace, outputs)
-        headers, content = write_answer(self.request, tensors, model=identity.endpoint, version=identity.version or "1")
+        headers, content = write_answer(self, tensors, model=identity.endpoint, version=identity.version or "1")
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
     def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
@@ -281,7 +279,7 @@ class InferCall(Call):
             if not isinstance(prepared, Prepared):
                 return dict(outputs)  # the tensors went to the model as they were
             usual = _of_task(endpoint.task, endpoint.text, outputs, answer, prepared)
-            if not self.request.outputs:
+            if not self.outputs:
                 return usual
             known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             return self._chosen({**known, **usual}, usual, endpoint)
@@ -296,14 +294,14 @@ class InferCall(Call):
 
     def generation_body(self) -> dict[str, Any]:
         """Return the body of a text-generation endpoint. Raises ``InputRefused`` for other tensors than ``text``."""
-        if set(self.request.inputs) != {"text"}:
-            raise InputRefused(f"the inputs are {_listed(self.request.inputs)}; this endpoint takes text (BYTES)")
-        return {"text": _texts("text", self.request.inputs["text"]), "parameters": self._parameters()}
+        if set(self.inputs) != {"text"}:
+            raise InputRefused(f"the inputs are {_listed(self.inputs)}; this endpoint takes text (BYTES)")
+        return {"text": _texts("text", self.inputs["text"]), "parameters": self._parameters()}
 
     def _text_body(self, fields: Sequence[str], task: str) -> dict[str, Any]:
         """Return the body for a text task; an empty one if there are other tensors than its ``fields``, or none."""
         body: dict[str, Any] = {}
-        for name, tensor in self.request.inputs.items():
+        for name, tensor in self.inputs.items():
             if name not in fields:
                 return {}
             body[name] = _texts(name, tensor)
@@ -314,24 +312,24 @@ class InferCall(Call):
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
             }
-        parameters = self._parameters() if self.request.parameters else None
+        parameters = self._parameters() if self.parameters else None
         return {**body, "parameters": parameters} if parameters else body
 
     def _parameters(self) -> dict[str, Any]:
-        return {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
+        return {n: _plain(v) for n, v in self.parameters.items() if not _is_protocols(n)}
 
     def _chosen(
         self, known: Mapping[str, Tensor], usual: Mapping[str, Tensor], endpoint: Endpoint
     ) -> dict[str, Tensor]:
-        if not self.request.outputs:
+        if not self.outputs:
             return dict(usual)
-        for name in self.request.outputs:
+        for name in self.outputs:
             if name not in known:
                 raise InputRefused(
                     f"unexpected inference output {shown(name)} for model {endpoint.identity.url}",
                     hint=f"there are {', '.join(known)}",
                 )
-        return {name: known[name] for name in self.request.outputs}
+        return {name: known[name] for name in self.outputs}
 
 
 def _of_task(

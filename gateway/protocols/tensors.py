@@ -83,13 +83,11 @@ class TensorRequest:
     binary: frozenset[str] = frozenset()
     as_json: frozenset[str] = frozenset()
 
-    def __init__(self, path: str, inputs: dict[str, Tensor]) -> None:
-        self.path = path
-        self.inputs = inputs
+    inputs: Mapping[str, Tensor] = _NONE
 
 
-def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
-    """Read a REST request: JSON, and behind it the bytes of its binary tensors.
+def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> None:
+    """Read a REST request into ``request``: JSON, and behind it the bytes of its binary tensors.
 
     ``header_length`` is the header ``Inference-Header-Content-Length`` (or empty). Raises ``MalformedBody`` and
     ``InputRefused``.
@@ -135,7 +133,7 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
         at += size
     if at != len(tail):
         raise InputRefused(f"{len(tail) - at} bytes follow the last tensor")
-    request = TensorRequest(path, found)
+    request.inputs = found
     if "parameters" in body:
         request.parameters = _parameters(body)
         request.all_binary = request.parameters.get("binary_data_output") is True
@@ -145,7 +143,6 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
         request.id = body["id"]
         if not isinstance(request.id, str):
             raise InputRefused("id must be a text")
-    return request
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from gateway.health import Health
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
     DTYPES,
-    TensorRequest,
     as_array,
     check_shape,
     datatype_of,
@@ -95,7 +94,7 @@ _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-infe
 
 _AHEAD_BYTES: Final = 256 << 10
 """Of each call so much is received before somebody reads it."""
-_MEMORY_OF_A_BYTE: Final = 4
+_MEMORY_OF_A_BYTE: Final = 5
 """What a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
@@ -413,7 +412,8 @@ class RpcServer:
             try:
                 if caller is not None and self._access is not None:
                     hold(trace, self._access.quota_of(caller), permit.size)
-                call = RpcCall(await self._read_aside(request, permit.size, timeout), streams=send is not None)
+                call = await self._read_aside(request, permit.size, timeout)
+                call.streams = send is not None
                 self._address(call, metadata, timeout, caller)
                 plane.require_room(call.path, trace.lane.rank)
             except asyncio.CancelledError as error:
@@ -423,7 +423,7 @@ class RpcServer:
                 return plane.refuse(trace, error)
             return await plane.ask(call, trace, send)
 
-    async def _read_aside(self, request: Any, size: int, timeout: float) -> TensorRequest:
+    async def _read_aside(self, request: Any, size: int, timeout: float) -> RpcCall:
         """Read a request of ``size`` bytes; a large one beside the event loop."""
         if size <= MAX_INLINE_BYTES:
             return self._read(request)
@@ -445,7 +445,7 @@ class RpcServer:
             if call.pin:
                 self._access.require(caller, PINS, call.pin)
 
-    def _read(self, request: Any) -> TensorRequest:
+    def _read(self, request: Any) -> RpcCall:
         if not request.model_name:
             raise InputRefused("the request names no model")
         raw = request.raw_input_contents
@@ -468,22 +468,20 @@ class RpcServer:
         for output in request.outputs:
             if output.parameters["classification"].int64_param:
                 raise InputRefused("the classification extension is not offered: ask for the output label")
-        read = TensorRequest(self._url(request.model_name, request.model_version), found)
-        read.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
-        read.id = request.id
-        read.parameters = {
+        call = RpcCall(self._url(request.model_name, request.model_version))
+        call.inputs = found
+        call.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
+        call.id = request.id
+        call.parameters = {
             name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
             for name, value in request.parameters.items()
         }
-        return read
+        call.obey()
+        return call
 
 
 class RpcCall(oip.InferCall):
     """One inference, answered with a message; a stream has one text."""
-
-    def __init__(self, request: TensorRequest, *, streams: bool) -> None:
-        super().__init__(request)
-        self.streams = streams
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
@@ -519,9 +517,7 @@ def _typed(tensor: Any, shape: list[int]) -> Any:
 
 def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:
     identity = endpoint.identity
-    response = pb.ModelInferResponse(
-        model_name=identity.endpoint, model_version=identity.version or "1", id=call.request.id
-    )
+    response = pb.ModelInferResponse(model_name=identity.endpoint, model_version=identity.version or "1", id=call.id)
     for name, tensor in tensors.items():
         array = as_array(tensor)
         response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)

@@ -195,7 +195,11 @@ def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
 
 
 def _infer(url: str, raw: bytes, headers: ByName) -> Call:
-    return oip.InferCall(read_request(raw, headers.get(b"inference-header-content-length", b""), url))
+    call = oip.InferCall(url)
+    read_request(raw, headers.get(b"inference-header-content-length", b""), call)
+    if call.parameters:
+        call.obey()
+    return call
 
 
 def _type_of(headers: ByName) -> bytes:

@@ -8,19 +8,18 @@ import orjson
 import pytest
 
 from preprocessing.errors import InvalidBundle, InvalidInput
-from preprocessing.processor import Processor, TextProcessor
+from preprocessing.processor import TextProcessor
 
 from .conftest import CLASSIFIER, ENCODER, MakeFolder
 
 
 def test_request_goes_in_and_answer_comes_out(classifier: Path) -> None:
     """The whole way without a backend: ids in, logits out, a label."""
-    processor: Processor = TextProcessor.from_folder(classifier, output_names=["logits"])
+    processor = TextProcessor.from_folder(classifier, output_names=["logits"])
     prepared = processor.prepare({"text": ["good film", "bad"]})
     tensors = processor.collate_rows(prepared.rows)
     assert {"input_ids", "attention_mask", "token_type_ids"} == set(tensors)
     assert (2, 4) == tensors["input_ids"].shape
-    assert 8 == processor.weight(prepared)
     answer: Any = processor.finish({"logits": np.array([[0, 0, 9], [9, 0, 0]], np.float32)}, prepared)
     assert ["POSITIVE", "NEGATIVE"] == [item["label"] for item in answer["results"]]
     assert [4, 3] == answer["tokens"]
