@@ -529,9 +529,9 @@ def _trailing(flight: InFlight) -> tuple[tuple[str, str], ...]:
     trace, endpoint = flight.trace, flight.endpoint
     parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
              trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
-    times = tuple((name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True))
-    headers = tuple((name.decode(), value.decode("latin-1")) for name, value in endpoint.headers) if endpoint else ()
-    left = tuple((name.decode(), value.decode()) for name, value in quota_left(trace))
+    times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True)]
+    headers = [(name.decode(), value.decode("latin-1")) for name, value in endpoint.headers] if endpoint else []
+    left = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
     return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *left)
 
 
