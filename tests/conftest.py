@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -25,6 +27,18 @@ _AS_ONE_FILE = ("tests/integration/forms/",)
 """Folders that one process runs whole: what their files share takes longest to start."""
 
 _LONGEST_FIRST = ("e2e", "integration", "contract", "unit", "docs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """No search for garbage while all is imported and collected, which stays to the end; nor in that, afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
