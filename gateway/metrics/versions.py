@@ -177,14 +177,13 @@ class _Compared:
     def told(self) -> Iterable[dict[str, Any]]:
         """Return how each variable stands, as ``drift.Verdict`` tells it; ``kind``: what a difference would mean."""
         endpoint, canary, stable = self._pair
-        known = {name: one for name, one in sorted(self._variables.items()) if one.bins is not None}
+        known = {name: one for name, one in sorted(self._variables.items()) if one.is_compared}
         whole = sum(one.days for one in known.values()) / max(len(known), 1)
         for name, one in known.items():
-            assert one.bins is not None  # noqa: S101 - see above
-            ours, theirs = one.counts
+            bins, (ours, theirs) = one.seen()
             standing = Standing(one.days, whole, one.visible(len(known)), one.since, self._alarm_days)
             verdict = Verdict(
-                endpoint, canary, name, one.bins.names, (*drift.shares(theirs).tolist(),), (*ours.tolist(),),
+                endpoint, canary, name, bins.names, (*drift.shares(theirs).tolist(),), (*ours.tolist(),),
                 float(theirs.sum()), standing,
             )  # fmt: skip
             yield {**verdict.described(), "beside": stable, "kind": variables.KINDS.get(name, "declared")}
@@ -195,9 +194,10 @@ class _Variable:
 
     def __init__(self, days: float, alarm_days: float, bounds: tuple[float, ...]) -> None:
         self._began_with, self._alarm_days, self._bounds = days, alarm_days, bounds
-        self._waiting: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        self.bins: Bins | None = None
-        self.counts: Floats = np.zeros((2, 0))
+        self._waiting = Counter[str](), Counter[str]()
+        self._seen = Counter[str](), Counter[str]()
+        self._bins: Bins | None = None
+        """What is bet on."""
         self._groups: list[Floats] = []
         self._money = Money(0, alarm_days)
         self._at: float | None = None
@@ -209,37 +209,47 @@ class _Variable:
         for name, value in now.items():
             news = round((value - before.get(name, 0.0)) * share)
             if news > 0:  # counters go back if a worker's numbers are lost
-                waiting[name] = waiting.get(name, 0.0) + news
+                waiting[name] += news
 
     def step(self, now: float) -> None:
         """Compare what was kept, if it is enough."""
         if self._at is None:
             self._at = now
-        numbers = [sum(side.values()) for side in self._waiting]
-        if min(numbers) < _LEAST or (self.bins is None and sum(numbers) < _SAMPLE):
+        numbers = [side.total() for side in self._waiting]
+        if min(numbers) < _LEAST or (self._bins is None and sum(numbers) < _SAMPLE):
             return
-        if self.bins is None:
+        if self._bins is None:
             # Made of both sides together: what came to which of them is still open.
-            self.bins = _bins(self._waiting, self._bounds)
-            self.counts = np.zeros((2, len(self.bins.names)))
-            self._groups = _groups(self.bins)
+            self._bins = _bins(self._waiting, self._bounds)
+            self._groups = _groups(self._bins)
             self._money = Money(len(self._groups) * len(_ODDS), self._alarm_days, self._began_with)
-        found = np.array([_folded(side, self.bins) for side in self._waiting])
-        self._waiting = ({}, {})
-        canary, stable = found.sum(axis=1)
+        ours, theirs = (_folded(side, self._bins) for side in self._waiting)
         gains = [
-            drift.likelier(int(canary), int(found[0] @ group), int(stable), int(found[1] @ group), _ODDS)
+            drift.likelier(numbers[0], int(ours @ group), numbers[1], int(theirs @ group), _ODDS)
             for group in self._groups
         ]
-        self.counts += found
+        for seen, side in zip(self._seen, self._waiting, strict=True):
+            seen.update(side)
+            side.clear()
         days, self._at = max(0.0, now - self._at) / DAY_S, now
-        self.days, self.since = self._money.step(np.concatenate(gains), canary, days, math.inf, now)
+        self.days, self.since = self._money.step(np.concatenate(gains), numbers[0], days, math.inf, now)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there was enough to compare."""
+        return self._bins is not None
+
+    def seen(self) -> tuple[Bins, tuple[Floats, Floats]]:
+        """Return what was compared, in bins that are made of all of it: values that came late have names, too."""
+        bins = _bins(self._seen, self._bounds)
+        ours, theirs = (_folded(side, bins) for side in self._seen)
+        return bins, (ours, theirs)
 
     def visible(self, of: int) -> float:
         """Return how far a share of one half must be apart to be found with as many values; one of ``of`` variables."""
-        both = float(1 / (1 / self.counts.sum(axis=1)).sum())
+        n, m = (side.total() for side in self._seen)
         bets = len(self._groups) * len(_ODDS) * of
-        return visible(both, bets * self._alarm_days / max(self._began_with, _LEAST_MONEY))
+        return visible(n * m / (n + m), bets * self._alarm_days / max(self._began_with, _LEAST_MONEY))
 
 
 def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], None]) -> dict[tuple[str, str], Counted]:

@@ -125,6 +125,19 @@ def test_what_differs_is_found_and_named(variable: str, most: int, changed: Mapp
     ]
 
 
+def test_a_value_that_came_late_is_named() -> None:
+    """Its first ones are bet on among the others, which none of the first values was."""
+    endpoint = Endpoint()
+    endpoint.serve(30, languages={"en": 1.0})
+    for _ in range(60):
+        endpoint.see("2", "canary", 20, languages={"en": 0.8, "fr": 0.2})
+        endpoint.see("1", "stable", 180, languages={"en": 1.0})
+        found = endpoint.look()
+    assert "language" in differing(found)
+    assert "fr" in found["language"]["moved"]
+    assert "fr" in found["language"]["bins"]
+
+
 def test_without_a_quiet_time_before_there_is_less_money_and_more_is_needed() -> None:
     """The budget is one of time: rollout after rollout has no more false findings than one a month."""
     change = {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}
