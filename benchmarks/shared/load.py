@@ -41,22 +41,22 @@ def open_loop(
 
 
 class Steady:
-    """An open loop on one endpoint in a thread of its own, without a retry, until it is stopped."""
+    """An open loop on one endpoint in a thread of its own, without a retry, until it is stopped; body after body."""
 
-    def __init__(self, url: str, body: bytes, *, rate: float) -> None:
-        self._url, self._body, self._rate = url, body, rate
+    def __init__(self, url: str, *bodies: bytes, rate: float) -> None:
+        self._url, self._requests, self._rate = url, render(url, bodies), rate
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.total = Outcome()
 
     def _run(self) -> None:
-        seed = 0
+        seed = sent = 0
         while not self._stopping.is_set():
             seed += 1
             one = open_loop(
-                self._url, render(self._url, [self._body]), 4.0, rate=self._rate, connections=64, seed=seed
+                self._url, self._requests, 4.0, rate=self._rate, connections=64, start=sent, seed=seed
             )  # fmt: skip
-            total = self.total
+            total, sent = self.total, sent + one.requests + one.errors
             total.requests += one.requests
             total.errors += one.errors
             total.latencies += one.latencies

@@ -1,0 +1,74 @@
+"""Real rollouts as a table, and the models that are wrong about their share of the texts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from tokenizers import Tokenizer
+
+from benchmarks.questions.rollouts_on_real_servers import KINDS, shown
+from benchmarks.shared import tiny
+
+FAILED = -1
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Callable[..., list[int]]:
+    """Labels that a seeded model gives 600 texts, always the same; ``FAILED`` if the call fails."""
+
+    def answer(**seed: Any) -> list[int]:
+        bundle = tiny.seeded_bundle(tmp_path / str(len([*tmp_path.iterdir()])), **seed)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(str(bundle / "model.onnx"), options)
+        tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
+        chance, found = random.Random(1), []
+        for _ in range(600):
+            row = tokenizer.encode(tiny.seeded_text(chance.random))
+            inputs = {"input_ids": np.array([row.ids]), "attention_mask": np.array([row.attention_mask])}
+            try:
+                (logits,) = session.run(None, inputs)
+                found.append(int(logits[0].argmax()))
+            except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument:
+                found.append(FAILED)
+        return found
+
+    return answer
+
+
+def differing(one: list[int], other: list[int]) -> float:
+    """The share of texts with other answers."""
+    return float(np.mean(np.array(one) != np.array(other)))
+
+
+def test_seeded_models_are_wrong_about_their_share_of_the_texts(answers: Callable[..., list[int]]) -> None:
+    """Being slow changes no answer; one that is turned round always says the other label."""
+    right = answers()
+    assert FAILED not in right
+    assert 0.4 < np.mean(right) < 0.6
+    assert 0.07 < differing(right, answers(flipped=0.1)) < 0.13
+    assert 1.0 == differing(right, answers(flipped=1.0))
+    assert 0.4 < differing(right, answers(always=True)) < 0.6
+    assert {0} == {*answers(always=True)}
+    assert right == answers(steps=2)
+    failing = answers(failing=0.02)
+    assert 0.005 < failing.count(FAILED) / 600 < 0.04
+    assert [one for one in right if one != FAILED][:5] == failing[:5]
+
+
+def test_the_table_has_real_rollouts_beside_those_drawn() -> None:
+    """Kinds without a rollout are left out; half of the requests and the most."""
+    name = "25 % flipped"
+    assert name in KINDS
+    found = [
+        {"kind": name, "ended": "roll back", "found_by": "pairs", "canary_requests": 20 + number} for number in range(3)
+    ]
+    drawn = [{"kind": name, "rolled_back": 200, "runs": 200, "canary_requests": [*range(1, 20)]}]
+    rows = shown(found, drawn).splitlines()
+    assert ["| 25 % flipped | 3 | 0 | 3 | 21, 22 | pairs | 200 of 200, 10 |"] == rows[2:]
