@@ -3,7 +3,7 @@
 An open loop (``benchmarks.shared.crowd``): callers come at Poisson times whatever became of those before them, wait for
 two seconds at most, and nobody repeats a request. Times count from when a request was due. Every system is in front of
 the same real Triton, with a model that takes 20 ms per call and 1.5 ms per row. What it can do is measured first, with
-256 connections that wait for answers; then so many times that come, a twentieth of what it can do always as
+96 connections that wait for answers; then so many times that come, a twentieth of what it can do always as
 ``x-priority: critical``, on connections of its own. After each load four fifths of what it can do come for some
 seconds: it has recovered when 19 of 20 are answered within one and a half times the p99 that it has at four fifths.
 
@@ -38,7 +38,8 @@ _TITLES: Final = {
     "ensemble_lean": "Triton ensemble", "clearml_lean": "clearml-serving", "kserve": "KServe transformer",
 }  # fmt: skip
 _TIMES: Final = (0.8, 1.0, 2.0, 5.0, 10.0)
-_CONNECTIONS: Final = 256
+_CONNECTIONS: Final = 96
+"""More than a call and a half, and fewer than a limit of work refuses."""
 _CAPACITY_S: Final = 6.0
 _AFTERWARDS_S: Final = 6.0
 _CRITICAL: Final = 0.05
