@@ -1,7 +1,7 @@
 """The stock tool without its imports: a process that has made them forks once for every call.
 
 A call costs over a second of CPU time, most of it spent on importing ``clearml`` and on parsing the configuration files
-of that package; the tests make hundreds. ``tool()`` is given to Python in place of ``PROGRAM``: a small program that
+of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``: a small program that
 hands its arguments, folder, environment and files to the process here, and ends as the fork ends. A signal is passed
 on; if the small program is killed, so is the fork. What the tool is told by a variable that its imports may read is
 told to the true program. tests/integration/test_warm.py holds both to the same answers.

@@ -37,9 +37,9 @@ class Stack:
         self.backend = FakeBackend()
         self.backends: dict[str, FakeBackend] = {}
         self.settings = Settings(
-            state_dir=folder / "state", poll_frequency="20ms", ready_timeout=5, triton_grpc="fake:8001",
+            state_dir=folder / "state", poll_frequency="20ms", triton_grpc="fake:8001",
             # a process per hook would make this suite slow; test_hook_processes.py is about those
-            **{"hook_isolation": "thread", **settings},
+            **{"hook_isolation": "thread", "ready_timeout": 5, **settings},
         )  # fmt: skip
         self.gateway = self.new_gateway()
         self.client = self.new_client(self.gateway)

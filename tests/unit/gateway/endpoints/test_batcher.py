@@ -511,6 +511,7 @@ async def test_entry_ends_at_its_own_deadline_wherever_it_is(is_sent: bool) -> N
     assert [20] == await ask(batcher, 2)
 
 
+@pytest.mark.looptime
 async def test_call_that_outlives_one_deadline_goes_on_for_the_others() -> None:
     """A shared call is cancelled when its last entry has ended, not when its first has."""
     calls = Calls()

@@ -69,7 +69,8 @@ class Preprocess:
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
     """A running stack as it is by default: engine custom in processes."""
-    stack = make_stack(hook_isolation="auto")
+    # a process is given this time to load: one that waits for a core among busy ones is not what is tested
+    stack = make_stack(hook_isolation="auto", ready_timeout=60)
     async with stack.gateway.running(), stack.client:
         yield stack
 
