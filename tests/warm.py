@@ -1,10 +1,11 @@
 """The stock tool without its imports: a process that has made them forks once for every call.
 
 A call costs over a second of CPU time, most of it spent on importing ``clearml`` and on parsing the configuration files
-of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``: a small program that
-hands its arguments, folder, environment and files to the process here, and ends as the fork ends. A signal is passed
-on; if the small program is killed, so is the fork. What the tool is told by a variable that its imports may read is
-told to the true program. tests/integration/test_warm.py holds both to the same answers.
+of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``, and ``program()`` in place
+of ``-c`` and code of a test: a small program that hands its arguments, folder, environment and files to the process
+here, and ends as the fork ends. A signal is passed on; if the small program is killed, so is the fork. What the tool is
+told by a variable that its imports may read is told to the true program. tests/integration/test_warm.py holds both to
+the same answers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PRELOAD: Final = """
 import sys
 sys.modules["torch"] = None
 import clearml_serving.serving.model_request_processor
+import deploy.modelsync.auto_update, gateway.registry.clearml
 """
 
 KNOWN: Final = {
@@ -61,8 +63,13 @@ os._exit(code)
 
 
 def tool() -> tuple[str, ...]:
-    """What Python is given to be the stock tool: ``PROGRAM``, or where processes can be forked, the way to a fork."""
-    return ("-S", "-E", "-c", RELAY, _address()) if sys.platform == "linux" else PROGRAM
+    """What Python is given to be the stock tool."""
+    return program(PROGRAM[1])
+
+
+def program(code: str) -> tuple[str, ...]:
+    """What Python is given to run this: the way to a fork, or where processes cannot be forked like that, ``-c``."""
+    return ("-S", "-E", "-c", RELAY, _address(), code) if sys.platform == "linux" else ("-c", code)
 
 
 @functools.cache
@@ -86,22 +93,23 @@ def _without_clearml() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    arguments: list[str]
+    argv: list[str]
     folder: str
     environment: dict[str, str]
 
     def run(self) -> None:
-        """Be the tool. Only in a process of its own, as its main program."""
+        """Be the program. Only in a process of its own."""
         os.chdir(self.folder)
         told = {name for name in self.environment if name.startswith(("CLEARML_", "TRAINS_"))}
         if not {"CLEARML_CONFIG_FILE", "CLEARML_CACHE_DIR"} <= told <= KNOWN:
-            os.execve(sys.executable, [sys.executable, *PROGRAM, *self.arguments], self.environment)
+            os.execve(sys.executable, [sys.executable, "-c", *self.argv], self.environment)
         os.environ.clear()
         os.environ.update(self.environment)
         tempfile.tempdir = None
-        sys.argv[:] = ["-c", *self.arguments]
+        code, *arguments = self.argv
+        sys.argv[:] = ["-c", *arguments]
         sys.path[:0] = ["", *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep))]
-        exec(compile(PROGRAM[1], "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def _parsed_once() -> None:

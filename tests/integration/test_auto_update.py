@@ -8,6 +8,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import sections
+from tests import warm
 from tests.stock import TENSORS, Client, ended
 
 pytestmark = pytest.mark.integration
@@ -28,7 +29,6 @@ print("SECTIONS " + json.dumps({n: i["value"] for n, i in store.task()["configur
 # What clearml-serving's own Triton side reads.
 STOCK_READER = """
 import json, sys
-sys.modules["torch"] = None  # imported where there is one, for seconds, and not used
 from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 found = ModelRequestProcessor(task_id=sys.argv[1]).get_synced_endpoints()
 print("STOCK " + json.dumps({k: [e.model_id, e.version, e.engine_type, e.input_name] for k, e in found.items()}))
@@ -52,7 +52,7 @@ def upload(client, name, content):
 
 def written(client):
     """What three writers at once leave."""
-    return [ended(p) for p in [client.start("-c", WRITER, client.task) for _ in range(3)]]
+    return [ended(p) for p in [client.start(*warm.program(WRITER), client.task) for _ in range(3)]]
 
 
 def versions(output):
@@ -77,18 +77,18 @@ def test_published_models_become_versions_that_any_number_of_writers_agree_on(cl
     assert [{"grp/m/2": second, "grp/m/3": third}] * 3 == [versions(o) for o in outputs]
     assert other not in outputs[0].rsplit("SECTIONS ", 1)[1]
 
-    stock = json.loads(client.run("-c", STOCK_READER, service).rsplit("STOCK ", 1)[1])
+    stock = json.loads(client.run(*warm.program(STOCK_READER), service).rsplit("STOCK ", 1)[1])
     assert {"grp/m/2": [second, "2", "triton", ["x"]], "grp/m/3": [third, "3", "triton", ["x"]]} == stock
     # The stock CLI lives with the sections and keeps them.
     client.add("fixed", "--model-id", first)
-    assert {"grp/m/2": second, "grp/m/3": third} == versions(client.run("-c", WRITER, service))
+    assert {"grp/m/2": second, "grp/m/3": third} == versions(client.run(*warm.program(WRITER), service))
 
     # Archived in the web application: its number is not given again.
     archive = ("from gateway.registry.clearml import ClearMLRegistry; import sys;"
                "ClearMLRegistry(sys.argv[1]).call('models', 'archive_many', {'ids': [sys.argv[2]]})")  # fmt: skip
-    client.run("-c", archive, service, third)
+    client.run(*warm.program(archive), service, third)
     fourth = upload(client, "my model", "5")
-    assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client.run("-c", WRITER, service))
+    assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client.run(*warm.program(WRITER), service))
 
     # A folder that holds nothing, and a file that is gone: published, and no version.
     (client.folder / "empty").mkdir()
@@ -98,8 +98,8 @@ def test_published_models_become_versions_that_any_number_of_writers_agree_on(cl
             "new = r.call('models', 'create', {'name': name, 'uri': uri + '-gone', 'project':"
             "r.model(sys.argv[2])['project']});"
             "r.call('models', 'set_ready', {'model': new['id'], 'publish_task': False})")  # fmt: skip
-    client.run("-c", gone, service, fourth)
-    assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client.run("-c", WRITER, service))
+    client.run(*warm.program(gone), service, fourth)
+    assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client.run(*warm.program(WRITER), service))
 
     client.stock("model", "remove", "--endpoint", "grp/m")
-    assert {} == versions(client.run("-c", WRITER, service))
+    assert {} == versions(client.run(*warm.program(WRITER), service))
