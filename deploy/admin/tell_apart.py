@@ -86,7 +86,7 @@ class Apart:
 
     @property
     def share(self) -> float:
-        """How many of the later texts are of another kind at least: as many, if these were told without a mistake."""
+        """About how many of the later texts are of another kind, if these are told without a mistake."""
         return max(0.0, 2 * self.auc - 1)
 
 

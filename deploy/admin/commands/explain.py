@@ -135,7 +135,7 @@ def _told(found: Apart) -> Iterator[str]:
         yield "nothing tells them apart: neither the classifier nor a single word"
         return
     if found.is_apart:
-        yield f"they can be told apart, as if at least {found.share:.0%} of the later ones were of another kind"
+        yield f"they can be told apart, as if about {found.share:.0%} of the later ones were of another kind"
     else:
         yield "as wholes they cannot be told apart; what follows differs all the same"
     for name, words in (("rose", found.rose), ("fell", found.fell)):

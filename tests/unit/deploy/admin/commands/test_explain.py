@@ -57,7 +57,7 @@ def test_texts_since_a_time_are_held_against_those_before(log: Path) -> None:
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--log", log)
     assert 3 == found.return_value
     assert "400 texts held against 400" in found.output
-    assert "as if at least" in found.output
+    assert "as if about" in found.output
     rose = next(line for line in found.output.splitlines() if line.startswith("words that rose"))
     assert "und " in rose
     assert "[email] 20.0% (was 0.0%)" in rose
