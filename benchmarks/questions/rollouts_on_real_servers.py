@@ -75,7 +75,7 @@ class Stack:
             self._upload(folder, "stable", Kind(), _WORK)
             work = _WORK
             if any(KINDS[name].slower != 1 for name in kinds):
-                work = self._slower_by(1.3)
+                work = self._slower_by(folder, 1.3)
             for name in kinds:
                 self._upload(folder, name, KINDS[name], work if KINDS[name].slower != 1 else _WORK)
         except BaseException:
@@ -93,24 +93,18 @@ class Stack:
         )  # fmt: skip
         self._small.run(*tiny.upload(bundle, name))
 
-    def _slower_by(self, times: float) -> int:
-        """Return how many multiplications make whole requests so many times as slow, measured through the gateway."""
-        with self._served("probe", "stable") as name:
-            url = f"{self._small.url}/serve/{name}/1"
-            load = Steady(url, *self._bodies, rate=_RATE)
-            with load.running():
-                processes.until(lambda: load.total.requests > 10 * _RATE, "answers of the stable model", within=120)
-            call = self._compute_s(name)
-        whole = median(load.total.latencies)
-        return round(_WORK * (1 + (times - 1) * whole / call))
-
-    def _compute_s(self, name: str) -> float:
-        """Return how long a call to Triton took on average."""
-        text = processes.ask(f"{self._small.url}/metrics?detail=full").decode()
-        wanted = [line for line in text.splitlines() if line.startswith("gateway_stage_duration_seconds_")
-                  and f'endpoint="{name}"' in line and 'stage="infer"' in line]  # fmt: skip
-        total = sum(float(line.split()[-1]) for line in wanted if "_sum{" in line)
-        return total / sum(float(line.split()[-1]) for line in wanted if "_count{" in line)
+    def _slower_by(self, folder: Path, times: float) -> int:
+        """Return how many multiplications make whole requests so many times as slow: measured with two of them."""
+        self._upload(folder, "probe", Kind(), 3 * _WORK)
+        with self._served("probed", "stable", "probe") as name:
+            loads = [
+                Steady(f"{self._small.url}/serve/{name}/{version}", *self._bodies, rate=_RATE / 2) for version in "12"
+            ]
+            with loads[0].running(), loads[1].running():
+                for load in loads:
+                    processes.until(lambda load=load: load.total.requests > 500, "answers of the probed models")
+        short, long = (median(load.total.latencies) for load in loads)
+        return round(_WORK + (times - 1) * short * 2 * _WORK / max(long - short, 1e-4))
 
     @contextlib.contextmanager
     def _served(self, endpoint: str, *models: str) -> Iterator[str]:

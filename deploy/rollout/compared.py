@@ -68,13 +68,17 @@ def _merged(several: Sequence[Mapping[str, Any]]) -> Compared:
 def told(found: Iterable[Compared]) -> dict[str, str]:
     """Return a sentence for each kind of difference that is sure (``drift``), by kind."""
     differs = [one for one in found if one.verdict.state == "drift"]
-    return {
+    sentences = {
         kind: meaning.format("; ".join(map(_how, of[:_MOST_NAMED])))
         for kind, meaning in _MEANINGS.items() if (of := [one.verdict for one in differs if one.kind == kind])
     }  # fmt: skip
+    if "texts" in sentences and "answers" in sentences:
+        sentences["answers"] += ": its texts may be why"
+    return sentences
 
 
 def _how(verdict: Verdict) -> str:
     was = dict(zip(verdict.bins, verdict.reference, strict=True))
-    bins = [f"{verdict.named(name)} {was[name] + by:.1%}, stable {was[name]:.1%}" for name, by in verdict.moved[:1]]
+    clearest = sorted(verdict.moved, key=lambda one: one[1] < 0)[:1]  # what came more, if there is such a bin
+    bins = [f"{verdict.named(name)} {was[name] + by:.1%}, stable {was[name]:.1%}" for name, by in clearest]
     return ": ".join((verdict.variable, *bins))

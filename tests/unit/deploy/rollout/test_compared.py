@@ -31,7 +31,7 @@ def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
     """With the variable, the bin that moved most, and both shares."""
     found = told(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
     assert ["texts"] == list(found)
-    assert "language: de 10.1%, stable 50.0%" in found["texts"]
+    assert "language: en 89.7%, stable 50.0%" in found["texts"]
     assert "split unevenly" in found["texts"]
     assert "script" not in found["texts"]
 
@@ -46,6 +46,13 @@ def test_other_answers_are_no_uneven_split() -> None:
     assert not any("unevenly" in sentence for sentence in found.values())
     assert "answers otherwise" in found["answers"]
     assert "tokenizer" in found["tokens"]
+
+
+def test_other_answers_to_other_texts_are_put_down_to_them() -> None:
+    """Nobody should look for the fault in the model first."""
+    both = [one("language", "texts", UNEVEN), one("predicted_label", "answers", UNEVEN)]
+    assert told(read([{"compared": both}]))["answers"].endswith(": its texts may be why")
+    assert "may be why" not in told(read([{"compared": both[1:]}]))["answers"]
 
 
 def test_of_several_gateways_evidence_is_the_mean() -> None:
