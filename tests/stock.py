@@ -20,6 +20,12 @@ from tests import warm
 
 ROOT = Path(__file__).parents[1]
 
+OURS = (
+    "import runpy, sys; sys.modules.pop('torch', None);"
+    " runpy.run_module('deploy.admin.cli', run_name='__main__', alter_sys=True)"
+)
+"""`triton-gateway`, in a fork of what has imported the stock tool; as anywhere, torch can be imported."""
+
 TENSORS = (
     "--input-name", "x", "--input-type", "float32", "--input-size", "4",
     "--output-name", "y", "--output-type", "float32", "--output-size", "2",
@@ -64,7 +70,7 @@ class Client:
     def ours(self, *arguments: str, code: int | None = 0, both: bool = False) -> str:
         """`triton-gateway` to its end; what it printed."""
         task = {"CLEARML_SERVING_TASK_ID": self.task} if self.task else {}
-        return self.run("-m", "deploy.admin.cli", *arguments, code=code, both=both, **task)
+        return self.run(*warm.program(OURS), *arguments, code=code, both=both, **task)
 
     def create(self, name: str, *arguments: str) -> str:
         """A serving Task, the one of this client from now on; its id."""
