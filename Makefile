@@ -50,7 +50,7 @@ test: lint ## run every check and test; CI adds ordinary and clients
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
-	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path), make clients and make installs, which CI runs; make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
