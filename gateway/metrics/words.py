@@ -23,7 +23,7 @@ from gateway.metrics.wording import Hashes, Lookup, Worded, hashed
 
 MOST: Final = 4096
 """Words that are counted by name."""
-_PLACES: Final = 1 << 15
+_PLACES: Final = 1 << 13
 _FEW: Final = 3
 """A word that came more seldom lately has no name: it cannot have come often."""
 _MOST_NAMED: Final = 256
