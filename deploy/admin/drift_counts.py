@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import urllib.parse
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -20,7 +21,7 @@ from deploy.admin.metric_samples import Key, Sample, get
 from deploy.rollout.compared import Compared, read
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import call_gateway
-from gateway.metrics import catalog, drift, performance, variables
+from gateway.metrics import catalog, drift, performance, texts, variables
 
 Bins = drift.Bins
 Verdict = drift.Verdict
@@ -147,6 +148,25 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
             make = drift.risen_bins if variable == variables.RISEN else drift.enum_bins
             found[variable] = make(listed, missing=missing[variable])
     return found
+
+
+def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str], *, most: int) -> dict[str, Bins]:
+    """Return references of what at most so many texts look like, and of these labels, if there are any."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in variables.BUILT_IN}
+    looks = texts.Looks({name: count.update for name, count in counts.items()}, texts.Sample(most + 1, random.random))
+    for text in looked_at:
+        looks.see([text])
+    looks.carry()
+    counts[variables.LABEL].update(labels)
+    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
+
+
+def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:
+    """Return how many requests of a version were answered."""
+    return sum(
+        one.value for one in samples
+        if one.name == catalog.REQUESTS.name and one.key[:2] == (endpoint, version) and one.labels["outcome"] == "ok"
+    )  # fmt: skip
 
 
 def verdicts(samples: Iterable[Sample]) -> Verdicts:

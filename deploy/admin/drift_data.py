@@ -6,19 +6,16 @@ variables it has are in the reference; without one the gateway's own functions l
 
 from __future__ import annotations
 
-import random
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from deploy.admin import drift_counts
 from deploy.admin.data_rows import Text
-from deploy.admin.metric_samples import Sample
 from deploy.admin.terminal import Terminal
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
-from gateway.metrics import catalog, drift, texts, variables
 
 _TIMEOUT_S: Final = 120.0
 _TRIES: Final = 10
@@ -35,20 +32,19 @@ def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
     terminal.clear()
 
 
-def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift.Bins]:
+def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift_counts.Bins]:
     """Return references of what texts look like, and of their labels if they have any; nothing is asked."""
-    counts: dict[str, Counter[str]] = {name: Counter() for name in variables.BUILT_IN}
-    looks = texts.Looks(
-        {name: count.update for name, count in counts.items()}, texts.Sample(len(found) + 1, random.random)
-    )  # fmt: skip
+    return drift_counts.of_texts(
+        (one.text for one in _shown(found, terminal)), [one.label for one in found if one.label], most=len(found)
+    )
+
+
+def _shown(found: Sequence[Text], terminal: Terminal) -> Iterator[Text]:
     for number, one in enumerate(found, 1):
-        looks.see([one.text])
+        yield one
         if number % _PROGRESS == 0:
             terminal.live(f"{number:,} of {len(found):,} texts looked at")
-    looks.carry()
     terminal.clear()
-    counts[variables.LABEL].update(one.label for one in found if one.label)
-    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
 
 
 def ask(
@@ -103,11 +99,3 @@ def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
 def _results(answer: Any, number: int) -> Sequence[Any]:
     found = answer.get("results", answer.get("predictions")) if isinstance(answer, Mapping) else answer
     return found if isinstance(found, list) else [answer] * (number == 1)
-
-
-def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:
-    """Return how many requests of a version were answered."""
-    return sum(
-        one.value for one in samples
-        if one.name == catalog.REQUESTS.name and one.key[:2] == (endpoint, version) and one.labels["outcome"] == "ok"
-    )  # fmt: skip

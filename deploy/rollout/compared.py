@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.metrics.drift import Standing, Verdict
+from deploy.rollout.bets import Standing, Verdict
 
 _MEANINGS: Final = {
     "texts": "it is asked other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "

@@ -148,7 +148,7 @@ def _through(
     samples = drift_counts.difference(after, before)
     endpoint, version = _counted(samples, endpoint.strip("/"), version)
     asked = -(-len(texts) // batch)
-    more = drift_data.answered(after, endpoint, version) - drift_data.answered(before, endpoint, version) - asked
+    more = drift_counts.answered(after, endpoint, version) - drift_counts.answered(before, endpoint, version) - asked
     if more < 0:
         raise DeployError(
             f"{gateway} has counted {asked + more:.0f} of {asked} requests: others were answered by another gateway",
