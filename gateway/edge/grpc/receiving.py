@@ -12,7 +12,7 @@ one; so if many streams wait and the process grows by more than it should, all t
 from __future__ import annotations
 
 import asyncio
-import resource
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -26,11 +26,11 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has; elsewhere than on Linux the most it ever had."""
+    """Return the bytes of memory that this process has; 0 elsewhere than on Linux, where streams are not bounded."""
     try:
-        return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
+        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return 0
 
 
 class Messages(Protocol):
