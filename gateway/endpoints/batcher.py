@@ -91,12 +91,17 @@ _log = logging.getLogger("triton_gateway.batching")
 class UnderWay:
     """One call under way. It stands behind ``front`` if the server was busy when it left."""
 
-    __slots__ = ("entries", "follower", "front", "front_ended", "padded", "rows", "started", "task")
+    __slots__ = (
+        "by_class", "entries", "follower", "front", "front_ended", "longest", "padded", "rows", "started", "task",
+    )  # fmt: skip
 
-    def __init__(self, entries: list[Entry[Any]], rows: int, padded: int, started: float) -> None:
+    def __init__(self, entries: list[Entry[Any]], by_class: list[int], longest: int, started: float) -> None:
         self.entries = entries
-        self.rows = rows
-        self.padded = padded
+        self.by_class = by_class
+        """Its rows of each class."""
+        self.longest = longest
+        self.rows = sum(by_class)
+        self.padded = self.rows * longest
         self.started = started
         self.front: UnderWay | None = None
         self.front_ended = started
@@ -148,8 +153,9 @@ class Batcher(Generic[R]):
         """Of the oldest that waits."""
         self._is_mixed = False
         """Whether others than its like wait with it."""
-        self._batch_rows = 0
-        """Rows of class batch that wait."""
+        self._class_rows = [0] * len(CLASSES)
+        self._class_tokens = [0] * len(CLASSES)
+        """What waits of each class."""
         self._others_at = -math.inf
         """When the last call with rows of other classes left."""
         self._others_s = 0.0
@@ -167,6 +173,8 @@ class Batcher(Generic[R]):
         """
         self._rows_in_flight = 0
         self._padded_in_flight = 0
+        self._class_rows_in_flight = [0] * len(CLASSES)
+        self._class_padded_in_flight = [0] * len(CLASSES)
         self._crowd = 0.0
         """How many rows were here together lately, waiting and in calls."""
         self._is_flush_scheduled = False
@@ -210,25 +218,38 @@ class Batcher(Generic[R]):
         return self._limits.pressure
 
     def is_full(self, rank: int = DEFAULT) -> bool:
-        """Return whether limits of work hold and as much of a class is in hand as may be."""
-        if not self._is_at(CEILINGS[rank]):
+        """Return whether limits of work hold and as much of a class is in hand as may be.
+
+        Work of less important classes does not count: it is served later.
+        """
+        if not self._is_at(CEILINGS[rank], rank):
             return False
         if self._servers.spare == math.inf or not self._waiting:
             return True
         self._flush_soon()  # a server that is too slow to share the calls takes what waits, rather than be refused
         return False
 
-    def _is_at(self, share: float) -> bool:
-        return self._limits.pressure.is_on and self.work >= self.most_work * share
+    def _is_at(self, share: float, rank: int = BATCH) -> bool:
+        return self._limits.pressure.is_on and self._work_before(rank) >= self.most_work * share
+
+    def _work_before(self, rank: int) -> float:
+        """Return the work in hand of a class and of more important ones."""
+        if rank == BATCH:
+            return self.work
+        return self.limit.work(
+            sum(self._class_rows[: rank + 1]) + sum(self._class_rows_in_flight[: rank + 1]),
+            sum(self._class_tokens[: rank + 1]) + sum(self._class_padded_in_flight[: rank + 1]),
+        )
 
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
-        if self.is_full(entry.lane.rank):
-            if entry.lane.rank != BATCH:
+        rank = entry.lane.rank
+        if self.is_full(rank):
+            if rank != BATCH:
                 self._limits.pressure.press(self._loop.time())
             return Overloaded("as much work is in hand as keeps the model busy", because="work_full", hint="try again")
         if entry.deadline < self._near and self._is_hopeless(
-            entry, self._waiting_rows, self._waiting_tokens, self._loop.time()
+            entry, sum(self._class_rows[: rank + 1]), sum(self._class_tokens[: rank + 1]), self._loop.time()
         ):
             return _hopeless()
         return None
@@ -327,8 +348,8 @@ class Batcher(Generic[R]):
         self._waiting.append(entry)
         self._waiting_rows += entry.count
         self._waiting_tokens += entry.tokens
-        if entry.lane.rank == BATCH:
-            self._batch_rows += entry.count
+        self._class_rows[entry.lane.rank] += entry.count
+        self._class_tokens[entry.lane.rank] += entry.tokens
         if entry.deadline < self._due:
             self._watch(entry.deadline)
         if not self._is_flush_scheduled:
@@ -357,7 +378,7 @@ class Batcher(Generic[R]):
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
         waiting = [*self._waiting, *(entry for half in self._halves for entry in half)]
-        self._waiting, self._waiting_rows, self._waiting_tokens, self._batch_rows = [], 0, 0, 0
+        self._none_waits()
         self._halves.clear()
         for entry in waiting:
             entry.end(None, _replaced())
@@ -454,9 +475,11 @@ class Batcher(Generic[R]):
         if calls < self._servers.replicas:
             return True
         # Batch work alone goes by itself; beside others it makes no call leave earlier.
-        rows = self._waiting_rows - self._batch_rows or self._waiting_rows
+        rows = self._waiting_rows - self._class_rows[BATCH] or self._waiting_rows
         limits = self._limits
-        if rows >= limits.max_rows or (not self._batch_rows and self._waiting_tokens >= limits.max_padded_tokens):
+        if rows >= limits.max_rows or (
+            not self._class_rows[BATCH] and self._waiting_tokens >= limits.max_padded_tokens
+        ):
             return True  # it will not become any fuller
         if self.prices.queueing < _PARALLEL:
             if rows * 4 * calls >= self._rows_in_flight:
@@ -470,7 +493,7 @@ class Batcher(Generic[R]):
 
         It may take a server while most are idle, and for ``_BATCH_SHARE`` of the time beyond that.
         """
-        if not self._batch_rows or self._batch_rows < self._waiting_rows:
+        if not self._class_rows[BATCH] or self._class_rows[BATCH] < self._waiting_rows:
             return False
         now = self._clock()
         if now > self._others_at + _ALONE_S:
@@ -513,7 +536,7 @@ class Batcher(Generic[R]):
             else:
                 rows = self._crowd - self._rows_in_flight
             self._leave_rows = max(min(rows, self._limits.max_rows), 0.0)
-            if not (self._batch_rows and self._is_held()):
+            if not (self._class_rows[BATCH] and self._is_held()):
                 at = self._behind()
             elif calls < self._at_once:
                 at = self._batch_at
@@ -538,7 +561,7 @@ class Batcher(Generic[R]):
             if self._halves:
                 self._start(self._halves.popleft())
             elif self._waiting and (not self._calls or self._may_leave()):
-                if self._batch_rows and self._is_held():
+                if self._class_rows[BATCH] and self._is_held():
                     break
                 self._start(self._take())
             else:
@@ -554,13 +577,13 @@ class Batcher(Generic[R]):
             batch = self._order.take(waiting, self._limits, self.prices)
         else:
             batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
-        if self._batch_rows == self._waiting_rows and self._clock() <= self._others_at + _ALONE_S:
+        if self._class_rows[BATCH] == self._waiting_rows and self._clock() <= self._others_at + _ALONE_S:
             batch = self._short(batch)
         self._turn += 1
         if len(batch) >= _TRIED_FROM and not self._turn % _TRIED_EVERY and self.prices.are_guessed:
             batch = batch[: len(batch) // 2]
         if len(batch) == len(waiting):
-            self._waiting, self._waiting_rows, self._waiting_tokens, self._batch_rows = [], 0, 0, 0
+            self._none_waits()
         else:
             chosen = set(map(id, batch))
             self._waiting = [entry for entry in waiting if id(entry) not in chosen]
@@ -578,10 +601,15 @@ class Batcher(Generic[R]):
 
     def _has_left(self, entries: Sequence[Entry[R]]) -> None:
         """Count entries that wait no longer."""
-        self._waiting_rows -= sum(entry.count for entry in entries)
-        self._waiting_tokens -= sum(entry.tokens for entry in entries)
-        if self._batch_rows:
-            self._batch_rows -= sum(entry.count for entry in entries if entry.lane.rank == BATCH)
+        for entry in entries:
+            self._class_rows[entry.lane.rank] -= entry.count
+            self._class_tokens[entry.lane.rank] -= entry.tokens
+        self._waiting_rows = sum(self._class_rows)
+        self._waiting_tokens = sum(self._class_tokens)
+
+    def _none_waits(self) -> None:
+        self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
+        self._class_rows, self._class_tokens = [0] * len(CLASSES), [0] * len(CLASSES)
 
     def _start(self, batch: list[Entry[R]], calls: dict[UnderWay, None] | None = None) -> None:
         started = self._clock()
@@ -590,7 +618,8 @@ class Batcher(Generic[R]):
         quickest = min(self._recent, default=0.0) if started < self._fresh_until else 0.0
         live: list[Entry[R]] = []
         rows: list[R] = []
-        count = tokens = longest = 0
+        tokens = longest = 0
+        by_class = [0] * len(CLASSES)
         latest = -math.inf
         for entry in batch:
             if entry.is_over:
@@ -601,7 +630,7 @@ class Batcher(Generic[R]):
                 continue
             live.append(entry)
             rows += entry.rows
-            count += entry.count
+            by_class[entry.lane.rank] += entry.count
             tokens += entry.tokens
             if entry.longest > longest:
                 longest = entry.longest
@@ -611,12 +640,12 @@ class Batcher(Generic[R]):
         if not live:
             return
         first = live[0]
-        call = UnderWay(live, count, count * longest, started)
+        call = UnderWay(live, by_class, longest, started)
         if first.lane.rank != BATCH:
             self._others_at = started
-            self._others_s += (self.prices.expect(count, call.padded) - self._others_s) / 16
+            self._others_s += (self.prices.expect(call.rows, call.padded) - self._others_s) / 16
         else:
-            self._batch_at = started + self.prices.expect(count, call.padded) / _BATCH_SHARE
+            self._batch_at = started + self.prices.expect(call.rows, call.padded) / _BATCH_SHARE
         if calls is None:
             calls = self._calls
             if calls and len(calls) >= self._servers.replicas:
@@ -624,9 +653,8 @@ class Batcher(Generic[R]):
                 front.follower = call
         calls[call] = None
         if calls is self._calls:
-            self._rows_in_flight += count
-            self._padded_in_flight += call.padded
-        more = self._waiting_rows - self._batch_rows + self._rows_in_flight - self._crowd
+            self._count_in_flight(call, 1)
+        more = self._waiting_rows - self._class_rows[BATCH] + self._rows_in_flight - self._crowd
         self._crowd += more if more > 0 else more / 32
         for entry in live:
             entry.call = call
@@ -635,13 +663,20 @@ class Batcher(Generic[R]):
         call.task.add_done_callback(partial(self._returned, call))
         self._leave_at = None
         try:
-            self._on_batch(count, call.padded, tokens)
+            self._on_batch(call.rows, call.padded, tokens)
         except Exception:  # noqa: BLE001 - counting is nobody's answer
             _log.exception("counting a call failed")
 
     async def _send(self, rows: Sequence[R], timeout: float, parent: str) -> Any:
         TRACEPARENT.set(parent)
         return await self._run(rows, timeout)
+
+    def _count_in_flight(self, call: UnderWay, sign: int) -> None:
+        self._rows_in_flight += sign * call.rows
+        self._padded_in_flight += sign * call.padded
+        for rank, rows in enumerate(call.by_class):
+            self._class_rows_in_flight[rank] += sign * rows
+            self._class_padded_in_flight[rank] += sign * rows * call.longest
 
     def _last(self) -> UnderWay:
         """Return the call behind which the next one would stand: the oldest that has none behind it."""
@@ -654,8 +689,7 @@ class Batcher(Generic[R]):
         del (self._aside if is_aside else self._calls)[call]
         held = self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight
         if not is_aside:
-            self._rows_in_flight -= call.rows
-            self._padded_in_flight -= call.padded
+            self._count_in_flight(call, -1)
         call.task = None
         if call.front is not None:
             # It came back before the one that it was thought to stand behind.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarks.shared.simulated import Price, Row, Server, SimulatedLoop, simul
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
-from gateway.errors import DeadlineExceeded, Overloaded
+from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Lane
 
 PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
@@ -27,10 +28,19 @@ class Stack:
         self.loop = loop
         limits = BatchLimits(max_rows=ROWS, pressure=pressure or Pressure("off"))
         self.server = Server(loop, PRICE, random.Random(1))
-        self.batcher: Batcher[Row] = Batcher(self.server, limits=limits, on_batch=lambda *_: None, clock=loop.time)
+        self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, on_batch=lambda *_: None, clock=loop.time)
         self.ended: dict[str, tuple[float, Exception | None]] = {}
         self.began = 0.0
         self.refused: list[str] = []
+        self.failures = 0
+        """So many of the next calls fail for a reason of one of their rows."""
+
+    async def run(self, rows: Sequence[Row], timeout: float) -> Any:
+        """One call."""
+        if self.failures:
+            self.failures -= 1
+            raise BackendRefused("one of them is bad")
+        return await self.server(rows, timeout)
 
     def ask(self, name: str, within: float = 60.0, rank: int = DEFAULT) -> None:
         """Ask once; a refusal is an end as well."""
@@ -135,6 +145,108 @@ def test_classes_fill_what_is_theirs_of_a_fixed_limit(rank: int, most: int) -> N
 
     stack = simulate(story)
     assert len(stack.refused) == 40 - most
+
+
+def limited(loop: SimulatedLoop, rows: float, pressure: Pressure | None = None) -> Stack:
+    """A stack with a fixed limit of so many rows."""
+    row_s = PRICE.seconds(ROWS, 4) / ROWS
+    stack = Stack(loop, pressure or Pressure(rows * row_s))
+    stack.batcher.limit.per_row, stack.batcher.limit.per_token = row_s, 0.0
+    stack.batcher.limit.seconds = rows * row_s
+    return stack
+
+
+def let_in(stack: Stack, rank: int, count: int) -> int:
+    """How many of so many of a class are let in now."""
+    names = [f"{rank} at {stack.loop.time():g}, {number}" for number in range(count)]
+    for name in names:
+        stack.ask(name, within=1e6, rank=rank)
+    return sum(name not in stack.ended for name in names)
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher", "most"), [(DEFAULT, CRITICAL, 17), (BATCH, CRITICAL, 17), (BATCH, DEFAULT, 16)]
+)
+def test_nobody_is_refused_for_less_important_work_that_came_before_the_limit_held(
+    lower: int, higher: int, most: int
+) -> None:
+    """A hundred wait when somebody is first refused for want of room: their class is full, a higher one is not."""
+
+    async def story(loop: SimulatedLoop) -> None:
+        pressure = Pressure("auto")
+        stack = limited(loop, 15.5, pressure)
+        assert let_in(stack, lower, 100) == 100
+        await asyncio.sleep(0.01)
+        pressure.press(loop.time())
+        assert let_in(stack, lower, 10) == 0
+        assert let_in(stack, higher, 40) == most
+        assert let_in(stack, lower, 10) == 0
+        await stack.batcher.close()
+
+    simulate(story)
+
+
+def test_less_important_work_in_calls_is_nobodys_reason_to_be_refused() -> None:
+    """The limit is smaller than the one call under way, which is of class default."""
+
+    async def story(loop: SimulatedLoop) -> None:
+        stack = limited(loop, 1.5)
+        assert let_in(stack, DEFAULT, 10) == 2
+        await asyncio.sleep(0.01)
+        assert let_in(stack, DEFAULT, 1) == 0
+        assert let_in(stack, CRITICAL, 10) == 2
+        await stack.batcher.close()
+
+    simulate(story)
+
+
+def test_room_of_every_class_is_the_same_again_when_all_have_ended() -> None:
+    """Answered, failed and halved, given up in the queue, too late: whatever ends gives back what it took."""
+
+    async def story(loop: SimulatedLoop) -> None:
+        stack = limited(loop, 15.5)
+
+        async def room() -> list[int]:
+            found = []
+            for rank in (CRITICAL, DEFAULT, BATCH):
+                found.append(let_in(stack, rank, 40))
+                await asyncio.sleep(30)
+            return found
+
+        assert await room() == [17, 16, 8]
+        stack.failures = 2
+        for within in (0.15, 60.0):
+            for rank in (BATCH, DEFAULT, CRITICAL) * 4:
+                stack.ask(f"{rank} within {within}", within=within, rank=rank)
+        given_up = [
+            stack.batcher.begin([Row(4)], loop.time() + 60, lambda *_: None, lane=Lane(CRITICAL, "")) for _ in range(3)
+        ]
+        await asyncio.sleep(0.05)
+        for entry in given_up:
+            stack.batcher.abandon(entry)
+        await asyncio.sleep(30)
+        assert stack.batcher.is_idle
+        stack.batcher.limit.per_row, stack.batcher.limit.per_token = PRICE.seconds(ROWS, 4) / ROWS, 0.0
+        assert await room() == [17, 16, 8]
+
+    simulate(story)
+
+
+def test_a_critical_requests_time_suffices_whatever_waits_behind_it() -> None:
+    """Ten calls of class default wait, a second of work; it has half a second, goes before them and is answered."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop)
+        await stack.learn()
+        for number in range(10 * ROWS):
+            stack.ask(f"crowd {number}")
+        await asyncio.sleep(0.01)
+        stack.ask("critical", within=0.5, rank=CRITICAL)
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        return stack
+
+    assert simulate(story).ended["critical"][1] is None
 
 
 def test_the_work_in_hand_and_who_waits_are_known() -> None:
