@@ -14,11 +14,11 @@ from typing import Final
 
 from gateway.endpoints.entries import BatchLimits, Entry, R, cut
 from gateway.prices import Prices
-from gateway.trace import Lane
+from gateway.trace import BATCH, Lane
 
 _MAX_TENANTS: Final = 1000
 _FILLED: Final = 1.08
-"""A call may take so many times as long with work of less important classes in it."""
+"""A call may take so many times as long with work of class batch in it."""
 
 
 class Order:
@@ -54,22 +54,28 @@ class Order:
     def take(self, waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
         """Choose the entries of the next call, and count what their tenants have had.
 
-        The most important class chooses as if it were alone; others fill what is left, if the call takes hardly longer.
+        The most important class chooses as if it were alone; others fill what is left: class default if it is
+        cheaper in this call than in one of its own, class batch if the call takes hardly longer. Calls of a few
+        critical rows would take the servers' time from everybody.
         """
         ordered = self.first(waiting, 2 * limits.max_rows)
         rank = ordered[0].lane.rank
         batch = cut([entry for entry in ordered if entry.lane.rank == rank], limits, prices)
         rows, longest = sum(entry.count for entry in batch), max(entry.longest for entry in batch)
-        most = _FILLED * prices.expect(rows, rows * longest)
+        takes = prices.expect(rows, rows * longest)
+        most = _FILLED * takes
         for entry in ordered:
             if entry.lane.rank == rank or entry.kind != batch[0].kind:
                 continue
             more, wider = rows + entry.count, max(longest, entry.longest)
             if more > limits.max_rows or more * wider > limits.max_padded_tokens:
                 continue
-            if prices.expect(more, more * wider) <= most:
+            longer = prices.expect(more, more * wider)
+            alone = prices.expect(entry.count, entry.count * entry.longest)
+            if longer <= (most if entry.lane.rank == BATCH else takes + alone):
                 batch.append(entry)
-                rows, longest = more, wider
+                rows, longest, takes = more, wider, longer
+                most = most if entry.lane.rank == BATCH else _FILLED * takes
         self._count(batch)
         return batch
 

@@ -48,7 +48,16 @@ def _by_row() -> Prices:
     return prices
 
 
-GPU, BY_ROW = _gpu(), _by_row()
+def _by_token() -> Prices:
+    """The price is the padded token."""
+    prices = Prices()
+    for rows in [*range(1, 9)] * 12:
+        for tokens in (4, 100):
+            prices.learn(rows, rows * tokens, 0.0, 1e-3 + 1e-3 * rows * tokens)
+    return prices
+
+
+GPU, BY_ROW, BY_TOKEN = _gpu(), _by_row(), _by_token()
 
 
 def test_the_most_important_class_goes_first_whenever_it_came() -> None:
@@ -107,6 +116,18 @@ def test_less_important_work_waits_if_the_call_would_take_longer() -> None:
     """If the price is the row, two rows are answered before twenty of batch."""
     waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")]
     assert "dd" == tenants(Order().take(waiting, LIMITS, BY_ROW))
+
+
+def test_a_call_of_few_critical_rows_is_filled_with_others_that_are_no_dearer_in_it() -> None:
+    """A small call of its own would cost everybody else its price; batch work still waits."""
+    waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d") for _ in range(20)] + [entry("c", CRITICAL)]
+    assert "cddddddd" == tenants(Order().take(waiting, LIMITS, BY_ROW))
+
+
+def test_a_critical_call_is_not_filled_with_what_is_dearer_in_it_than_alone() -> None:
+    """Seven short rows would be padded to the length of the long one."""
+    waiting = [entry("c", CRITICAL, tokens=4) for _ in range(7)] + [entry("d", tokens=100)]
+    assert "ccccccc" == tenants(Order().take(waiting, LIMITS, BY_TOKEN))
 
 
 def test_it_remembers_a_bounded_number_of_tenants() -> None:
