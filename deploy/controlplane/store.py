@@ -145,8 +145,12 @@ class Store:
         self._connections_lock = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
         self._local = threading.local()
-        self._writer = self._connect()
-        self._migrate()
+        try:
+            self._writer = self._connect()
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close all connections; the WAL is folded back into the file."""
@@ -205,11 +209,11 @@ class Store:
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
         )
+        with self._connections_lock:
+            self._connections.append(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a commit is on disk before the client hears of it, whatever happens to the machine
         connection.execute("PRAGMA synchronous = FULL")
-        with self._connections_lock:
-            self._connections.append(connection)
         return connection
 
     def _migrate(self) -> None:

@@ -90,7 +90,7 @@ def variable_series(
 def equals(expr: str, value: float, tolerance: float = 1e-6) -> dict[str, Any]:
     """A check that an expression of one series is a number."""
     return {
-        "expr": f"abs(sum({expr}) - {value!r}) < bool {tolerance}",
+        "expr": f"abs(sum({expr}) - {float(value)!r}) < bool {tolerance}",
         "eval_time": "60m",
         "exp_samples": [{"labels": "{}", "value": 1}],
     }
