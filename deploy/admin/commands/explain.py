@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deploy.admin import data_rows, payload_texts
-from deploy.admin.commands._options import AGE, chosen_state_dir
+from deploy.admin.commands._options import AGE, chosen_state_dir, state_dir_option
 from deploy.admin.payload_texts import Read, Wanted
 from deploy.tools.errors import DeployError
 
@@ -61,6 +61,7 @@ _TIME = _Time()
 @click.option("--most", default=2000, show_default=True, type=click.IntRange(_LEAST, 20_000),
               help="Of more texts on a side, so many are drawn by chance, always the same ones.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@state_dir_option
 def command(
     endpoint: str, version: str | None, since: datetime | None, start: datetime | None, end: datetime | None,
     compare: str | None, against: Path | None, text_column: str, log: Path | None, most: int, as_json: bool,

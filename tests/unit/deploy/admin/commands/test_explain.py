@@ -52,6 +52,15 @@ def run(*arguments: object) -> Any:
     )
 
 
+def test_the_log_of_up_is_found_in_its_state_folder(log: Path, tmp_path: Path) -> None:
+    """Without `--log`, and where there is none it is said."""
+    log.rename(tmp_path / "payloads")
+    found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--state-dir", tmp_path)
+    assert "400 texts held against 400" in found.output
+    with pytest.raises(DeployError, match="there is no payload log in"):
+        run("--endpoint", "e", "--since", "2026-11-20T12:00", "--state-dir", tmp_path / "none")
+
+
 def test_texts_since_a_time_are_held_against_those_before(log: Path) -> None:
     """Words, examples, how sure; what was redacted stays so."""
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--log", log)
