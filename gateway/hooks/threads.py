@@ -65,6 +65,7 @@ class HookThreads:
             self._begin(asked)
         else:
             self._waiting.append(asked)
+            asked.answer.add_done_callback(lambda answer: self._left(asked) if answer.cancelled() else None)
         return asked.answer
 
     def close(self) -> None:
@@ -73,6 +74,11 @@ class HookThreads:
             self._waiting.popleft().answer.cancel()
         for _ in range(self._started):
             self._asked.put(None)
+
+    def _left(self, asked: _Asked) -> None:
+        # While hooks hang no place becomes free, and what callers who have left had sent would pile up.
+        with contextlib.suppress(ValueError):  # its turn has come
+            self._waiting.remove(asked)
 
     def _begin(self, asked: _Asked) -> None:
         self._busy += 1

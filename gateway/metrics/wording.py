@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -51,10 +50,6 @@ class Worded:
     def name(self, number: int) -> str:
         """Return one of the words as it is read."""
         return "".join(map(chr, self._letters[self._places[number] : self._ends[number]].tolist()))
-
-    def names(self) -> list[set[str]]:
-        """Return the words of each text."""
-        return [{self.name(i) for i in range(first, last)} for first, last in pairwise(self.firsts.tolist())]
 
     def sums(self, of_words: NDArray[np.bool_]) -> Numbers:
         """Return how many of each text's words are marked."""

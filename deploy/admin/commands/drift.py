@@ -295,12 +295,11 @@ def report(
                 hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
             )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
-    described = [
+    described = [one.described() for one in versions] or [
         {**v.described(), **({"words": moved[v.endpoint, v.version]}
                              if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
         for v in found
     ]  # fmt: skip
-    described = [one.described() for one in versions] or described
     values = json.dumps(described, indent=2, ensure_ascii=False)
     if as_json:
         click.echo(values)

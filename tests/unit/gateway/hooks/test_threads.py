@@ -74,6 +74,27 @@ async def test_who_leaves_before_its_turn_is_never_called(gate: Gate) -> None:
     assert ["a", "c"] == [await first, await third] == gate.calls
 
 
+async def test_of_who_leaves_before_its_turn_nothing_is_kept(gate: Gate) -> None:
+    """While a hook hangs, callers come and go: what they have sent would pile up."""
+
+    class Body:
+        """What a caller has sent."""
+
+    threads = HookThreads(1, "hook")
+    first = threads.call(gate, "a")
+    await gate.begun()
+    body = Body()
+    held = weakref.ref(body)
+    second = threads.call(print, body)
+    del body
+    second.cancel()
+    del second
+    await asyncio.sleep(0)
+    assert held() is None
+    gate.let_go()
+    assert await first == "a"
+
+
 async def test_a_call_keeps_its_thread_to_its_end_whoever_has_left(gate: Gate) -> None:
     """A thread cannot be stopped: the next call waits for it."""
     threads = HookThreads(1, "hook")
