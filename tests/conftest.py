@@ -11,6 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.watch import Watch
+
 # Threads of torch that wait for each other would spin on cores that other tests need: under load ten times the CPU time
 # for the same answers. Read when torch is loaded, here and in the processes that tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -54,6 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A run in several processes tells its failures at once, and ends if it stands still for twice a test's time."""
+    if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(Watch(config, 2 * float(config.getini("timeout"))))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """``--dist loadfile``, with some folders as if they were one file."""
@@ -63,6 +71,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
             return next((folder for folder in _AS_ONE_FILE if file.startswith(folder)), file)
+
+        def remove_node(self, node: Any) -> Any:
+            """Drop what a lost process had finished: handed out again as files without tests, it stalls the others."""
+            self.assigned_work[node] = {
+                file: tests for file, tests in self.assigned_work[node].items() if not all(tests.values())
+            }
+            return super().remove_node(node)
 
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
