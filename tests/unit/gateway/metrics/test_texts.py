@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.metrics import texts, variables
 from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Looks, Recent, Sample, Text
+from tests.words import names
 
 SENTENCES = {
     "The weather was fine and we went to the lake.": ("latin", "en"),
@@ -54,7 +55,7 @@ def look(text: str) -> tuple[str, str]:
 
 
 def words(text: str) -> set[str]:
-    return texts.look([text]).worded.names()[0]
+    return names(texts.look([text]).worded)[0]
 
 
 @pytest.mark.parametrize("text", SENTENCES)
@@ -78,7 +79,7 @@ def test_whatever_the_text_it_has_one_of_the_values(listed: list[str]) -> None:
     for name, numbers in together.numbers.items():
         assert numbers.tolist() == [one.numbers[name][0] for one in alone]
         assert sum(texts.counted(name, numbers).values()) == len(listed)
-    assert together.worded.names() == [words for one in alone for words in one.worded.names()]
+    assert names(together.worded) == [words for one in alone for words in names(one.worded)]
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics.wording import Lookup, Worded, hashed, worded
+from tests.words import names
 
 
 def of(texts: list[str], *, is_unspaced: bool = False) -> Worded:
     return worded(texts, np.full(len(texts), is_unspaced))
-
-
-def names(found: Worded) -> list[set[str]]:
-    """The words of each text."""
-    return [{found.name(i) for i in range(first, last)} for first, last in pairwise(found.firsts.tolist())]
 
 
 def plainly(text: str, *, is_unspaced: bool = False) -> set[str]:
