@@ -259,6 +259,7 @@ _AGREED: Final = f'{_PICK},outcome="agreed"'
 _COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
 _ALL_COMPARED: Final = by(VERSION, _rate(catalog.SHADOWS, _COMPARED))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
+_COMPARED_EVIDENCE: Final = f"avg by (endpoint, version, stable, of) ({catalog.COMPARED_EVIDENCE.name}{{{_PICK}}} >= 0)"
 
 CANARY: Final = Board(
     "triton-gateway-canary", "Gateway · canary", "The canary beside the stable version, at the same time.",
@@ -288,6 +289,18 @@ CANARY: Final = Board(
                    f"{by((*VERSION, 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / "
                    f"{on(VERSION, group='')} ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
                    "{{endpoint}} {{version}} {{value}}", "percentunit", width=12, most=1.0),
+        )),
+        Section("Asked the same, answering the same", (
+            Panel("Evidence of a difference", "Chance alone gives as much at most once in so many days; from the red "
+                  "line on the page and `drift report --compare` say what differs. It alarms nobody, decides nothing.",
+                  (Query(f"sum by (endpoint, version, stable) ({_COMPARED_EVIDENCE})",
+                         "{{endpoint}} {{version}} beside {{stable}}"),
+                   Query(f"max({rules.ALARM})", "told")),
+                  unit="suffix: days", width=12, thresholds=((ALARM_DAYS, _RED),)),
+            _lines("Evidence by what differs", "texts: the canary is asked others, so that errors, latency and labels "
+                   "are not compared fairly; tokens: other texts, or another tokenizer; answers: the model answers "
+                   "otherwise; declared: variables of your own. They add up to the evidence of the pair.",
+                   _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix: days", width=12),
         )),
         Section("Shadow", (
             _lines("Mirrored requests", "Answered by a version whose answers nobody gets; dropped first under load.",

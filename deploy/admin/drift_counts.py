@@ -18,12 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.admin.metric_samples import Key, Sample, get
-from deploy.rollout.compared import Compared, read
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import call_gateway
-from gateway.metrics import catalog, drift, performance, texts, variables
+from gateway.metrics import catalog, compared, drift, performance, texts, variables
 
 Bins = drift.Bins
+Compared = compared.Compared
+told = compared.told
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """How variables stand, one after the other as they are shown."""
@@ -75,11 +76,11 @@ def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, 
         return {}
 
 
-def compared(gateway: str) -> list[Compared]:
+def side_by_side(gateway: str) -> list[Compared]:
     """Return how canaries stand beside stable versions, by the gateway's account. Raises ``DeployError``."""
     status = _told(gateway, "/v1/status")
     try:
-        return read([status])
+        return compared.read([status])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DeployError(
             f"{gateway} does not say how versions compare", hint="is it a triton-gateway that shows its status?"

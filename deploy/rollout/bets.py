@@ -15,10 +15,6 @@ import numpy as np
 
 from gateway.metrics import drift
 
-Standing = drift.Standing
-Verdict = drift.Verdict
-"""How evidence of one variable stands, as gateways word it."""
-
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 _EPOCH: Final = 1000
 """Canary requests after which a new series of bets is begun beside the old ones."""

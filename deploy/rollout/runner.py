@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import compared, defaults, record, steps
+from deploy.rollout import defaults, record, steps
 from deploy.rollout.record import LEASE_S, Lease
-from deploy.rollout.source import Look, Source, Version, between, missing_instances
+from deploy.rollout.source import Look, Source, Version, apart, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
 from deploy.tools.errors import DeployError, GatewayError, RegistryUnavailable
 
@@ -168,14 +168,9 @@ class Runner:
             route = "canary" if url == rollout.canary else "stable"
             counts[url] = between(then, now_there, version, route, rollout.rules.variable)
         canary, stable = versions[rollout.canary], versions[rollout.stable]
-        beside = [
-            one for one in compared.read(status for status in statuses.values() if status is not None)
-            if (one.verdict.endpoint, one.verdict.version) == (canary.endpoint, canary.version)
-            and one.stable == stable.version
-        ]  # fmt: skip
         return Seen(
             counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging,
-            apart=compared.told(beside),
+            apart=apart(statuses.values(), canary, stable),
         )  # fmt: skip
 
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:

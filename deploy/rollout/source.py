@@ -8,9 +8,9 @@ count as a version's failure is decided here: answers of 5xx, and canary failure
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from deploy.rollout.gate import Counts
@@ -120,6 +120,16 @@ def parse(text: str, endpoint: str) -> dict[Series, float]:
 def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
     """Return who could not be read now, including instances that were there before."""
     return tuple(dict.fromkeys((*now.missing, *(name for name in before.instances if name not in now.instances))))
+
+
+def apart(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
+    """Return what differs between two versions as gateways have compared them, a sentence for each kind."""
+    found = metrics.compared.read(status for status in statuses if status is not None)
+    return metrics.compared.told(
+        one for one in found
+        if (one.verdict.endpoint, one.verdict.version, one.stable)
+        == (canary.endpoint, canary.version, stable.version)
+    )  # fmt: skip
 
 
 def between(before: Look, now: Look, version: Version, route: str, variable: str = "") -> Counts:

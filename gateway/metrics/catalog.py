@@ -248,6 +248,13 @@ DRIFT_SINCE: Final = Metric(
 DRIFT_ALARM: Final = Metric(
     "gateway_drift_alarm_days", "gauge", "The evidence from which an endpoint has drifted, in days."
 )
+COMPARED_EVIDENCE: Final = Metric(
+    "gateway_compared_evidence_days", "gauge",
+    "How strong the evidence is that a canary is asked, or answers, otherwise than the stable version beside it: "
+    "chance alone gives as much at most once in so many days. By what differs (texts, tokens, answers, declared); "
+    "these add up to the pair's. NaN when they are not compared any more.",
+    ("endpoint", "version", "stable", "of"),
+)  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
     "Requests drawn for a shadow, by the version they were mirrored to and outcome: agreed, differed, failed, dropped. "
@@ -364,7 +371,7 @@ CATALOG: Final = (
     REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
-    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM,
+    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,

@@ -113,6 +113,7 @@ class Observer:
         self._aside = 0
         self._complain_at = 0.0
         self._drifts: set[tuple[str, ...]] = set()
+        self._compared: set[tuple[str, ...]] = set()
         self._estimated: set[tuple[str, str, str]] = set()
 
     def started(self) -> None:
@@ -279,6 +280,15 @@ class Observer:
             if judged.days >= 1:
                 numbers.gauge(catalog.DRIFT_SINCE, *key[:3]).set(judged.since)
         self._drifts = told
+
+    @_harmless
+    def compared(self, found: Mapping[tuple[str, ...], float]) -> None:
+        """Publish how strong the evidence is that canaries differ from stable versions; see ``versions.evidence``."""
+        for gone in self._compared - found.keys():
+            self._numbers.gauge(catalog.COMPARED_EVIDENCE, *gone).set(math.nan)
+        for labels, days in found.items():
+            self._numbers.gauge(catalog.COMPARED_EVIDENCE, *labels).set(days)
+        self._compared = set(found)
 
     @_harmless
     def accuracies(self, found: Mapping[tuple[str, str], Standing]) -> None:

@@ -231,5 +231,6 @@ class Publisher:
                 if found is not None:
                     drifts, accuracies = found
                     self._observer.drifts(drifts, self._judge.alarm_days)
+                    self._observer.compared(versions.evidence(self._compared))
                     self._observer.accuracies(accuracies)
             await asyncio.sleep(STEP_S)

@@ -121,6 +121,20 @@ class Versions:
         ]  # fmt: skip
 
 
+def evidence(told: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
+    """Return how much of a pair's evidence is of what, by endpoint, canary, stable version and kind.
+
+    The pair's is the mean over its variables: that is the sum of these.
+    """
+    of: dict[tuple[str, ...], float] = {}
+    variables_of = Counter[tuple[str, ...]]()
+    for one in told:
+        pair = one["endpoint"], one["version"], one["beside"]
+        of[*pair, one["kind"]] = of.get((*pair, one["kind"]), 0.0) + one["days"]
+        variables_of[pair] += 1
+    return {key: days / variables_of[key[:3]] for key, days in of.items()}
+
+
 def share(told: Sequence[dict[str, Any]], numbers: Path) -> None:
     """Leave what was found beside the file of its ``numbers``, for the other workers. Raises ``OSError``."""
     path = numbers.with_suffix(sharing.COMPARED)

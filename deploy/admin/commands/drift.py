@@ -21,7 +21,6 @@ from deploy.admin.commands import explain
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
-from deploy.rollout.compared import Compared, told
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
 
@@ -283,7 +282,7 @@ def report(
         samples: list[Sample] = []
         versions = _compared(gateway, endpoint, model_version, compare)
         found = [replace(one.verdict, version=f"{one.verdict.version} beside {one.stable}") for one in versions]
-        apart = [f"{_url(*pair)}: {how}" for pair, of in _pairs(versions) for how in told(of).values()]
+        apart = [f"{_url(*pair)}: {how}" for pair, of in _pairs(versions) for how in drift_counts.told(of).values()]
     else:
         versions, apart, samples = [], [], _read(gateway, prometheus, window)
         every = drift_counts.verdicts(samples)
@@ -352,9 +351,9 @@ def report(
     return 3 if any(v.state == "drift" for v in found) else 0
 
 
-def _compared(gateway: str, endpoint: str | None, version: str | None, compare: str) -> list[Compared]:
+def _compared(gateway: str, endpoint: str | None, version: str | None, compare: str) -> list[drift_counts.Compared]:
     """Return the variables of the canaries that are asked for. Raises ``DeployError`` if there are none."""
-    every = drift_counts.compared(gateway)
+    every = drift_counts.side_by_side(gateway)
     wanted = {one for one in (version, None if compare == "canary" else compare) if one is not None}
     found = [
         one for one in every
@@ -369,7 +368,7 @@ def _compared(gateway: str, endpoint: str | None, version: str | None, compare: 
     return found
 
 
-def _pairs(found: Sequence[Compared]) -> list[tuple[tuple[str, str], list[Compared]]]:
+def _pairs(found: Sequence[drift_counts.Compared]) -> list[tuple[tuple[str, str], list[drift_counts.Compared]]]:
     """Return the variables of each canary."""
     return [
         (pair, list(of))

@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.metrics import compared
 from gateway.metrics.performance import described as accuracy
 from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
@@ -104,6 +105,9 @@ POLICY: Final = (
 _MOST_DAYS: Final = 10_000
 _MOST_WORDS: Final = 6
 
+_BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not sure"}
+"""The states that are drawn of a canary beside the stable version: what they are called there."""
+
 _SAID: Final = {"moved": "moved, no alarm"}
 """What a variable's state is called here, if not by its own name."""
 
@@ -130,6 +134,8 @@ class _Row:
     pending: list[Values] = field(default_factory=list)
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
+    beside: list[compared.Compared] = field(default_factory=list)
+    """What is compared of its canaries and the stable version."""
     objectives: list[Values] = field(default_factory=list)
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -167,10 +173,14 @@ class _Row:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
         if self.failed >= _FAILED[0]:
             return _LOOK, "failing", f"{_share(self.failed)} of its requests fail"
+        differs = [(pair[0], of) for pair, (_, of) in _pairs(self.beside).items()]
+        uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
+        if uneven:
+            return _LOOK, "uneven split", f"version {uneven[0][0]}: {uneven[0][1]}"
         building = [*self.pending, *(e["successor"] | {"url": e["url"]} for e in self.served if e["successor"])]
         if building:
             return _LOOK, "building", f"{building[0]['url']}: {building[0]['reason']}"
-        return _GOOD, "serving", ""
+        return _GOOD, "serving", "; ".join(f"version {version}: {how}" for version, of in differs for how in of.values())
 
 
 def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
@@ -221,6 +231,9 @@ def _rows(status: Values) -> list[_Row]:
         row(counted["endpoint"]).routes.append(counted)
     for variable in status.get("drift", ()):
         row(variable["endpoint"]).drifts.append(variable)
+    for one in compared.read([status]):
+        if one.verdict.endpoint in found:
+            row(one.verdict.endpoint).beside.append(one)
     for labelled in status.get("accuracy", ()):
         if labelled["endpoint"] in found:
             row(labelled["endpoint"]).accuracies.append(labelled)
@@ -338,6 +351,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
         + _objectives(row.objectives)
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
+        + _beside(row.beside)
         + _drift(row.drifts)
     )
 
@@ -418,22 +432,56 @@ def _drift(found: Sequence[Values]) -> str:
     ]
     if not shown:
         return ""
-    key = (
+    return "".join(shown) + _key("now", "reference")
+
+
+def _key(now: str, reference: str) -> str:
+    return (
         "<p class='key dim'><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 fill='var(--blue)' />"
-        "</svg>now<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
-        "stroke='var(--ref)' stroke-width=1.5 /></svg>reference</p>"
+        f"</svg>{_e(now)}<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
+        f"stroke='var(--ref)' stroke-width=1.5 /></svg>{_e(reference)}</p>"
     )
-    return "".join(shown) + key
 
 
-def _histogram(variable: Values) -> str:
+_Pairs = dict[tuple[str, str], tuple[list[compared.Compared], dict[str, str]]]
+
+
+def _pairs(found: Sequence[compared.Compared]) -> _Pairs:
+    """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
+    pairs = groupby(found, key=lambda one: (one.verdict.version, one.stable))
+    return {pair: (variables, compared.told(variables)) for pair, of in pairs for variables in [list(of)]}
+
+
+def _beside(found: Sequence[compared.Compared]) -> str:
+    """Each canary beside the stable version: what differs in words and bins, and what is alike so far."""
+    shown = []
+    for (version, stable), (variables, told) in _pairs(found).items():
+        standing = variables[0].verdict.standing
+        drawn = [
+            {**one.described(), "state": _BESIDE[one.verdict.state]}
+            for one in variables if one.verdict.state in _BESIDE
+        ]  # fmt: skip
+        alike = [_e(one.verdict.variable) for one in variables if one.verdict.state not in _BESIDE]
+        bins = "".join(_histogram(one, f"version {stable}") for one in drawn)
+        shown.append(
+            f"<h3>Version {_e(version)} beside {_e(stable)}</h3>"
+            + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
+            + f"<p class=dim>by chance once in {_days(standing.endpoint_days)} days (told from "
+            f"{standing.alarm_days:g} on)</p>"
+            + (f"<div class=drifts>{bins}</div>{_key(f'version {version}', f'version {stable}')}" if drawn else "")
+            + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
+        )
+    return "".join(shown)
+
+
+def _histogram(variable: Values, against: str = "the reference") -> str:
     n, bins = variable["n"], variable["bins"]
     now = [count / n if n else 0.0 for count in variable["counts"]]
     scale = 62 / max(*now, *variable["reference"], 0.001)
     wide = 272 / len(bins)
     drawn = []
     for i, (name, share, reference) in enumerate(zip(bins, now, variable["reference"], strict=True)):
-        x, label = i * wide, f"{name}: {share:.1%} now, {reference:.1%} in the reference"
+        x, label = i * wide, f"{name}: {share:.1%} now, {reference:.1%} in {against}"
         drawn.append(
             f"<g><title>{_e(label)}</title>"
             f"<rect x={x + 2:.1f} y={66 - share * scale:.1f} width={max(wide - 4, 1):.1f} height={share * scale:.1f} "
@@ -442,14 +490,15 @@ def _histogram(variable: Values) -> str:
             f"height={reference * scale:.1f} fill=none stroke='var(--ref)' stroke-width=1.5 />"
             f"<text x={x + wide / 2:.1f} y=78 text-anchor=middle>{_e(_short(name, wide))}</text></g>"
         )
-    state = {"drift": "bad", "moved": "wait", "steady": "ok"}.get(variable["state"], "dim")
+    state = {"drift": "bad", "moved": "wait", "steady": "ok", "differs": "wait"}.get(variable["state"], "dim")
     psi = "–" if variable["psi"] is None else f"{variable['psi']:.3f}"
+    over = f"over {_e(variable['window'])}: " if "window" in variable else ""
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
-        f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
+        f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>over {_e(variable['window'])}: PSI {psi} · n {n:,.0f}</p>{_words(variable)}</div>"
+        f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_words(variable)}</div>"
     )
 
 
@@ -468,11 +517,17 @@ def _evidence(variable: Values) -> str:
     days, visible = variable["days"], variable["visible"]
     if days is None:
         return "not judged: no text yet, or a reference too small"
-    shown = f"{days:,.0f}" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,}"
-    told = f"by chance once in {shown} days (alarm: {variable['alarm_days']:g} for the endpoint)"
-    if variable["state"] in ("drift", "moved") and variable["since"] is not None:
+    told = f"by chance once in {_days(days)} days"
+    if "beside" not in variable:
+        told += f" (alarm: {variable['alarm_days']:g} for the endpoint)"
+    if variable["state"] in (*_BESIDE, *_BESIDE.values()) and variable["since"] is not None:
         told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
-    return told + (f" · visible within a day: {visible:.1%}" if visible is not None else "")
+    within = "so far" if "beside" in variable else "within a day"
+    return told + (f" · visible {within}: {visible:.1%}" if visible is not None else "")
+
+
+def _days(days: float) -> str:
+    return f"{days:,.0f}" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,}"
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:

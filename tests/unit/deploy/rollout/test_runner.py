@@ -22,7 +22,7 @@ from gateway import default_version, preview, spec
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry
-from tests.unit.deploy.rollout.test_compared import UNEVEN, one
+from tests.unit.gateway.metrics.test_compared import UNEVEN, one
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 

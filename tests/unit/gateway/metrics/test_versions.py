@@ -5,6 +5,7 @@ Time is simulated, chance is seeded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from gateway.metrics import catalog, drift, versions
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.evidence import DAY_S
+from gateway.metrics.observer import Observer
 from gateway.metrics.versions import Versions
 
 LABELS = {"good": 0.5, "bad": 0.4, "mixed": 0.1}
@@ -200,6 +202,26 @@ def test_a_version_without_a_canary_beside_it_is_compared_with_nothing() -> None
     assert endpoint.look(3_599.0)
     endpoint.see("1", "stable", 100)
     assert {} == endpoint.look(3_601.0)
+
+
+def test_evidence_is_published_by_what_differs_and_taken_back() -> None:
+    """It adds up to the pair's; an endpoint without a canary has no series of it."""
+    endpoint, observer = Endpoint(), Observer()
+    observer.compared(versions.evidence([]))
+    assert catalog.COMPARED_EVIDENCE.name not in {series.metric for series, _ in observer.snapshot().shown()}
+    told = list(endpoint.serve(200, languages={"en": 0.5, "de": 0.48, "none": 0.02}).values())
+    assert "drift" in {one["state"] for one in told}
+
+    def shown() -> dict[tuple[str, ...], float]:
+        every = observer.snapshot().shown()
+        return {series.labels: value for series, value in every if series.metric == catalog.COMPARED_EVIDENCE.name}
+
+    observer.compared(versions.evidence(told))
+    assert {("e", "2", "1", "texts"), ("e", "2", "1", "answers")} == shown().keys()
+    assert shown()["e", "2", "1", "texts"] > drift.ALARM_DAYS > shown()["e", "2", "1", "answers"]
+    assert sum(shown().values()) == pytest.approx(told[0]["endpoint_days"])
+    observer.compared(versions.evidence([]))
+    assert all(math.isnan(days) for days in shown().values())
 
 
 def test_counters_that_go_back_are_not_counted_again() -> None:

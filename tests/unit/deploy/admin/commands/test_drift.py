@@ -25,7 +25,7 @@ from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 from tests.sites import site
-from tests.unit.deploy.rollout.test_compared import one
+from tests.unit.gateway.metrics.test_compared import one
 
 
 class Gateway:

@@ -21,6 +21,7 @@ import uvicorn
 from gateway.edge.http import page
 from gateway.edge.http.page import POLICY, render_page
 from gateway.metrics import drift
+from tests.unit.gateway.metrics.test_compared import EVEN, UNEVEN, one
 
 EVIL = "<script>alert(1)</script>"
 STATUS: dict[str, Any] = {
@@ -39,6 +40,7 @@ STATUS: dict[str, Any] = {
     "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
                "reference": [0.5, 0.5], "window": EVIL, "n": 3, "psi": 0.1, "noise": 0.2, "state": EVIL,
                "days": 2.0, "alarm_days": 30.0, "visible": 0.1, "since": 7.0}],
+    "compared": [one(EVIL, "texts", {EVIL: 900.0, "b": 100.0}) | {"endpoint": EVIL, "version": EVIL, "beside": EVIL}],
 }  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def status_of(*endpoints: Any) -> dict[str, Any]:
         **STATUS, "ready": True, "degraded": [], "faults": [], "canaries": {}, "triton": {}, "registry": {"error": ""},
         "serving_task": {"id": "t", "name": "task"}, "endpoints": [e[0] for e in endpoints],
         "last_minute": [e[1] for e in endpoints], "drift": [e[2] for e in endpoints],
-        "pending": [pending for e in endpoints for pending in e[3]],
+        "pending": [pending for e in endpoints for pending in e[3]], "compared": [],
     }  # fmt: skip
 
 
@@ -119,6 +121,21 @@ def test_an_objective_with_nothing_left_is_looked_at_and_told_with_what_was_seen
     assert "budget spent</span>" in page
     assert "95% of the answers within 300 ms: <span class=bad>budget spent 1.2 times (60 of 1,000 in 2 h" in page
     assert "99.9% answered: <span class=ok>100% of the budget left" in page
+
+
+def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_otherwise_is_told() -> None:
+    """The first makes every comparison unfair; the second is what new models are for. What is alike is only named."""
+    answers, texts = one("predicted_label", "answers", UNEVEN), one("language", "texts", UNEVEN)
+    page = render_page(status_of(endpoint("e")) | {"compared": [answers]}, "/serve/", ("e",))
+    assert "<span class=ok>serving</span>" in page
+    assert "version 2: it answers otherwise than stable (predicted_label: en 89.7%, stable 50.0%)" in page
+    found = [answers, texts, one("script", "texts", EVEN, days=0.1)]
+    page = render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/", ("e",))
+    assert "<span class=wait>uneven split</span>" in page
+    assert "<h3>Version 2 beside 1</h3>" in page
+    assert 2 == page.count("now over version 1") == page.count("<span class=wait>differs</span>")
+    assert "No difference so far: script" in page
+    assert "Version 2 beside" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
 
 
 def test_the_worst_come_first_and_keep_their_place() -> None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.rollout.compared import read, told
 from gateway.metrics import drift
+from gateway.metrics.compared import read, told
 from gateway.metrics.drift import Standing, Verdict
 
 

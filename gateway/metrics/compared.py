@@ -1,8 +1,9 @@
 """What a canary is asked and answers beside stable, as gateways have compared it, in words. Pure.
 
-Called by ``runner`` and by ``drift report --compare`` with what ``/v1/status`` says (``gateway.metrics.versions``). It
-informs and decides nothing: a version may be meant to answer otherwise, and callers may be meant to stay with one
-version; but who reads a verdict must know.
+Of what ``/v1/status`` says (``versions``). It informs and decides nothing: a version may be meant to answer otherwise,
+and callers may be meant to stay with one version; but who reads a verdict must know.
+
+Public: ``deploy`` may import it, for verdicts of rollouts and ``drift report --compare``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deploy.rollout.bets import Standing, Verdict
+from gateway.metrics.drift import Standing, Verdict
 
 _MEANINGS: Final = {
     "texts": "it is asked other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "
