@@ -94,17 +94,24 @@ class Stack:
         self._small.run(*tiny.upload(bundle, name))
 
     def _slower_by(self, folder: Path, times: float) -> int:
-        """Return how many multiplications make whole requests so many times as slow: measured with two of them."""
+        """Return how many multiplications make whole requests so many times as slow: measured with two of them.
+
+        At the rates of a rollout's first step: what waits for others is part of a request's time.
+        """
         self._upload(folder, "probe", Kind(), 3 * _WORK)
         with self._served("probed", "stable", "probe") as name:
             loads = [
-                Steady(f"{self._small.url}/serve/{name}/{version}", *self._bodies, rate=_RATE / 2) for version in "12"
+                Steady(f"{self._small.url}/serve/{name}/{version}", *self._bodies, rate=_RATE * share)
+                for version, share in (("1", 0.9), ("2", 0.1))
             ]
             with loads[0].running(), loads[1].running():
                 for load in loads:
-                    processes.until(lambda load=load: load.total.requests > 500, "answers of the probed models")
+                    processes.until(lambda load=load: load.total.requests > 200, "answers of the probed models")
         short, long = (median(load.total.latencies) for load in loads)
-        return round(_WORK + (times - 1) * short * 2 * _WORK / max(long - short, 1e-4))
+        found = round(_WORK + (times - 1) * short * 2 * _WORK / max(long - short, 1e-4))
+        told = f"{short * 1e3:.1f} ms with {_WORK}, {long * 1e3:.1f} ms with {3 * _WORK}: {found} it is"
+        print(told, file=sys.stderr)
+        return found
 
     @contextlib.contextmanager
     def _served(self, endpoint: str, *models: str) -> Iterator[str]:

@@ -180,7 +180,8 @@ class _Row:
         building = [*self.pending, *(e["successor"] | {"url": e["url"]} for e in self.served if e["successor"])]
         if building:
             return _LOOK, "building", f"{building[0]['url']}: {building[0]['reason']}"
-        return _GOOD, "serving", "; ".join(f"version {version}: {how}" for version, of in differs for how in of.values())
+        sentences = (f"version {version}: {how}" for version, of in differs for how in of.values())
+        return _GOOD, "serving", "; ".join(sentences)
 
 
 def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
