@@ -24,7 +24,7 @@ def closure(wanted: Iterable[str]) -> set[str]:
     Raises importlib.metadata.PackageNotFoundError for one that is not installed.
     """
     seen: set[tuple[str, frozenset[str]]] = set()
-    open_ones = [Requirement(line) for line in wanted]
+    open_ones = [one for one in map(Requirement, wanted) if one.marker is None or one.marker.evaluate()]
     while open_ones:
         one = open_ones.pop()
         extras = frozenset(one.extras)
