@@ -1,11 +1,12 @@
-"""The stock tool without its imports: a process that has made them forks once for every call.
+"""Programs without their imports: a process that has made them forks once for every call.
 
-A call costs over a second of CPU time, most of it spent on importing ``clearml`` and on parsing the configuration files
-of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``, and ``program()`` in place
-of ``-c`` and code of a test: a small program that hands its arguments, folder, environment and files to the process
-here, and ends as the fork ends. A signal is passed on; if the small program is killed, so is the fork. What the tool is
-told by a variable that its imports may read is told to the true program. tests/integration/test_warm.py holds both to
-the same answers.
+A call of the stock tool costs over a second of CPU time, most of it spent on importing ``clearml`` and on parsing the
+configuration files of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``, and
+``program()`` in place of ``-c`` and code of a test: a small program that hands its arguments, folder, environment and
+files to the process here, and ends as the fork ends. A signal is passed on; if the small program is killed, so is the
+fork. What the tool is told by a variable that its imports may read is told to the true program.
+tests/integration/test_warm.py holds both to the same answers. ``optimizing()`` is the same for ``triton-gateway
+optimize``, of which a call spends some eight seconds on importing torch, its exporter and transformers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ import sys
 sys.modules["torch"] = None
 import clearml_serving.serving.model_request_processor
 import deploy.modelsync.auto_update, gateway.registry.clearml
+"""
+
+EXPORTERS: Final = """
+import matplotlib.figure, onnx, torch, transformers.models.bert.modeling_bert
+import deploy.admin.commands.optimize, deploy.bundles.register, deploy.bundles.run
+torch.onnx.export(torch.nn.Linear(1, 1).eval(), (torch.ones(2, 1),), dynamo=True, verbose=False)
 """
 
 KNOWN: Final = {
@@ -69,14 +76,23 @@ def tool() -> tuple[str, ...]:
 
 def program(code: str) -> tuple[str, ...]:
     """What Python is given to run this: the way to a fork, or where processes cannot be forked like that, ``-c``."""
-    return ("-S", "-E", "-c", RELAY, _address(), code) if sys.platform == "linux" else ("-c", code)
+    return _forked(PRELOAD, code)
+
+
+def optimizing() -> tuple[str, ...]:
+    """What Python is given to be ``triton-gateway``, for its command ``optimize``."""
+    return _forked(EXPORTERS, "import sys; from deploy.admin.cli import main; sys.exit(main())")
+
+
+def _forked(preload: str, code: str) -> tuple[str, ...]:
+    return ("-S", "-E", "-c", RELAY, _address(preload), code) if sys.platform == "linux" else ("-c", code)
 
 
 @functools.cache
-def _address() -> str:
-    """Of this process's server, which is started once and ends with it."""
+def _address(preload: str) -> str:
+    """Of this process's server with these imports, which is started once and ends with it."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.warm", preload], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         start_new_session=True, cwd=_ROOT, env=_without_clearml(),
     )  # fmt: skip
     atexit.register(server.communicate)
@@ -101,7 +117,7 @@ class _Call:
         """Be the program. Only in a process of its own."""
         os.chdir(self.folder)
         told = {name for name in self.environment if name.startswith(("CLEARML_", "TRAINS_"))}
-        if not {"CLEARML_CONFIG_FILE", "CLEARML_CACHE_DIR"} <= told <= KNOWN:
+        if "clearml" in sys.modules and not {"CLEARML_CONFIG_FILE", "CLEARML_CACHE_DIR"} <= told <= KNOWN:
             os.execve(sys.executable, [sys.executable, "-c", *self.argv], self.environment)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -165,8 +181,9 @@ def _attend(pid: int, caller: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    exec(PRELOAD)
-    _parsed_once()
+    exec(sys.argv[1])
+    if "clearml" in sys.modules:
+        _parsed_once()
     gc.freeze()
     if call := _serve():
         call.run()

@@ -14,6 +14,7 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -390,6 +391,7 @@ def likelier(
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def chi2_quantile(probability: float, degrees: int) -> float:
     """Return the quantile of the chi-square distribution, by bisection to 1e-12."""
     if degrees < 1:

@@ -25,6 +25,7 @@ from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
+from tests import warm
 
 from . import tiny
 
@@ -56,7 +57,7 @@ def optimize(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", model, "--quick", "--output", "out", *arguments],
+        [sys.executable, *warm.optimizing(), "optimize", model, "--quick", "--output", "out", *arguments],
         cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
         check=False, timeout=500,
     )  # fmt: skip
@@ -110,7 +111,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
         " 'aux': e['tiny/1'].auxiliary_json}))"
     )
     asked = subprocess.run(
-        [sys.executable, "-P", "-c", code, task, found["model_id"]], cwd=place, text=True, capture_output=True,
+        [sys.executable, *warm.program(code), task, found["model_id"]], cwd=place, text=True, capture_output=True,
         check=True, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
     )  # fmt: skip
     said: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
@@ -127,7 +128,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
         "print(fetch_source(sys.argv[1], Path('fetched')))"
     )
     asked = subprocess.run(
-        [sys.executable, "-P", "-c", code, found["model_id"]], cwd=place, text=True, capture_output=True, check=True,
+        [sys.executable, *warm.program(code), found["model_id"]], cwd=place, text=True, capture_output=True, check=True,
         env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
     )  # fmt: skip
     assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
@@ -156,7 +157,7 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     """Ctrl-C in the middle; and what a killed run left is removed by the next one, a running one's folder is not."""
     tiny.make("Bert", tmp_path / "model")
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", "model", "--quick", "--output", "out"],
+        [sys.executable, *warm.optimizing(), "optimize", "model", "--quick", "--output", "out"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True,
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
     ) as running:  # fmt: skip

@@ -33,6 +33,7 @@ from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
+from tests import warm
 
 from . import sabotage, tiny
 
@@ -312,7 +313,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlP
 def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", *arguments, "--quick", "--output", "out"],
+        [sys.executable, *warm.optimizing(), "optimize", *arguments, "--quick", "--output", "out"],
         cwd=place, env={**environment, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, check=False,
         timeout=500,
     )  # fmt: skip
@@ -389,7 +390,7 @@ def endpoints(environment: dict[str, str], task: str, place: Path) -> dict[str, 
         "print(json.dumps(ClearMLRegistry(sys.argv[1]).task()['configuration']['endpoints']['value']))"
     )
     asked = subprocess.run(
-        [sys.executable, "-P", "-c", code, task], cwd=place, text=True, capture_output=True, check=True,
+        [sys.executable, *warm.program(code), task], cwd=place, text=True, capture_output=True, check=True,
         env={**environment, "PYTHONPATH": str(ROOT)}, timeout=120,
     )  # fmt: skip
     text = json.loads(asked.stdout.splitlines()[-1])
