@@ -390,6 +390,8 @@ DRIFT: Final = Board(
                   "bars", "percentunit", 12),
             _lines("Moved categories over 1h", "The chosen variable: difference of each share to the reference.",
                    f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None),
+            _lines("New values", "The chosen variable: named values that the reference does not have.",
+                   by(("value",), _rate(catalog.DRIFT_NEW, _VAR)), "{{value}}", "suffix: values/s", width=12),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
             _lines("Categories over time", "Values per second of the chosen enum variable.",

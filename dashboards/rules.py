@@ -133,6 +133,8 @@ FOUND: Final = "endpoint_version_variable:gateway_drift_found:days"
 """The evidence of every variable that is a cause of its endpoint's alarm."""
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
 """How far the shares of those variables' bins have moved, by more than noise."""
+FOUND_NEW: Final = "endpoint_version_variable_value:gateway_drift_found:new"
+"""The share of each value that the reference of such a variable does not have, by name."""
 _SHOWN: Final = "1h"
 """The window of what an alert's text says of bins."""
 REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
@@ -326,6 +328,12 @@ def _drift() -> Group:
             f"{shift}\nand abs({shift}) > {drift_shift_noise(_SHOWN)}\n"
             f"and on ({', '.join((*VERSION, 'variable'))}) {FOUND}",
         ),
+        Record(
+            FOUND_NEW,
+            f"{by((*VARIABLE, 'value'), increase(catalog.DRIFT_NEW.name, _SHOWN))}\n"
+            f"/ {on} group_left () ({drift_n(_SHOWN)} > 0)\n"
+            f'and {on} ({FOUND_SHIFT}{{bin="{OTHER}"}} > 0)',
+        ),
         # One cause moves many bins of many variables: one alert says all of it.
         Alert(
             "GatewayDrift",
@@ -335,7 +343,9 @@ def _drift() -> Group:
             + _told("Variables, in days", f"max by (version, variable) ({FOUND}{_ITS})", "{{ .Labels.variable }}",
                     "%.0f")
             + _told("Grown most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
-                    "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points"),
+                    "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points")
+            + _told("New, which is other", f"topk(3, 100 * avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
+                    "{{ .Labels.variable }} {{ .Labels.value }}", "%.1f %%"),
             "ticket",
         ),
     ]  # fmt: skip

@@ -38,6 +38,7 @@ _COUNTERS = (
     catalog.VARIABLE_ENUM.name,
     catalog.VARIABLE_IGNORED.name,
     catalog.DRIFT_OBSERVATIONS.name,
+    catalog.DRIFT_NEW.name,
     catalog.FEEDBACK_ANSWERS.name,
 )
 _GAUGES = (catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name)
@@ -174,6 +175,7 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
     """Return how every variable that has a reference stands."""
     counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    news: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     sizes: dict[tuple[Key, str], float] = {}
     stand: dict[str, dict[Key, float]] = {name: {} for name in _STANDINGS}
     for sample in samples:
@@ -183,6 +185,8 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
         key = (sample.key, sample.labels.get("reference", ""))
         if sample.name == catalog.DRIFT_OBSERVATIONS.name:
             counts[key][sample.labels["bin"]] = sample.value
+        elif sample.name == catalog.DRIFT_NEW.name:
+            news[key][sample.labels["value"]] = sample.value
         elif sample.name == catalog.DRIFT_REFERENCE.name and not math.isnan(sample.value):
             ratios[key][sample.labels["bin"]] = sample.value
         elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
@@ -192,7 +196,7 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
     return [
         drift.Verdict(
             *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
-            sizes.get(key, math.inf), standings.get(key[0], drift.Standing()),
+            sizes.get(key, math.inf), standings.get(key[0], drift.Standing()), news[key],
         )
         for key in sorted(ratios)
         if (shares := dict(sorted(ratios[key].items(), key=lambda item: _order(item[0]))))

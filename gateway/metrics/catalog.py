@@ -220,6 +220,11 @@ DRIFT_OBSERVATIONS: Final = Metric(
     "Values of a variable that has a reference, by the reference's bin (upper bound or value; other; missing).",
     (*_REFERENCE, "bin"),
 )  # fmt: skip
+DRIFT_NEW: Final = Metric(
+    "gateway_drift_new_values_total", "counter",
+    "Values in the bin other that have a name: a language, script, label or listed value that the reference does not "
+    "have. Born with the first one.", (*_REFERENCE, "value"),
+)  # fmt: skip
 DRIFT_REFERENCE: Final = Metric(
     "gateway_drift_reference_ratio", "gauge",
     "The reference: share of its values in each bin, smoothed; NaN when it is not the reference any more.",
@@ -370,7 +375,7 @@ CATALOG: Final = (
     WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
-    DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
+    DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,

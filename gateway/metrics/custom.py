@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, cast
 
@@ -53,6 +54,9 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
 }
 _PLAIN: Final = frozenset({str, float, int, bool})
 """Types of values that are one value, as they are."""
+
+_OTHER_PLACE: Final = -2
+"""Of the bin ``other`` among a reference's."""
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
 
@@ -252,7 +256,7 @@ class _Numbers:
 class _Drift:
     """Counts one variable's values into its reference's bins, each once: noise depends on how many were seen."""
 
-    __slots__ = ("_bins", "_index", "counts", "missing")
+    __slots__ = ("_bins", "_index", "_new", "counts", "missing", "named")
 
     def __init__(self, name: str, bins: Bins, numbers: _Numbers) -> None:
         self._bins = bins
@@ -261,6 +265,9 @@ class _Drift:
         self.counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
         self.missing = self.counts[-1]
         self._index = {value: i for i, value in enumerate(bins.values)}
+        self._new: Callable[[str], Count] = partial(numbers.count, catalog.DRIFT_NEW, *labels)
+        self.named: Collection[str] = ()
+        """Categories that have a name beside the reference's: there are not many, whatever callers send."""
 
     def scalar(self, value: float) -> None:
         self.counts[self._bins.index(value)].value += 1
@@ -272,7 +279,10 @@ class _Drift:
             count.value += seen
 
     def category(self, value: str, times: int = 1) -> None:
-        self.counts[self._index.get(value, -2)].value += times
+        place = self._index.get(value, _OTHER_PLACE)
+        self.counts[place].value += times
+        if place == _OTHER_PLACE and value in self.named:
+            self._new(value).value += times
 
 
 class _Variable:
@@ -443,6 +453,8 @@ class _Enum(_Variable):
         """``expected``: only these have a number of their own, and that once they have come."""
         super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
         self._expected = expected
+        if self._drift is not None:
+            self._drift.named = frozenset(expected or values)
         begins_with = () if expected else (*values, OTHER)
         self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
         self._pending: list[str] = []

@@ -54,6 +54,8 @@ MOST_WORDS: Final = 1000
 """Words of a reference."""
 
 _MAX_VALUES: Final = 100
+_MOST_NEW: Final = 3
+"""Values that the reference does not have that are named."""
 
 Floats = NDArray[np.float64]
 
@@ -241,6 +243,8 @@ class Verdict:
     counts: tuple[float, ...]
     reference_size: float
     standing: Standing = field(default_factory=lambda: Standing())
+    news: Mapping[str, float] = field(default_factory=dict)
+    """Of the values in ``other``, how often those came that have a name."""
 
     @property
     def n(self) -> float:
@@ -293,11 +297,20 @@ class Verdict:
             "reference": self.reference, "counts": self.counts, "reference_size": _known(self.reference_size),
             "state": self.state, **standing, "n": self.n, "psi": self.psi if self.n else None,
             "noise": self.bound if self.n else None, "jensen_shannon": self.jensen_shannon if self.n else None,
-            "moved": dict(self.moved),
+            "moved": dict(self.moved), "new": self.new,
         }  # fmt: skip
 
+    @property
+    def new(self) -> dict[str, float]:
+        """The share of each value that the reference does not have, of those seen; the most frequent first."""
+        came = sorted(((name, count) for name, count in self.news.items() if count > 0), key=lambda one: -one[1])
+        return {name: count / self.n for name, count in came} if self.n else {}
+
     def named(self, bin_name: str) -> str:
-        """Return a bin as people read it: of numbers, the upper bound is its name."""
+        """Return a bin as people read it: of numbers, the upper bound is its name; what is new is named."""
+        if bin_name == OTHER and self.new:
+            names = list(self.new)
+            return f"{OTHER} ({', '.join(names[:_MOST_NEW])}{', …' if len(names) > _MOST_NEW else ''})"
         if "+Inf" not in self.bins or bin_name == self.bins[-1]:
             return bin_name
         place = self.bins.index(bin_name)

@@ -188,6 +188,7 @@ class Live:
             verdict = Verdict(
                 endpoint, version, variable, tuple(ratios), tuple(ratios.values()), (*seen_in[window].tolist(),),
                 size, standings.get((endpoint, version, variable), drift.Standing()),
+                self._bins.new(key, grown[window]),
             )  # fmt: skip
             found.append({**verdict.described(), "window": window})
         return found
@@ -263,16 +264,19 @@ class BinCounts:
 
     def __init__(self) -> None:
         self.at: dict[tuple[str, ...], int] = {}
-        """A bin's position among the counts of ``of``, by its labels."""
+        """A bin's position among the counts of ``of``, by its labels; a new value's, which is no bin's name."""
+        self._new: dict[tuple[str, ...], list[str]] = {}
         self._positions: list[int] = []
         self._read = 0
 
     def of(self, snapshot: Snapshot) -> Floats:
-        """Return the counts of all bins."""
+        """Return the counts of all bins and new values."""
         for position, series in enumerate(snapshot.counters[self._read :], self._read):
-            if series.metric == catalog.DRIFT_OBSERVATIONS.name:
+            if series.metric in (catalog.DRIFT_OBSERVATIONS.name, catalog.DRIFT_NEW.name):
                 self.at[series.labels] = len(self._positions)
                 self._positions.append(position)
+                if series.metric == catalog.DRIFT_NEW.name:
+                    self._new.setdefault(series.labels[:-1], []).append(series.labels[-1])
         self._read = len(snapshot.counters)
         return snapshot.counts[np.array(self._positions, dtype=np.intp)]
 
@@ -280,6 +284,11 @@ class BinCounts:
         """Return those of ``counts`` (see ``of``) that are of one variable and reference, bin by bin; 0 of no bin."""
         at = [self.at.get((*key, name)) for name in names]
         return np.array([0.0 if i is None else counts[i] for i in at])
+
+    def new(self, key: tuple[str, ...], counts: Floats) -> dict[str, float]:
+        """Return those of ``counts`` that are of values which the reference does not have, by name."""
+        names = self._new.get(key, [])
+        return dict(zip(names, self.numbers(key, names, counts).tolist(), strict=True))
 
 
 def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:

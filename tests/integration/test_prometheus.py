@@ -47,6 +47,7 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU"): "no GPU here",
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
+    ("Gateway · drift", "New values"): "its reference has all of them",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
     ("Gateway · overview", "Accuracy"): "nobody sends labels",
     ("Gateway · overview", "Labels that came back"): "as above",

@@ -308,7 +308,7 @@ def report(
         rows = [
             [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.standing.days), _since(v),
              _visible(v.standing.visible), f"{v.psi:.4f}" if v.n else "-",
-             ", ".join(f"{name} {by:+.1%}" for name, by in v.moved[:3]) or "-", v.state]
+             ", ".join(f"{v.named(name)} {by:+.1%}" for name, by in v.moved[:3]) or "-", v.state]
             for v in found
         ]  # fmt: skip
         head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "PSI", "MOVED", "STATE"]

@@ -499,8 +499,14 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_words(variable)}</div>"
+        f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
     )
+
+
+def _new(variable: Values) -> str:
+    """The values that the reference does not have, by name."""
+    shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
+    return f"<p>new: {', '.join(shares[:_MOST_WORDS])}</p>" if shares else ""
 
 
 def _words(variable: Values) -> str:

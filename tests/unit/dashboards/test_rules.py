@@ -192,6 +192,32 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
 
 
 @pytest.mark.prometheus
+def test_what_is_new_is_named_by_the_alert(evaluate: Evaluate) -> None:
+    """Of languages that the reference does not have: which ones."""
+    languages = enum_bins({"en": 5_000})
+    new = f'endpoint="e",version="1",variable="language",reference="{languages.id}",instance="0"'
+    evaluate(
+        variable_series(languages, [900, 100, 0], "language") | evidence(language="100x100")
+        | {f'gateway_drift_new_values_total{{{new},value="{name}"}}': f"0+{step}x100"
+           for name, step in (("de", 18), ("fr", 2))},
+        alert_rule_test=[{
+            "alertname": "GatewayDrift", "eval_time": "70m",
+            "exp_alerts": [{
+                "exp_labels": {"severity": "ticket", "endpoint": "e"},
+                "exp_annotations": {
+                    "summary": "What e gets or answers has drifted",
+                    "description": "Chance alone gives as much evidence once in 100 days. Variables, in days: "
+                    "language of version 1: 100. Grown most: language other of version 1: +10.0 points. "
+                    "New, which is other: language de of version 1: 9.0 %; language fr of version 1: 1.0 %. ",
+                    "runbook": "docs/runbook.md#gatewaydrift",
+                    "runbook_url": "docs/runbook.md#gatewaydrift",
+                },
+            }],
+        }],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
 def test_a_new_reference_is_not_held_against_old_counts(evaluate: Evaluate) -> None:
     """The reference before is NaN from the moment on; what was counted for it is no drift from the new one."""
     old, new = enum_bins({"A": 2_500, "B": 2_500}), enum_bins({"A": 4_500, "B": 500})

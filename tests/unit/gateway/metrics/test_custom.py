@@ -344,6 +344,8 @@ def test_values_are_counted_into_the_references_bins() -> None:
     assert [2, 2, 0] == [
         found[f"drift_observations_total{{a,{b},{reference['a'].id}}}"] for b in ("cat", "other", "missing")
     ]
+    news = {name: value for name, value in found.items() if name.startswith("drift_new_values_total")}
+    assert {f"drift_new_values_total{{a,{reference['a'].id},dog}}": 1} == news, "a value that is listed has a name"
     assert math.isclose(1.0, sum(v for k, v in found.items() if k.startswith("drift_reference_ratio{x,")))
     assert 30 == found[f"drift_reference_observations{{x,{reference['x'].id}}}"]
     assert math.isclose(11.3449, found[f"drift_chi2_q99{{x,{reference['x'].id}}}"], abs_tol=1e-4)

@@ -16,6 +16,7 @@ from gateway.metrics.sharing import Share, Workers
 from gateway.objectives import BUDGET_S, Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+from preprocessing.types import ParsedRequest, Prepared
 
 FAILURES = ("model_failed",)
 
@@ -173,6 +174,31 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     )
     assert [360, 40, 0, 0] == list(found["counts"])
     assert found["psi"] > found["noise"]
+
+
+def test_what_the_reference_does_not_have_is_named() -> None:
+    """German in a reference of English is `other`, and German."""
+    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    reference = {"language": drift.enum_bins({"en": 1000})}
+    observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
+    live.sample(0.0, observer.snapshot())
+
+    def see(text: str, times: int) -> None:
+        for _ in range(times):
+            trace = Trace("id")
+            trace.url, trace.total_ns, trace.prepared = "e/1", 1, Prepared([], ParsedRequest([text], is_batch=False))
+            observer.started()
+            observer.finished(trace)
+
+    see("the film is not what it was and we are not there", 40)
+    assert [{}] == [found["new"] for found in live.drift(observer.snapshot())]
+    see("der Film ist nicht das was er war und wir sind es auch nicht", 10)
+    (found,) = live.drift(observer.snapshot())
+    assert {"de": 0.2} == found["new"]
+    verdict = drift.Verdict("e", "1", "language", found["bins"], found["reference"], found["counts"], 1000, news={
+        name: share * found["n"] for name, share in found["new"].items()
+    })  # fmt: skip
+    assert "other (de)" == verdict.named("other")
 
 
 def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:

@@ -203,6 +203,16 @@ def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -
     assert "e/1" in caught.value.hint
 
 
+def test_the_report_names_what_the_reference_does_not_have(served: tuple[Gateway, str]) -> None:
+    """As far as the gateway knows names: a category that is listed nowhere stays `other`."""
+    gateway, url = served
+    gateway.watch({"a": drift.enum_bins({"cat": 500})})
+    gateway.see([0.5] * 200, ["cat"] * 100 + ["dog"] * 60 + ["eel"] * 40)
+    assert "other (dog) +" in run("report", "--url", url).output
+    (found,) = json.loads(run("report", "--url", url, "--json").output)
+    assert {"dog": 0.3} == found["new"]
+
+
 class OfTexts(Gateway):
     """A gateway of a text endpoint."""
 

@@ -304,4 +304,6 @@ def test_words_that_moved_stand_beside_the_variable_escaped() -> None:
     """They are what callers wrote: no markup of theirs is the page's."""
     moved = {"rose": [{"word": "<b>flimmer", "now": 0.012, "was": None}], "fell": []}
     assert "<p>rose: <code>&lt;b&gt;flimmer</code> 1.2%</p>" == page._words({"words": moved})
+    assert "<p>new: <code>&lt;b&gt;</code> 7.1%</p>" == page._new({"new": {"<b>": 0.071}})
+    assert "" == page._new({})
     assert "" == page._words({"words": {"rose": [], "fell": []}}) == page._words({})
