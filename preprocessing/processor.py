@@ -65,7 +65,7 @@ class TextProcessor:
         self.input_names = names
         self.output_names = None if output_names is None else head.select_outputs(output_names)
         """The outputs to ask the backend for; None for all, if its outputs were not known at load."""
-        self._windower = tokenizer.make_windower() if head.needs_windows else None
+        self._windower = tokenizer.windower if head.needs_windows else None
         # Only a tokenizer that adds nothing can make a row without tokens.
         self._may_be_empty = not tokenizer.adds_special_tokens
         self.text_fields = tuple(head.text_fields)

@@ -1,42 +1,49 @@
-"""What do hundreds of endpoints cost: questions to Triton, time to start and to change, memory, series of metrics?
+"""What do hundreds of endpoints cost many gateways: questions to Triton, start and change, CPU, memory, metrics?
 
-Real gateways (all in one process, each with its own channels) follow a registry in memory and ask stand-ins for Triton
-over gRPC (`benchmarks/shared/stand_in.py`). Every version has a bundle of its own, a small text model. Counted: calls
-to one Triton per second and gateway while all versions wait for it, while all are served, and while one endpoint of
-them changes; seconds from "all loaded" until all are served; which versions a change builds; memory per version; series
-of one version that has answered requests.
+Every gateway is a process of its own and follows a registry in memory (all of them the same one); stand-ins for Triton
+in this process answer them over gRPC (`benchmarks/shared/stand_in.py`). Every version has a bundle of its own, a small
+text model. Counted: calls to one Triton per second and gateway while all versions wait for it, while all are served,
+and while one endpoint of them changes; questions to the registry and CPU time of a gateway in each of these; seconds
+until all are served everywhere; which versions a change builds again; memory per version; series of one version that
+has answered requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import re
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Final
 
 import httpx
 import numpy as np
 import psutil
 
-from benchmarks.shared.command import parser
+from benchmarks.shared.command import again, parser
+from benchmarks.shared.processes import Child
 from benchmarks.shared.results import RESULTS
 from benchmarks.shared.stand_in import StandIn
 from benchmarks.shared.words import text_bundle
 from gateway.app import Gateway
+from gateway.metrics.exposition import parse
 from gateway.settings import Settings
-from gateway.spec import EndpointSpec, decode, decode_model, triton_model_name
+from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from gateway.triton.backend import TritonBackend
 
 TAKES = "10 minutes"
 SAVES = "results/endpoints.jsonl"
+_WITHIN_S: Final = 600.0
+_MEMORY: Final = Path("/dev/shm")
+"""Twenty machines have twenty disks; here they would share one, so that nothing is written to it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     size.add_argument("--versions", type=int, default=2)
     size.add_argument("--gateways", type=int, default=20)
     size.add_argument("--tritons", type=int, default=4)
-    size.add_argument("--seconds", type=float, default=5.0, help="how long each state is watched")
+    size.add_argument("--seconds", type=float, default=10.0, help="how long each state is watched")
+    size.add_argument("--follow", metavar="FOLDER", help="be one of the gateways; TRITONS says where the stand-ins are")
+    size.add_argument("--address", default="", metavar="TRITONS")
     given = size.parse_args(argv)
+    if given.follow:
+        asyncio.run(_follow(Path(given.follow), given))
+        return 0
     found = asyncio.run(_measure(given))
     sys.stdout.write(json.dumps(found) + "\n")
     if given.save:
@@ -56,109 +68,219 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Registry(FakeRegistry):
+    """What all gateways follow, and how often it is asked."""
+
+    def __init__(self, folder: Path, given: Any) -> None:
+        super().__init__()
+        bundle = folder / "bundle.zip"
+        self.asked: Counter[str] = Counter()
+        self.edits = 0
+        for number in range(given.endpoints):
+            for version in range(1, given.versions + 1):
+                model_id = f"m{number}-{version}"
+                own = folder / f"{model_id}.zip"
+                if not own.exists():
+                    own.hardlink_to(bundle)
+                self.add_model(model_id, own, is_package=True)
+                self.add_endpoint(f"e{number}", model_id, version=str(version))
+
+    def change(self) -> None:
+        """Give one endpoint an option, which makes another version of it."""
+        self.edits += 1
+        self.add_endpoint("e0", "m0-1", version="1", auxiliary_cfg={"gateway": {"max_length": "64"}})
+
+    def loaded(self) -> list[str]:
+        """Return the names under which Triton has the models."""
+        specs = decode(self.task()).endpoints.values()
+        return [
+            triton_model_name(spec, decode_model(super(_Registry, self).model(spec.model_id or ""))) for spec in specs
+        ]
+
+    def marker(self) -> str:
+        """See ``Registry.marker``; as cheap as a real one's."""
+        self.asked["marker"] += 1
+        return str(self.edits)
+
+    def task(self) -> Mapping[str, Any]:
+        """See ``Registry.task``."""
+        self.asked["task"] += 1
+        return super().task()
+
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """See ``Registry.records``."""
+        self.asked["records"] += 1
+        return super().records(model_ids)
+
+
 async def _measure(given: Any) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp(prefix="endpoints-"))
-    fake = FakeBackend()
-    tritons = [StandIn(fake) for _ in range(given.tritons)]
-    for one in tritons:
-        await one.start()
-    registry = FakeRegistry()
-    file = Path(shutil.make_archive(str(folder / "bundle"), "zip", text_bundle(folder / "bundle")))
-    urls = []
-    for number in range(given.endpoints):
-        for version in range(1, given.versions + 1):
-            model_id = f"m{number}-{version}"
-            copy = folder / f"{model_id}.zip"
-            copy.hardlink_to(file)
-            registry.add_model(model_id, copy, is_package=True)
-            registry.add_endpoint(f"e{number}", model_id, version=str(version))
-            urls.append(f"e{number}/{version}")
-    address = "ipv4:" + ",".join(one.address for one in tritons)
-    gateways = [_gateway(folder / f"gateway-{n}", registry, address) for n in range(given.gateways)]
-    before = psutil.Process().memory_info().rss
-    running = [gateway.running() for gateway in gateways]
-    try:
-        await asyncio.gather(*(one.__aenter__() for one in running))
-        versions = len(urls)
-        within = 100 + 0.2 * versions * given.gateways  # seconds: all gateways build in one process
-        await _until(lambda: all(len(g.table.current.pending) == versions for g in gateways), within)
-        await asyncio.sleep(2 * given.seconds)
-        waiting = await _rate(tritons, given)
-        began = time.perf_counter()
-        specs = decode(registry.task()).endpoints
-        for url in urls:
-            _load(fake, registry, specs, url)
-        await _until(lambda: all(len(g.table.current.endpoints) == versions for g in gateways), within)
-        until_served = time.perf_counter() - began
-        rss = psutil.Process().memory_info().rss
-        steady = await _rate(tritons, given)
-        served = [dict(g.table.current.endpoints) for g in gateways]
-        asked = _asked(tritons)
-        began = time.perf_counter()
-        registry.add_endpoint("e0", "m0-1", version="1", auxiliary_cfg={"gateway": {"max_length": "64"}})
-        _load(fake, registry, decode(registry.task()).endpoints, "e0/1")
-        pairs = list(zip(gateways, served, strict=True))
-        await _until(lambda: all(g.table.current.endpoints["e0/1"] is not s["e0/1"] for g, s in pairs), within)
-        until_changed = time.perf_counter() - began
-        changed = {url for g, s in zip(gateways, served, strict=True)
-                   for url, one in g.table.current.endpoints.items() if one is not s[url]}  # fmt: skip
-        series = await _series(gateways[0])
-        return {
-            "endpoints": given.endpoints, "versions": given.versions, "gateways": given.gateways,
-            "tritons": given.tritons, "calls_waiting": waiting, "calls_serving": steady,
-            "all_served_s": round(until_served, 1), "one_changed_s": round(until_changed, 1),
-            "rebuilt": sorted(changed), "calls_of_change": dict(_asked(tritons) - asked),
-            "bytes_per_version_and_gateway": round((rss - before) / versions / given.gateways), "series": series,
-        }  # fmt: skip
-    finally:
-        await asyncio.gather(*(one.__aexit__(None, None, None) for one in running), return_exceptions=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="endpoints-", dir=_MEMORY if _MEMORY.is_dir() else None))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        shutil.make_archive(str(folder / "bundle"), "zip", text_bundle(folder / "model"))
+        registry = _Registry(folder, given)
+        fake = FakeBackend()
+        tritons = [StandIn(fake) for _ in range(given.tritons)]
         for one in tritons:
-            await one.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+            await one.start()
+        address = "ipv4:" + ",".join(one.address for one in tritons)
+        try:
+            return await _watched(
+                given, registry, fake, tritons, list(stack.enter_context(_children(given, folder, address)))
+            )
+        finally:
+            for one in tritons:
+                await one.stop()
 
 
-def _gateway(state: Path, registry: FakeRegistry, address: str) -> Gateway:
-    settings = Settings(state_dir=state, poll_frequency="1s", ready_timeout=600, triton_grpc=address)
-    return Gateway(settings, registry=registry, make_backend=lambda to, _compression: TritonBackend(to))
+@contextlib.contextmanager
+def _children(given: Any, folder: Path, address: str) -> Iterator[list[Child]]:
+    size = [f"--{name}={getattr(given, name)}" for name in ("endpoints", "versions")]
+    children: list[Child] = []
+    try:
+        for n in range(given.gateways):
+            (folder / f"gateway-{n}").mkdir()
+            children.append(
+                Child(again(__name__, *size, f"--follow={folder / f'gateway-{n}'}", f"--address={address}"))
+            )
+        yield children
+    finally:
+        for child in children:
+            child.stop()
 
 
-def _load(fake: FakeBackend, registry: FakeRegistry, specs: Mapping[str, EndpointSpec], url: str) -> None:
-    spec = specs[url]
-    assert spec.model_id is not None
-    name = triton_model_name(spec, decode_model(registry.model(spec.model_id)))
-    fake.add(name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, _classify)
+async def _watched(
+    given: Any, registry: _Registry, fake: FakeBackend, tritons: Sequence[StandIn], children: Sequence[Child]
+) -> dict[str, Any]:
+    versions = given.endpoints * given.versions
+    empty = await _all(children, "facts")
+    await _all(children, "start")
+    await _until(children, lambda facts: facts["pending"] == versions)
+    await asyncio.sleep(2 * given.seconds)
+    waiting = await _rates(children, tritons, given)
+
+    booted = _asked(tritons)
+    before, began = await _all(children, "facts"), time.perf_counter()
+    for name in registry.loaded():
+        fake.add(name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, _classify)
+    await _until(children, lambda facts: facts["served"] == versions)
+    until_served = time.perf_counter() - began
+    asked = _asked(tritons)
+    await asyncio.sleep(given.seconds)
+    after = await _all(children, "facts")
+    serving = await _rates(children, tritons, given)
+
+    calls, began = _asked(tritons), time.perf_counter()
+    unchanged = await _all(children, "facts")
+    registry.change()
+    for name in registry.loaded():
+        if name not in fake.models:
+            fake.add(name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, _classify)
+    await _all(children, "change")
+    await _until(children, lambda facts: bool(facts["changed"]))
+    until_changed = time.perf_counter() - began
+    await asyncio.sleep(given.seconds)
+    changed = await _all(children, "facts")
+    return {
+        "endpoints": given.endpoints, "versions": given.versions, "gateways": given.gateways,
+        "tritons": given.tritons, "waiting": waiting, "serving": serving,
+        "all_served_s": round(until_served, 1), "one_changed_s": round(until_changed, 1),
+        "rebuilt": sorted({url for one in changed for url in one["changed"]}),
+        "calls_of_start": _each(asked - booted, given, versions),
+        "calls_of_change": _each(_asked(tritons) - calls, given, 1),
+        "cpu_of_start_s": _middle(after, before, "cpu_s"), "cpu_of_change_s": _middle(changed, unchanged, "cpu_s"),
+        "registry_of_change": _registry(changed, unchanged),
+        "bytes_per_version": round(_middle(after, empty, "rss") / versions),
+        "mb_per_gateway": round(median(one["rss"] for one in after) / 1e6),
+        "series": (await _all(children[:1], "series"))[0],
+    }  # fmt: skip
+
+
+async def _all(children: Sequence[Child], question: str) -> list[Any]:
+    return await asyncio.gather(*(asyncio.to_thread(child.ask, question) for child in children))
+
+
+async def _until(children: Sequence[Child], holds: Any) -> None:
+    async with asyncio.timeout(_WITHIN_S):
+        while not all(map(holds, await _all(children, "facts"))):  # noqa: ASYNC110 - facts of other processes
+            await asyncio.sleep(0.5)
 
 
 def _classify(inputs: dict[str, Any]) -> dict[str, Any]:
-    rows = len(inputs["input_ids"])
-    return {"logits": np.zeros((rows, 2), np.float32)}
-
-
-async def _until(holds: Any, within: float) -> None:
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110 - facts of many gateways
-            await asyncio.sleep(0.05)
+    return {"logits": np.zeros((len(inputs["input_ids"]), 2), np.float32)}
 
 
 def _asked(tritons: Sequence[StandIn]) -> Counter[str]:
     return sum((one.asked for one in tritons), Counter())
 
 
-async def _rate(tritons: Sequence[StandIn], given: Any) -> dict[str, float]:
-    """Calls per second to one Triton from one gateway, by method."""
-    before, began = _asked(tritons), time.perf_counter()
+def _each(made: Counter[str], given: Any, parts: int) -> dict[str, float]:
+    """Calls to all Tritons from one gateway, by method, for each of so many parts."""
+    return {name: round(count / given.gateways / parts, 3) for name, count in sorted(made.items())}
+
+
+def _middle(after: Sequence[Any], before: Sequence[Any], name: str) -> float:
+    return round(median(late[name] - early[name] for late, early in zip(after, before, strict=True)), 3)
+
+
+def _registry(after: Sequence[Any], before: Sequence[Any]) -> dict[str, float]:
+    """Questions of one gateway to the registry."""
+    made = [Counter(late["registry"]) - Counter(early["registry"]) for late, early in zip(after, before, strict=True)]
+    return {name: median(one[name] for one in made) for name in sorted(set().union(*made))}
+
+
+async def _rates(children: Sequence[Child], tritons: Sequence[StandIn], given: Any) -> dict[str, Any]:
+    """Calls per second to one Triton from one gateway by method, and the share of a core that a gateway needs."""
+    asked, before, began = _asked(tritons), await _all(children, "facts"), time.perf_counter()
     await asyncio.sleep(given.seconds)
-    seconds = time.perf_counter() - began
-    made = _asked(tritons) - before
-    return {name: round(count / seconds / given.tritons / given.gateways, 2) for name, count in sorted(made.items())}
+    after, seconds = await _all(children, "facts"), time.perf_counter() - began
+    made = _asked(tritons) - asked
+    return {
+        "calls": {name: round(n / seconds / given.tritons / given.gateways, 2) for name, n in sorted(made.items())},
+        "cpu": round(_middle(after, before, "cpu_s") / seconds, 4),
+        "registry": {name: round(n / seconds, 2) for name, n in _registry(after, before).items()},
+    }  # fmt: skip
 
 
-async def _series(gateway: Gateway) -> int:
-    """How many series one version has that has answered."""
+async def _follow(folder: Path, given: Any) -> None:
+    """Be one gateway: answer lines on stdin until it is closed."""
+    registry = _Registry(folder.parent, given)
+    settings = Settings(state_dir=folder, poll_frequency="1s", ready_timeout=_WITHIN_S, triton_grpc=given.address)
+    gateway = Gateway(
+        settings, registry=registry, make_backend=lambda to, _: TritonBackend(to), is_whole_process=True
+    )  # fmt: skip
+    async with contextlib.AsyncExitStack() as running:
+        served: dict[str, Any] = {}
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            question, told = json.loads(line), None
+            if question == "start":
+                await running.enter_async_context(gateway.running())
+            elif question == "change":
+                served = dict(gateway.table.current.endpoints)
+                registry.change()
+            elif question == "series":
+                told = await _series(gateway)
+            else:
+                now, process = gateway.table.current, psutil.Process()
+                cpu = process.cpu_times()
+                told = {
+                    "pending": len(now.pending), "served": len(now.endpoints), "rss": process.memory_info().rss,
+                    "cpu_s": cpu.user + cpu.system, "registry": registry.asked,
+                    "changed": [url for url, one in served.items() if now.endpoints.get(url) is not one],
+                }  # fmt: skip
+            sys.stdout.write(json.dumps(told) + "\n")
+            sys.stdout.flush()
+
+
+async def _series(gateway: Gateway) -> dict[str, int]:
+    """How many series one version has that has answered, by the level of detail."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway") as client:
         for _ in range(5):
-            await client.post("/serve/e1/1", json={"text": "good"})
+            (await client.post("/serve/e1/1", json={"text": "good"})).raise_for_status()
         await asyncio.sleep(2)
-        text = (await client.get("/metrics?detail=full")).text
-    lines = [line for line in text.splitlines() if re.search(r'endpoint="e1"', line) and 'version="1"' in line]
-    return len(lines)
+        texts = {name: (await client.get(path)).text for name, path in
+                 (("default", "/metrics"), ("full", "/metrics?detail=full"))}  # fmt: skip
+    return {
+        name: sum(labels.get("endpoint") == "e1" and labels.get("version", "1") == "1" for _, labels, _ in parse(text))
+        for name, text in texts.items()
+    }  # fmt: skip

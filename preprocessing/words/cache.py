@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from preprocessing.framing import Framing
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.words.budget import OF_PROCESS, WordBudget
-from preprocessing.words.rules import understand
+from preprocessing.words.rules import WordRules, understand
 
 DEFAULT_MAX_WORDS: Final = 200_000
 
@@ -57,10 +57,10 @@ class WordCache:
 
     def __init__(
         self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS,
-        budget: WordBudget = OF_PROCESS,
+        budget: WordBudget = OF_PROCESS, rules: WordRules | None = None,
     ) -> None:  # fmt: skip
-        """Raises NotUnderstood if nothing can be said about the tokenizer's words."""
-        self._rules = understand(tokenizer)
+        """Raises NotUnderstood if nothing can be said about the tokenizer's words. ``rules`` if they are known."""
+        self._rules = understand(tokenizer) if rules is None else rules
         self._framing = framing
         # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; there is no truncation in it.
         self._learner = Tokenizer(tokenizer.model)
@@ -72,12 +72,19 @@ class WordCache:
         # and what nobody asked for in the meantime is gone. A hit costs nothing but the look-up.
         self._young = _Generation(self._find_out)
         self._old = _Generation(self._find_out)
+        self._max_words = max_words
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
         self.hits = self.learned = self.misses = 0
         self._asked_before = 0
         self._budget = budget
         budget.add(self)
+
+    def twin(self) -> WordCache:
+        """Return one that knows the same rules and no words."""
+        return WordCache(
+            self._learner, self._framing, max_words=self._max_words, budget=self._budget, rules=self._rules
+        )  # fmt: skip
 
     @property
     def words(self) -> int:
