@@ -1,11 +1,11 @@
 """What do hundreds of endpoints cost many gateways: questions to Triton, start and change, CPU, memory, metrics?
 
 Every gateway is a process of its own and follows a registry in memory (all of them the same one); stand-ins for Triton
-in this process answer them over gRPC (`benchmarks/shared/stand_in.py`). Every version has a bundle of its own, a small
-text model. Counted: calls to one Triton per second and gateway while all versions wait for it, while all are served,
-and while one endpoint of them changes; questions to the registry and CPU time of a gateway in each of these; seconds
-until all are served everywhere; which versions a change builds again; memory per version; series of one version that
-has answered requests.
+in this process answer them over gRPC (`benchmarks/shared/stand_in.py`), or one real Triton behind a door that counts
+(`--real`). Every version has a bundle of its own, a small text model. Counted: calls to one Triton per second and
+gateway while all versions wait for it, while all are served, and while one endpoint of them changes; questions to the
+registry and CPU time of a gateway in each of these; seconds until all are served everywhere; which versions a change
+builds again; memory per version; series of one version that has answered requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -27,16 +27,18 @@ import httpx
 import numpy as np
 import psutil
 
+from benchmarks.shared.backends import TOKENS, Backend, Triton
 from benchmarks.shared.command import again, parser
 from benchmarks.shared.processes import Child
 from benchmarks.shared.results import RESULTS
-from benchmarks.shared.stand_in import StandIn
-from benchmarks.shared.words import text_bundle
+from benchmarks.shared.stand_in import Door, StandIn
+from benchmarks.shared.tiny import counting_bundle
 from gateway.app import Gateway
 from gateway.metrics.exposition import parse
+from gateway.registry.ledger import Record, Records
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
-from gateway.testing import FakeBackend, FakeRegistry
+from gateway.testing import FakeBackend, FakeLedger, FakeRegistry
 from gateway.triton.backend import TritonBackend
 
 TAKES = "10 minutes"
@@ -54,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size.add_argument("--gateways", type=int, default=20)
     size.add_argument("--tritons", type=int, default=4)
     size.add_argument("--seconds", type=float, default=10.0, help="how long each state is watched")
+    size.add_argument("--real", action="store_true", help="one real Triton, and few models: --endpoints 20")
     size.add_argument("--follow", metavar="FOLDER", help="be one of the gateways; TRITONS says where the stand-ins are")
     size.add_argument("--address", default="", metavar="TRITONS")
     given = size.parse_args(argv)
@@ -76,6 +79,7 @@ class _Registry(FakeRegistry):
         bundle = folder / "bundle.zip"
         self.asked: Counter[str] = Counter()
         self.edits = 0
+        self.ledger = _Ledger(self.asked)
         for number in range(given.endpoints):
             for version in range(1, given.versions + 1):
                 model_id = f"m{number}-{version}"
@@ -88,7 +92,7 @@ class _Registry(FakeRegistry):
     def change(self) -> None:
         """Give one endpoint an option, which makes another version of it."""
         self.edits += 1
-        self.add_endpoint("e0", "m0-1", version="1", auxiliary_cfg={"gateway": {"max_length": "64"}})
+        self.add_endpoint("e0", "m0-1", version="1", auxiliary_cfg={"gateway": {"max_length": "16"}})
 
     def loaded(self) -> list[str]:
         """Return the names under which Triton has the models."""
@@ -113,21 +117,54 @@ class _Registry(FakeRegistry):
         return super().records(model_ids)
 
 
+class _Ledger(FakeLedger):
+    """As ``_Registry``."""
+
+    def __init__(self, asked: Counter[str]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def read(self) -> Records:
+        """See ``Ledger.read``."""
+        self._asked["ledger.read"] += 1
+        return super().read()
+
+    def write(self, records: Iterable[Record]) -> None:
+        """See ``Ledger.write``."""
+        self._asked["ledger.write"] += 1
+        super().write(records)
+
+
 async def _measure(given: Any) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="endpoints-", dir=_MEMORY if _MEMORY.is_dir() else None))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        shutil.make_archive(str(folder / "bundle"), "zip", text_bundle(folder / "model"))
+        bundle = counting_bundle(folder / "model")
+        shutil.make_archive(str(folder / "bundle"), "zip", bundle)
         registry = _Registry(folder, given)
-        fake = FakeBackend()
-        tritons = [StandIn(fake) for _ in range(given.tritons)]
+        tritons: Sequence[StandIn | Door]
+        if given.real:
+            real = Triton(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-"))))
+            stack.callback(real.stop)
+            real.start()
+            tritons = [Door(real.grpc)]
+            as_it_is = Backend("counting", TOKENS, "logits", 2, is_real=True)
+
+            async def load(name: str) -> None:
+                await asyncio.to_thread(real.serve, name, as_it_is, bundle)
+        else:
+            fake = FakeBackend()
+            tritons = [StandIn(fake) for _ in range(given.tritons)]
+
+            async def load(name: str) -> None:
+                fake.add(name, dict.fromkeys(TOKENS, "int64"), {"logits": "float32"}, _classify)
+
         for one in tritons:
             await one.start()
         address = "ipv4:" + ",".join(one.address for one in tritons)
         try:
-            return await _watched(
-                given, registry, fake, tritons, list(stack.enter_context(_children(given, folder, address)))
-            )
+            with _children(given, folder, address) as children:
+                return await _watched(given, registry, load, tritons, children)
         finally:
             for one in tritons:
                 await one.stop()
@@ -150,7 +187,11 @@ def _children(given: Any, folder: Path, address: str) -> Iterator[list[Child]]:
 
 
 async def _watched(
-    given: Any, registry: _Registry, fake: FakeBackend, tritons: Sequence[StandIn], children: Sequence[Child]
+    given: Any,
+    registry: _Registry,
+    load: Callable[[str], Awaitable[None]],
+    tritons: Sequence[StandIn | Door],
+    children: Sequence[Child],
 ) -> dict[str, Any]:
     versions = given.endpoints * given.versions
     empty = await _all(children, "facts")
@@ -160,9 +201,9 @@ async def _watched(
     waiting = await _rates(children, tritons, given)
 
     booted = _asked(tritons)
-    before, began = await _all(children, "facts"), time.perf_counter()
+    began = time.perf_counter()
     for name in registry.loaded():
-        fake.add(name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, _classify)
+        await load(name)
     await _until(children, lambda facts: facts["served"] == versions)
     until_served = time.perf_counter() - began
     asked = _asked(tritons)
@@ -172,10 +213,10 @@ async def _watched(
 
     calls, began = _asked(tritons), time.perf_counter()
     unchanged = await _all(children, "facts")
+    loaded = set(registry.loaded())
     registry.change()
-    for name in registry.loaded():
-        if name not in fake.models:
-            fake.add(name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, _classify)
+    for name in set(registry.loaded()) - loaded:
+        await load(name)
     await _all(children, "change")
     await _until(children, lambda facts: bool(facts["changed"]))
     until_changed = time.perf_counter() - began
@@ -183,12 +224,13 @@ async def _watched(
     changed = await _all(children, "facts")
     return {
         "endpoints": given.endpoints, "versions": given.versions, "gateways": given.gateways,
-        "tritons": given.tritons, "waiting": waiting, "serving": serving,
+        "tritons": "real" if given.real else given.tritons, "waiting": waiting, "serving": serving,
         "all_served_s": round(until_served, 1), "one_changed_s": round(until_changed, 1),
         "rebuilt": sorted({url for one in changed for url in one["changed"]}),
         "calls_of_start": _each(asked - booted, given, versions),
         "calls_of_change": _each(_asked(tritons) - calls, given, 1),
-        "cpu_of_start_s": _middle(after, before, "cpu_s"), "cpu_of_change_s": _middle(changed, unchanged, "cpu_s"),
+        "cpu_of_start_s": _middle(after, empty, "cpu_s"), "registry_of_start": _registry(after, empty),
+        "cpu_of_change_s": _middle(changed, unchanged, "cpu_s"),
         "registry_of_change": _registry(changed, unchanged),
         "bytes_per_version": round(_middle(after, empty, "rss") / versions),
         "mb_per_gateway": round(median(one["rss"] for one in after) / 1e6),
@@ -210,7 +252,7 @@ def _classify(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"logits": np.zeros((len(inputs["input_ids"]), 2), np.float32)}
 
 
-def _asked(tritons: Sequence[StandIn]) -> Counter[str]:
+def _asked(tritons: Sequence[StandIn | Door]) -> Counter[str]:
     return sum((one.asked for one in tritons), Counter())
 
 
@@ -229,14 +271,14 @@ def _registry(after: Sequence[Any], before: Sequence[Any]) -> dict[str, float]:
     return {name: median(one[name] for one in made) for name in sorted(set().union(*made))}
 
 
-async def _rates(children: Sequence[Child], tritons: Sequence[StandIn], given: Any) -> dict[str, Any]:
+async def _rates(children: Sequence[Child], tritons: Sequence[StandIn | Door], given: Any) -> dict[str, Any]:
     """Calls per second to one Triton from one gateway by method, and the share of a core that a gateway needs."""
     asked, before, began = _asked(tritons), await _all(children, "facts"), time.perf_counter()
     await asyncio.sleep(given.seconds)
     after, seconds = await _all(children, "facts"), time.perf_counter() - began
     made = _asked(tritons) - asked
     return {
-        "calls": {name: round(n / seconds / given.tritons / given.gateways, 2) for name, n in sorted(made.items())},
+        "calls": {name: round(n / seconds / len(tritons) / given.gateways, 2) for name, n in sorted(made.items())},
         "cpu": round(_middle(after, before, "cpu_s") / seconds, 4),
         "registry": {name: round(n / seconds, 2) for name, n in _registry(after, before).items()},
     }  # fmt: skip

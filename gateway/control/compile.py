@@ -26,6 +26,10 @@ from gateway.spec import OBJECTIVE, EndpointSpec, Fault, ModelRecord, ServingSpe
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
 
+_MAX_LISTED: Final = 5
+"""Models that a fault names: with hundreds at one address, each would name hundreds."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
     """One endpoint version to serve. Equal fingerprints mean nothing has to be rebuilt."""
@@ -150,8 +154,10 @@ def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
 
 def shared_address(uri: str, models: Sequence[str]) -> str:
     """Return what is wrong when several ``models`` (name and id) have one address."""
+    more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
     return (
-        f"has the same file as others ({', '.join(models)} are all at {uri}): the last upload has overwritten the "
+        f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): the last upload has "
+        "overwritten the "
         "others. Upload each from a folder or file of its own name, and add the endpoints with the new models' ids"
     )
 

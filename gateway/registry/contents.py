@@ -41,8 +41,8 @@ class Contents:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         """Held while the ledger is asked; what is known does not wait for that."""
-        self._found: tuple[float, Mapping[str, Mapping[str, Any]]] = (-math.inf, {})
-        """When the ledger was last asked, and its records of hashes."""
+        self._found: tuple[float, Mapping[str, SeenContent]] = (-math.inf, {})
+        """When the ledger was last asked, and what it said."""
         self._has_learned = False
         self.problem = ""
         """Why hashes cannot be recorded or read, for people; empty: they can."""
@@ -84,7 +84,7 @@ class Contents:
             return
         known: Mapping[str, SeenContent] = self._known
         try:
-            known = self._read(base)
+            known = self._read()
             missing = [
                 self._record(record, identity, known.get(identity), sha256)
                 for identity, sha256 in found.items()
@@ -92,7 +92,7 @@ class Contents:
             ]
             if missing:
                 self._ledger.write(missing)
-                known = self._read(base)
+                known = self._read()
         except RegistryRefused as error:
             self.problem = f"{error.message}; {error.hint}" if error.hint else error.message
         else:
@@ -101,22 +101,21 @@ class Contents:
             if (seen := known.get(identity)) is not None:
                 self._compare(record, seen, sha256)
 
-    def _read(self, base: str) -> Mapping[str, SeenContent]:
-        """Return what the ledger says now of one model, by the identities of its hashes, and remember it.
+    def _read(self) -> Mapping[str, SeenContent]:
+        """Return what the ledger says now, by the identities of the hashes, and remember it.
 
-        A change of a thousand endpoints asks a thousand times, from several threads: who waits while somebody else
-        begins to read takes what that one finds.
+        A change of a thousand endpoints has a thousand to ask about, from several threads: who waits while somebody
+        else begins to read takes what that one finds, and what others have recorded is asked for once.
         """
         asked = time.monotonic()
         with self._reading:
-            began, records = self._found
+            began, found = self._found
             if began <= asked:
                 began = time.monotonic()
-                records = self._ledger.read().get(CONTENT_HASH, {})
-                self._found = began, records
-        found = seen_contents({key: one for key, one in records.items() if key.startswith(f"{base}/")})
-        with self._lock:
-            self._known = {**self._known, **found}
+                found = seen_contents(self._ledger.read().get(CONTENT_HASH, {}))
+                self._found = began, found
+                with self._lock:
+                    self._known = {**self._known, **found}
         return found
 
     def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> Record:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from gateway.control.compile import shared_address
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry import contents
 from gateway.registry.cache import ArtifactCache
-from gateway.registry.ledger import Record
+from gateway.registry.ledger import Record, Records
 from gateway.spec import ModelRecord, decode, decode_model
 from gateway.testing import FakeLedger, FakeRegistry
 
@@ -247,3 +248,33 @@ def test_models_that_come_together_ask_for_the_records_together(registry: FakeRe
         assert [b"%d" % number for number in range(8)] == list(pool.map(fetch, range(8)))
     assert 2 <= len(reads) < 2 * 8
     assert 8 == len(plain()["content_hash"])
+
+
+def test_what_others_have_recorded_of_hundreds_of_models_is_asked_for_once(tmp_path: Path) -> None:
+    """A replica that starts with 300 new models would else ask 300 times for the records of all of them."""
+
+    class Counting(FakeLedger):
+        reads = 0
+
+        def read(self) -> Records:
+            self.reads += 1
+            return super().read()
+
+    registry = FakeRegistry()
+    registry.ledger = ledger = Counting()
+    for number in range(20):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+        registry.add_model(f"m{number}", tmp_path / f"{number}.bin")
+    models = [decode_model(registry.model(f"m{number}")) for number in range(20)]
+    for name in ("one", "two"):
+        cache, ledger.reads = ArtifactCache(tmp_path / name, registry), 0
+        for model in models:
+            cache.model(model)
+    assert 1 == ledger.reads
+
+
+def test_of_hundreds_of_models_at_one_address_a_few_are_named() -> None:
+    """Each of them has this fault, and each would name all of them."""
+    told = shared_address("file:///m.zip", [f"m{number}" for number in range(300)])
+    assert "m0, m1, m2, m3, m4 and 295 more are all at file:///m.zip" in told
+    assert "(a, b are all at u)" in shared_address("u", ["a", "b"])
