@@ -20,18 +20,18 @@ CEILINGS: Final = (17 / 16, 1.0, 0.5)
 
 
 PRESSED_S: Final = 5.0
-"""So long after the last refusal for want of room limits of work hold."""
+"""So long after they were last needed limits of work hold."""
 
 
 class Pressure:
-    """Whether limits of work hold (``endpoints.limit``), and which. ``rule``: ``auto``, while somebody is refused;
-    ``always``; ``off``; or seconds of work that one server may have in hand, always.
+    """Whether limits of work hold (``endpoints.limit``), and which. ``rule``: ``auto``, while more comes than is
+    answered, or somebody is refused; ``always``; ``off``; or seconds of work that one server may have in hand, always.
 
-    A process has one, and each endpoint version one ``below`` it, which is on only while somebody is refused for what
-    this version has in hand. That of the process is on while one below it is.
+    A process has one, and each endpoint version one ``below`` it, which is on only while more comes for this version
+    than is answered, or somebody is refused for what it has in hand. That of the process is on while one below it is.
     """
 
-    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "until")
+    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "tell", "until")
 
     def __init__(self, rule: str | float = "off", above: Pressure | None = None) -> None:
         self.fixed = rule if isinstance(rule, float) else 0.0
@@ -39,6 +39,8 @@ class Pressure:
         self.is_on = rule not in ("auto", "off")
         self.until = inf
         """When it goes, unless it is pressed again."""
+        self.tell: Callable[[], None] = lambda: None
+        """Called when it comes."""
         self._above = above
         self._below: list[Pressure] = []
         """Those that are on."""
@@ -48,12 +50,14 @@ class Pressure:
         return Pressure(self.fixed or ("auto" if self.may_change else "always" if self.is_on else "off"), self)
 
     def press(self, now: float) -> None:
-        """Take note that somebody was refused for want of room."""
+        """Take note that more comes than is answered, or that somebody was refused for want of room."""
         if self.may_change:
             if self._above is not None:
                 self._above.lift(self, now)
-            self.is_on = True
             self.until = now + PRESSED_S
+            if not self.is_on:
+                self.is_on = True
+                self.tell()
 
     def lift(self, below: Pressure, now: float) -> None:
         """Be on as long as what is below."""
@@ -136,6 +140,8 @@ class Permits:
         self.easy = self._easy
         """Below so many nobody is refused, no endpoint can have its share, and no limit of work holds."""
         self.pressure = pressure
+        if pressure.may_change:
+            pressure.tell = self._set_easy
         self._set_easy()
         self.in_flight = 0
         self.held_bytes = 0
@@ -152,7 +158,6 @@ class Permits:
         """Let the limits of work of those hold for a while: somebody was refused for what they have in hand."""
         for one in who:
             one.press(now)
-        self._set_easy()
 
     def _set_easy(self) -> None:
         self.easy = (0, 0, 0) if self.pressure.is_on else self._easy

@@ -378,9 +378,9 @@ class Settings(BaseSettings):
     work_limit: WorkRule = Field(
         "auto", validation_alias=_names("work_limit"),
         description="How much work an endpoint version may have in hand, waiting and in calls to Triton, by what calls "
-        "have cost. `auto`: as much as keeps its model busy, found out from what is observed, while requests are "
-        "refused for what it has in hand and for five seconds after; `always`: from the start; a time such as "
-        "`200ms`: what one Triton does in that time, always; `off`: no limit but `max_in_flight`.",
+        "have cost. `auto`: as much as keeps its model busy, found out from what is observed, while more comes than is "
+        "answered, or requests are refused for what it has in hand, and for five seconds after; `always`: from the "
+        "start; a time such as `200ms`: what one Triton does in that time; `off`: no limit but `max_in_flight`.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),

@@ -25,6 +25,7 @@ import numpy as np
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.errors import Overloaded
 from gateway.trace import BATCH, Lane
 from gateway.triton import choice
 
@@ -337,6 +338,8 @@ class Flow:
     """The limit of work, ten times a second."""
     batch: float = 0.0
     """Answers per second to callers of class batch."""
+    dropped: int = 0
+    """Requests that were taken in and refused then."""
 
     def percentile(self, percent: float) -> float:
         """Return so far a percentile of the answers' times."""
@@ -347,9 +350,10 @@ class Flow:
 def flow(
     price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
     change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
-    batch: int = 0, rule: str = "always",
+    batch: int = 0, rule: str = "always", most: int = 1 << 30,
 ) -> Flow:  # fmt: skip
-    """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start.
+    """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start, or by
+    another ``rule``; ``most`` requests are in hand at a time.
 
     ``change(time, server)`` returns the rate from now on, ten times a second. ``others`` are the prices of further
     servers, of which each call goes to one (``is_plain``: to the one with the fewest calls). ``batch`` callers of that
@@ -360,9 +364,10 @@ def flow(
         chance = random.Random(seed)
         server = Server(loop, price, chance)
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
+        pressure, in_hand = Pressure(rule), 0
         batcher: Batcher[Row] = Batcher(
             several if others else server,
-            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=Pressure(rule)),
+            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=pressure),
             on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
         found = Flow(0.0, 0.0, [], [])
@@ -370,24 +375,37 @@ def flow(
         now_rate, due = rate, 0.0
 
         def arrive() -> None:
-            nonlocal due
+            nonlocal due, in_hand
             sent = due  # however late it is looked at
             if sent >= until:
                 return
             due += chance.expovariate(now_rate)
             loop.call_at(due, arrive)
-            if batcher.is_full():
-                loop.work(REFUSAL_S)
-                found.refusals += sent >= warm
+            pressure.look(loop.time())
+            if in_hand >= most or batcher.is_full():
+                refuse(sent)
                 return
             loop.work(REQUEST_S / 2)
 
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                nonlocal in_hand
+                in_hand -= 1
                 loop.work(REQUEST_S / 2)
                 if error is None and warm <= loop.time() < until:
                     found.seconds.append(loop.time() - sent)
+                found.dropped += isinstance(error, Overloaded)
 
-            batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+            try:
+                batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+            except Overloaded:
+                refuse(sent)
+            else:
+                in_hand += 1
+
+        def refuse(sent: float) -> None:
+            pressure.press(loop.time())
+            loop.work(REFUSAL_S)
+            found.refusals += sent >= warm
 
         def fill(sent: float) -> None:
             loop.work(REQUEST_S)

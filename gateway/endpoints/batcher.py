@@ -200,6 +200,8 @@ class Batcher(Generic[R]):
         """What calls of this batcher cost, learned from them."""
         self.limit = WorkLimit(self.prices, limits)
         """How much work should be in hand at most."""
+        self._is_pressed = limits.pressure.is_on
+        """Whether its limit of work held when it was last looked."""
 
     @property
     def work(self) -> float:
@@ -210,7 +212,8 @@ class Batcher(Generic[R]):
     def most_work(self) -> float:
         """As much work should be in hand at most; infinite while that is not known."""
         fixed = self._limits.pressure.fixed
-        return fixed * self._servers.replicas if fixed else self.limit.seconds
+        servers = self._servers.replicas
+        return fixed * servers if fixed else self.limit.most(servers * self._limits.max_in_flight)
 
     @property
     def pressure(self) -> Pressure:
@@ -247,7 +250,7 @@ class Batcher(Generic[R]):
         if self.is_full(rank):
             if rank != BATCH:
                 self._limits.pressure.press(self._loop.time())
-            return Overloaded("as much work is in hand as keeps the model busy", because="work_full", hint="try again")
+            return _full()
         if entry.deadline < self._near and self._is_hopeless(
             entry, sum(self._class_rows[: rank + 1]), sum(self._class_tokens[: rank + 1]), self._loop.time()
         ):
@@ -460,12 +463,29 @@ class Batcher(Generic[R]):
             else:
                 rows, tokens = rows + entry.count, tokens + entry.tokens
                 kept.append(entry)
-        if dropped:
-            gone = set(map(id, dropped))
+        self._drop(dropped, _hopeless)
+
+    def _drop_excess(self) -> None:
+        """Refuse what has waited longest of class default, as far as more is in hand than the limit that holds from now
+        on: the others would all be answered as late. More important work and what fills gaps is not in their way.
+        """
+        excess = self._work_before(DEFAULT) - self.most_work if self._is_pressed else 0.0
+        dropped: list[Entry[R]] = []
+        for entry in self._waiting:
+            if excess <= 0:
+                break
+            if entry.lane.rank == DEFAULT:
+                excess -= self.limit.work(entry.count, entry.tokens)
+                dropped.append(entry)
+        self._drop(dropped, _full)
+
+    def _drop(self, entries: Sequence[Entry[R]], why: Callable[[], GatewayError]) -> None:
+        if entries:
+            gone = set(map(id, entries))
             self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
-            self._has_left(dropped)
-            for entry in dropped:
-                entry.end(None, _hopeless())
+            self._has_left(entries)
+            for entry in entries:
+                entry.end(None, why())
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -557,6 +577,9 @@ class Batcher(Generic[R]):
             self._near = now + 4 * self._expect(self._waiting_rows, self._waiting_tokens) + _NEAR_S
         if self._due < self._near and self._waiting:
             self._drop_hopeless()
+        if self._limits.pressure.is_on is not self._is_pressed:
+            self._is_pressed = not self._is_pressed
+            self._drop_excess()
         while len(self._calls) < self._max_calls:
             if self._halves:
                 self._start(self._halves.popleft())
@@ -710,6 +733,8 @@ class Batcher(Generic[R]):
                     if not is_aside:
                         self._learn(call, now)
                         self.limit.ended(now, call.rows, call.padded, *held)
+                        if self.limit.is_rising and self._work_before(DEFAULT) >= self.most_work:
+                            self._limits.pressure.press(self._loop.time())
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd
             elif isinstance(error, ROW_FAULTS):
@@ -766,6 +791,10 @@ async def _closed(_rows: object, _timeout: float) -> Any:
 
 def _replaced() -> ModelNotReady:
     return ModelNotReady("this version was just replaced", retry_after=0)
+
+
+def _full() -> Overloaded:
+    return Overloaded("as much work is in hand as keeps the model busy", because="work_full", hint="try again")
 
 
 def _hopeless() -> DeadlineExceeded:

@@ -38,10 +38,12 @@ from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient
 class Plane:
     """A data plane over endpoints that do as they are told."""
 
-    def __init__(self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000) -> None:
+    def __init__(
+        self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
+    ) -> None:
         self.table, self.health = RoutingTable(), Health(None)
         self.health.first_sync_done = True
-        self.permits = Permits(max_requests, max_bytes)
+        self.permits = Permits(max_requests, max_bytes, Pressure(limits))
         self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
         self.ended: list[Trace] = []
         self.plane.subscribe(self.ended.append)
@@ -327,8 +329,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
     """A data plane whose endpoints have more work in hand than their limits, as soon as these hold."""
-    made = Plane(*urls, max_requests=18)
-    made.permits.pressure = Pressure("auto")
+    made = Plane(*urls, max_requests=18, limits="auto")
     pressures = {url: made.permits.pressure.below() for url in urls}
     for url, pressure in pressures.items():
         batcher: Any = SimpleNamespace(is_full=lambda _rank, of=pressure: of.is_on, pressure=pressure)

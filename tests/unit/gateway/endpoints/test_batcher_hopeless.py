@@ -284,3 +284,64 @@ def test_a_request_of_more_than_the_limit_comes_in_as_a_whole_or_not_at_all() ->
         assert len(outputs["y"]) == 3 * ROWS
 
     simulate(story)
+
+
+async def patient(stack: Stack, callers: int, *, every: float) -> None:
+    """Let so many callers come, one after the other, who ask again when they are answered; wait for eight seconds."""
+    is_over = False
+
+    def ask() -> None:
+        if not is_over:
+            stack.batcher.begin([Row(4)], stack.loop.time() + 60, lambda *_: ask())
+
+    for number in range(callers):
+        stack.loop.call_later(number * every, ask)
+    await asyncio.sleep(8)
+    is_over = True
+
+
+def test_callers_who_wait_for_their_answers_are_not_limited_however_many_come_at_once() -> None:
+    """Ten calls of them: a long queue, which does not get longer."""
+
+    async def story(loop: SimulatedLoop) -> None:
+        pressure = Pressure("auto")
+        stack = Stack(loop, pressure)
+        await stack.learn()
+        await patient(stack, 10 * ROWS, every=0.001)
+        assert not pressure.is_on
+        await stack.batcher.close()
+
+    simulate(story)
+
+
+def test_if_more_comes_than_is_answered_the_limit_holds_and_who_has_waited_longest_is_refused() -> None:
+    """Twice as many come as can be answered. Within a second they are refused, first of all those who would have been
+    answered last; critical ones are not, though they wait among them.
+    """
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        pressure = Pressure("auto")
+        stack = Stack(loop, pressure)
+        await stack.learn()
+        stack.began = loop.time()
+        for number in range(240):
+            stack.ask(f"{number}", rank=CRITICAL if number % 12 == 0 else DEFAULT)
+            await asyncio.sleep(0.1 / ROWS / 2)
+        assert pressure.is_on
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    errors = {int(name): error for name, (_, error) in stack.ended.items() if not name.startswith("learned")}
+    assert not any(errors[number] for number in range(0, 240, 12))
+    refused = [number for number, error in errors.items() if error is not None]
+    assert all(stack.because(str(number)) == "work_full" for number in refused)
+    when = {number: stack.ended[str(number)][0] - stack.began for number in errors}
+    assert min(when[number] for number in refused) < 1.0
+    came = {number: number * 0.1 / ROWS / 2 for number in errors}
+    assert max(when[number] - came[number] for number in errors if number > 120) < 0.5
+    first = min(when[number] for number in refused)
+    waited = [number for number in refused if when[number] == first]
+    assert len(waited) > 1
+    assert all(errors[number] is None for number in range(max(waited) + 1, max(waited) + ROWS // 2))

@@ -147,3 +147,50 @@ def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) ->
     found = flow(price, MIXES["short"], 2 * 4 * CAPACITY, seconds=2.0, warm=4.0, others=others)
     assert found.answers >= 0.95 * 4 * CAPACITY
     assert found.percentile(99) <= 1.5 * calm.percentile(99)
+
+
+@pytest.mark.parametrize("times", [1.3, 2.0, 5.0])
+def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: float) -> None:
+    """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
+    it one in ten answers at most takes longer than twice what it took before.
+    """
+    calm = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
+    assert not calm.refusals
+    assert not calm.dropped
+    found = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=12.0, warm=4.0, rule="auto", most=1024,
+                 change=lambda now, _server: (times if now >= 4.0 else 0.8) * CAPACITY)  # fmt: skip
+    assert found.answers >= 0.95 * CAPACITY
+    assert found.percentile(90) <= 1.5 * calm.percentile(99)
+    assert found.percentile(99.9) <= 0.6
+
+
+def rises(held: list[float]) -> list[bool]:
+    """Whether work in hand is said to rise, at each of the calls that end every tenth of a second with so many floors
+    of it in hand.
+    """
+    made = Server()
+    made.learn()
+    said = []
+    for number, floors in enumerate([held[0]] * 30 + held):
+        made.limit.ended(1.0 + number / 10, 64, 64 * TOKENS, int(floors * 64), int(floors * 64) * TOKENS)
+        said.append(made.limit.is_rising)
+    return said[30:]
+
+
+def test_work_that_comes_at_once_and_stays_does_not_rise() -> None:
+    """Five hundred callers begin to wait for their answers, in two tenths of a second."""
+    assert not any(rises([0.5] * 10 + [4.0] + [8.0] * 40))
+
+
+def test_work_that_goes_up_and_down_does_not_rise() -> None:
+    """By one call, slowly and quickly: that much comes back when a call ends."""
+    for period in (2, 5, 12, 30):
+        assert not any(rises([4.0 + (number % period) / period for number in range(200)]))
+
+
+@pytest.mark.parametrize(("by", "within"), [(0.9, 8), (0.25, 14), (0.12, 26)])
+def test_work_that_becomes_more_and_more_rises(by: float, within: int) -> None:
+    """The quicker it does, the sooner that is said."""
+    said = rises([1.0] * 30 + [1.0 + by * number for number in range(40)])
+    assert not any(said[:30])
+    assert said[30 + within]
