@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.tools.clearml_serving import PROGRAM
+from tests import warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -63,7 +64,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     tool = folder / "clearml-serving"
-    tool.write_text(f"#!{sys.executable}\n{PROGRAM[1]}\n")
+    settled = f"CLEARML_CACHE_DIR={folder}/cache CLEARML_CONFIG_FILE=${{CLEARML_CONFIG_FILE:-{folder}/none.conf}}"
+    tool.write_text(f'#!/bin/sh\n{settled} exec {shlex.join((sys.executable, *warm.tool()))} "$@"\n')
     tool.chmod(0o755)
     out = folder / "out"
     with out.open("w") as log:
