@@ -16,6 +16,8 @@ from tests.watch import Watch
 # Threads of torch that wait for each other would spin on cores that other tests need: under load ten times the CPU time
 # for the same answers. Read when torch is loaded, here and in the processes that tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# promtool and helm live for a second: a third of it would be their search for garbage.
+os.environ.setdefault("GOGC", "400")
 
 # How long one example may take says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
