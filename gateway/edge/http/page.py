@@ -176,12 +176,11 @@ class _Row:
         differs = [(pair[0], of) for pair, (_, of) in _pairs(self.beside).items()]
         uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
         if uneven:
-            return _LOOK, "uneven split", f"version {uneven[0][0]}: {uneven[0][1]}"
+            return _LOOK, "uneven split", _brief(*uneven[0])
         building = [*self.pending, *(e["successor"] | {"url": e["url"]} for e in self.served if e["successor"])]
         if building:
             return _LOOK, "building", f"{building[0]['url']}: {building[0]['reason']}"
-        sentences = (f"version {version}: {how}" for version, of in differs for how in of.values())
-        return _GOOD, "serving", "; ".join(sentences)
+        return _GOOD, "serving", "; ".join(_brief(version, how) for version, of in differs for how in of.values())
 
 
 def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
@@ -451,6 +450,11 @@ def _pairs(found: Sequence[compared.Compared]) -> _Pairs:
     """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
     pairs = groupby(found, key=lambda one: (one.verdict.version, one.stable))
     return {pair: (variables, compared.told(variables)) for pair, of in pairs for variables in [list(of)]}
+
+
+def _brief(version: str, how: str) -> str:
+    """What differs, without what follows from it: that is told where there is room."""
+    return f"version {version}: {how.partition('): ')[0]}" + (")" if "): " in how else "")
 
 
 def _beside(found: Sequence[compared.Compared]) -> str:
