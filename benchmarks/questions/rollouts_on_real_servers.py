@@ -174,8 +174,10 @@ def shown(found: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]
         one = beside.get(kind)
         counts = one["canary_requests"] if one else []
         half = f", {counts[9]:,}" if len(counts) == 19 else ""
+        slow = sorted(each["times_as_slow"] for each in of if each["slower"] != 1 and each["times_as_slow"])
+        measured = f" (measured: {slow[0]:g} to {slow[-1]:g} times as slow)" if slow else ""
         rows.append([
-            kind, str(len(of)), str(sum(each["ended"] == "promote" for each in of)), str(len(needed)),
+            kind + measured, str(len(of)), str(sum(each["ended"] == "promote" for each in of)), str(len(needed)),
             f"{median(needed):,.0f}, {needed[-1]:,}" if needed else "–", ", ".join(by) or "–",
             f"{one['rolled_back']} of {one['runs']}{half}" if one else "–",
         ])  # fmt: skip

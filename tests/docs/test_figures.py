@@ -21,6 +21,8 @@ from benchmarks.questions import (
     failures_while_scaling,
     goodput_over_offered_load,
     goodput_under_a_flood,
+    neighbours_of_retrains,
+    rollouts_on_real_servers,
     size_of_an_endpoint,
 )
 from benchmarks.shared.results import RESULTS, saved
@@ -90,6 +92,8 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("drift.md", "texts"): lambda: alarms_of_texts.shown(saved("texts")),
     ("drift.md", "peers"): lambda: alarms_beside_peers.shown(saved("drift-peers")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
+    ("canary.md", "neighbours"): lambda: neighbours_of_retrains.shown(saved("neighbours")),
+    ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(saved("rollouts")["rollouts"], saved("gate")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
 }

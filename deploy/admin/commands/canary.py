@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 _ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sentiment`; versions are `sentiment/2`.")
 _TESTS: Final = ("errors", "latency", "labels", "pairs")
-_MIRRORED: Final = ("text-classification", "token-classification", "zero-shot-classification")
-"""Tasks whose answers are labels, the same for the same text every time: compared on mirrored requests unless told
-otherwise."""
+_MIRRORED: Final = (
+    "text-classification", "token-classification", "zero-shot-classification", "sentence-embeddings",
+)  # fmt: skip
+"""Tasks whose answers are the same for the same text every time, labels or what is near what: compared on mirrored
+requests unless told otherwise."""
 _MIRRORED_PERCENT: Final = 5.0
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -119,7 +121,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @click.option(
     "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
     help="So many of stable's requests are answered by the new version once more, unseen, and the answers compared. 0: "
-    "none.  [default: 5 for classifiers without `Preprocess` code, else 0]",
+    "none.  [default: 5 for classifiers and embeddings without `Preprocess` code, else 0]",
 )  # fmt: skip
 @click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=5.0, show_default=True,

@@ -67,8 +67,12 @@ def test_the_table_has_real_rollouts_beside_those_drawn() -> None:
     name = "25 % flipped"
     assert name in KINDS
     found = [
-        {"kind": name, "ended": "roll back", "found_by": "pairs", "canary_requests": 20 + number} for number in range(3)
+        {"kind": name, "ended": "roll back", "found_by": "pairs", "canary_requests": 20 + number, "slower": 1.0}
+        for number in range(3)
     ]
     drawn = [{"kind": name, "rolled_back": 200, "runs": 200, "canary_requests": [*range(1, 20)]}]
     rows = shown(found, drawn).splitlines()
     assert ["| 25 % flipped | 3 | 0 | 3 | 21, 22 | pairs | 200 of 200, 10 |"] == rows[2:]
+    late = {"kind": "30 % slower", "ended": "roll back", "found_by": "latency", "canary_requests": 9, "slower": 1.3}
+    (row,) = shown([{**late, "times_as_slow": times} for times in (1.5, 1.2)], []).splitlines()[2:]
+    assert row.startswith("| 30 % slower (measured: 1.2 to 1.5 times as slow) | 2 |")

@@ -38,7 +38,13 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
     assert ("predicted_label", 5.0) == (rollout.rules.variable, rollout.rules.mirror)
 
 
-@pytest.mark.parametrize("details", [{}, {"task": "embeddings"}, {**CLASSIFIER, "stages": ["preprocess"]}])
+def test_of_embeddings_what_is_near_what_is_compared() -> None:
+    """Honest retrains pass (docs/canary.md); one that is meant to place texts otherwise is let through by name."""
+    rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
+    assert (5.0, 0.05) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
+
+
+@pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
 def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
     """Users' code may do something with each request, and other tasks may well answer otherwise; asked for, it is."""
     assert planned(details, details).gate.pairs is None
