@@ -49,6 +49,8 @@ _HEAD: Final = re.compile(
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n").search
 _NOT_PLAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection", b"content-length"})
 """Headers that say how the request or the connection goes on; a second content-length among them."""
+_LONG_S: Final = 0.25
+"""Who has waited for longer until it was looked at is refused."""
 _LENGTHS_PER_HEAD: Final = 4
 """Heads are kept with so many lengths each, on average."""
 _NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
@@ -76,6 +78,10 @@ class FastPathLike(Protocol):
 
     def is_full(self, plain: Any) -> bool:
         """Return whether a request with such a head would be refused now for want of room."""
+        ...
+
+    def is_urgent(self, plain: Any) -> bool:
+        """Return whether a request with such a head is of the most important class."""
         ...
 
     def refusal(self, plain: Any) -> tuple[bytes, bytes] | None:
@@ -332,6 +338,38 @@ class FastProtocol(GatewayProtocol):
             return True
         self.cycle, self._running = before, None
         return False
+
+    def _known(self, data: bytes) -> Head | None:
+        fast_path = self._fast_path
+        if fast_path is None:
+            return None
+        found = (fast_path.heads if self._own_heads is None else self._own_heads).find(data)
+        return None if found is None else found[0]
+
+    def _goes_first(self, data: bytes) -> bool:
+        """See ``GatewayProtocol``: who would be let in is not refused, and does not wait for it."""
+        head, fast_path = self._known(data), self._fast_path
+        if head is None or fast_path is None:
+            return super()._goes_first(data)
+        return not fast_path.is_full(head.plain)
+
+    def go_on(self) -> None:
+        """See ``turns.Rests``. Who waited for long is refused, room or not: those who have just come are answered
+        quickly, and under a flood they need all the room there is.
+        """
+        since, head, fast_path = self._waits_since, self._known(self._held), self._fast_path
+        if (
+            since
+            and head is not None
+            and fast_path is not None
+            and self.loop.time() - since > _LONG_S
+            and not (self.transport.is_closing() or self._room.is_leaving or fast_path.is_urgent(head.plain))
+        ):
+            held = self._take_held()
+            if not self._is_refused(fast_path, head):
+                self.data_received(held)
+        else:
+            super().go_on()
 
     def _is_refused(self, fast_path: FastPathLike, head: Head) -> bool:
         """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done."""

@@ -29,6 +29,7 @@ from gateway.edge.http.certificates import names_of_peer
 from gateway.edge.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections
 from gateway.edge.http.problems import problem
 from gateway.edge.http.turns import MAX_HELD_BYTES, NEW_COUNTS
+from gateway.edge.lanes import HEADER
 from gateway.errors import (
     AddressTooLong,
     BodyTimeout,
@@ -67,6 +68,8 @@ _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _FIRST_LOOK_S: Final = 0.01
 _LAST_LOOK_S: Final = 0.25
+_CRITICAL: Final = b"\r\n%b: critical\r\n" % HEADER
+"""What a head has in it that asks for the most important class."""
 _BEGINNING: Final = b"HTTP/1.1 "
 """How every answer begins."""
 
@@ -134,6 +137,8 @@ class GatewayProtocol(HttpToolsProtocol):
         """Loop time until which what comes is not looked at: a request was refused; see ``turns``."""
         self._held = b""
         """What has come meanwhile; nothing more is read until it is its turn."""
+        self._waits_since = 0.0
+        """Loop time since when it waits to be looked at for the first time."""
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -248,12 +253,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._rests_until = 0.0
         if turns.held_bytes + len(data) > MAX_HELD_BYTES or self._is_deaf or room.is_leaving:
             return False
-        if not turns.is_over and (self.has_room() or self.loop.time() >= until):
+        now = self.loop.time()
+        if self._goes_first(data) if turns.is_over else self.has_room() or now >= until:
             return False
         if self._is_full is not None:
             turns.rest(self, until)
         else:
             turns.wait(self, "" if self.client is None else self.client[0])
+            self._waits_since = now
         room.take_turns(self.loop)
         self._wait_in(None)  # it has asked: its place is not given to another
         self._held = data
@@ -261,13 +268,22 @@ class GatewayProtocol(HttpToolsProtocol):
         self.flow.pause_reading()
         return True
 
+    def _goes_first(self, data: bytes) -> bool:
+        """Return whether what came is looked at although as many were refused as may be."""
+        return self._room.turns.has_time_for_urgent() and _CRITICAL in data[: self._room.max_head_bytes].lower()
+
     def go_on(self) -> None:
         """See ``turns.Rests``."""
-        held, self._held = self._held, b""
+        held = self._take_held()
+        if not self.transport.is_closing():
+            self.data_received(held)
+
+    def _take_held(self) -> bytes:
+        held, self._held, self._waits_since = self._held, b"", 0.0
         self._room.turns.held_bytes -= len(held)
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            self.data_received(held)
+        return held
 
     def _feed(self, data: bytes) -> None:
         while data:

@@ -54,7 +54,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Lane, new_id, parse_traceparent
+from gateway.trace import CRITICAL, TRACEPARENT, Lane, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
@@ -265,6 +265,10 @@ class FastPath:
         """See ``fast.FastPathLike``."""
         rank, permits = plain.lane.rank, self._permits
         return permits.in_flight >= permits.easy[rank] and self._plane.is_full(plain.reading.path, rank)
+
+    def is_urgent(self, plain: Plain) -> bool:
+        """See ``fast.FastPathLike``."""
+        return plain.lane.rank == CRITICAL
 
     def refusal(self, plain: Plain) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""

@@ -10,6 +10,9 @@ all the time there is, and what was let in would wait for it. Here
 - a refusal on a new connection counts several times: opening and closing one costs more than refusing;
 - how many are looked at per second goes by how late the event loop is: what is busy refuses fewer.
 
+Who would be let in is nobody's refusal and need not wait for one (see ``protocol.GatewayProtocol``), and what calls
+itself critical is looked at before the others.
+
 Pure: times are given. ``connections.Connections`` keeps the timer.
 """
 
@@ -24,7 +27,8 @@ TICK_S: Final = 5e-3
 """So often it is looked who is next."""
 MIN_PER_SECOND: Final = 1000.0
 """So many are refused per second even by a process that has no time left: about 3 % of it."""
-MAX_PER_SECOND: Final = 8000.0
+MAX_PER_SECOND: Final = 20_000.0
+"""Half of a core, if each needs a connection of its own: most of that goes with opening and closing it anyway."""
 AGAIN_PER_SECOND: Final = 1000.0
 """So many that were refused already are read again per second."""
 NEW_COUNTS: Final = 4.0
@@ -35,7 +39,8 @@ MIN_REST_S: Final = 1.0
 """A rest is at least half of this, and what ``Retry-After`` says is at least this."""
 _AT_ONCE: Final = int(MAX_PER_SECOND * TICK_S)
 """More are not looked at before the loop does what else there is to do."""
-_LATE_S: Final = 5e-3
+_LATE_S: Final = 15e-3
+"""The answers of one call, made one after the other, take less."""
 _MAX_PIECE_S: Final = 0.05
 MAX_HELD_BYTES: Final = 16 << 20
 """What those who wait have sent already."""
@@ -96,6 +101,12 @@ class Turns:
         """Count a refusal."""
         self._left -= counts
         self.is_over = self._left < 1.0
+
+    def has_time_for_urgent(self) -> bool:
+        """Return whether somebody is looked at out of turn: by so many refusals at most the time for them is used up
+        beforehand.
+        """
+        return self._left > -_AT_ONCE
 
     def until(self, now: float) -> float:
         """Return until when a connection rests at least that is refused now."""

@@ -373,3 +373,99 @@ async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(ma
             assert held == permits.held_bytes
             stack.backend.hold.set()
             assert 200 == (await flood[0].answer())[0]
+
+
+class Stuck(Turns):
+    """As many were refused as may be, and nobody's turn comes."""
+
+    def begin(self, now: float) -> bool:
+        """Never."""
+        del now
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Always."""
+        return True
+
+    @is_over.setter
+    def is_over(self, value: bool) -> None:
+        pass
+
+
+def stick(port: Port) -> Stuck:
+    """Let everybody wait who comes from now on."""
+    turns = port.stack.gateway.connections.turns = Stuck(port.stack.gateway.permits.room)
+    return turns
+
+
+async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(serve: Serve) -> None:
+    """It was read when the flood's refusals left time for it, seconds later. Its place is one beyond the others'."""
+    async with serve() as port:
+        port.stack.gateway.permits.ceilings = (2, 1, 1)
+        await busy(port)
+        turns = stick(port)
+        other, critical = await port.connect(), await port.connect()
+        other.send(post())
+        await port.stack.until(lambda: len(turns) == 1)
+        critical.send(post(b'{"text": "good"}', "/serve/e", "X-Priority: critical"))
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 2)
+        assert 1 == len(turns)
+        port.stack.may_answer.set()
+        assert 200 == (await critical.answer())[0]
+
+
+async def test_who_only_says_so_of_itself_waits_when_too_many_did(serve: Serve) -> None:
+    """Strangers may write what they like: out of turn so many are looked at as are refused in some milliseconds."""
+    async with serve() as port:
+        await busy(port)
+        turns = stick(port)
+        turns.refused(MAX_PER_SECOND)
+        wire = await port.connect()
+        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: critical"))
+        await port.stack.until(lambda: len(turns) == 1)
+
+
+@pytest.mark.parametrize("serve", [True], indirect=True)
+async def test_who_would_be_let_in_does_not_wait_for_those_who_are_refused(serve: Serve) -> None:
+    """There is a place for it: that of a caller who was answered."""
+    async with serve() as port:
+        port.stack.may_answer.set()
+        wire = await port.connect()
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+        turns = stick(port)
+        wire = await port.connect()
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+        assert 0 == len(turns)
+
+
+@pytest.mark.parametrize("serve", [True], indirect=True)
+async def test_who_has_waited_for_long_is_refused_though_there_is_room(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who come now are answered in its place, quickly; it is told to ask again. Critical ones are answered."""
+    monkeypatch.setattr("gateway.edge.http.fast._LONG_S", -1.0)
+    async with serve() as port:
+        asks = post(b'{"text": "good"}', "/serve/e", "x-priority: critical")
+        known = await port.connect()
+        known.send(asks)
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
+        port.stack.may_answer.set()
+        assert 200 == (await known.answer())[0]
+        port.stack.may_answer.clear()
+        first = await busy(port)
+        turns = stick(port)
+        late, critical = await port.connect(), await port.connect()
+        late.send(post())
+        critical.send(asks)
+        await port.stack.until(lambda: len(turns) == 2)
+        port.stack.may_answer.set()
+        assert 200 == (await first.answer())[0]
+        port.stack.gateway.permits.ceilings = (3, 3, 3)
+        turns.let_all_go_on()
+        status, headers, _ = await late.answer()
+        assert (429, "work_full") == (status, headers["x-refused-because"])
+        assert 200 == (await critical.answer())[0]
+        assert 0 == turns.held_bytes
