@@ -21,6 +21,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.admission import Permit
 from gateway.callers.access import CREDENTIALS, Access, Names
 from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
@@ -46,7 +47,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import EVERYBODY, TRACEPARENT, Trace, new_id, parse_traceparent
+from gateway.trace import EVERYBODY, TRACEPARENT, Lane, Trace, new_id, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -321,18 +322,18 @@ class RpcServer:
     # --- inference ----------------------------------------------------------------------------------------------------
 
     async def _infer(self, _requests: object, context: Any) -> Any:
-        lane = EVERYBODY
+        metadata, lane = _metadata_of(context), EVERYBODY
         try:
             caller = await self._caller(INFER, context)
-            lane = lane_of(dict(context.invocation_metadata() or ()).get("x-priority", "").encode(), caller)
-            with self._plane.permit(0, None, lane.rank):
+            lane = lane_of(metadata.get("x-priority", "").encode(), caller)
+            with self._plane.permit(0, None, lane.rank) as permit:
                 request = _message(await self._first(context), pb.ModelInferRequest)
+                flight = await self._answer(request, context, caller, metadata, taken=(lane, permit))
         except GatewayError as error:
-            trace = self._plane.open(_id_of(context))
+            trace = self._plane.open(_request_id(metadata.get("x-request-id")) or new_id())
             trace.lane = lane
             self._plane.refuse(trace, error)
             return _refuse(context, error)
-        flight = await self._answer(request, context, caller)  # takes the place that was just given back
         if flight.error is not None:
             return _refuse(context, told_to(caller, flight.error))
         context.set_trailing_metadata(_trailing(flight))
@@ -353,7 +354,8 @@ class RpcServer:
             while await self._next(context):
                 pass
         except GatewayError as error:
-            self._plane.refuse(self._plane.open(_id_of(context)), error)
+            request_id = _request_id(_metadata_of(context).get("x-request-id")) or new_id()
+            self._plane.refuse(self._plane.open(request_id), error)
             _refuse(context, error)
 
     async def _next(self, context: Any) -> bool:
@@ -379,7 +381,7 @@ class RpcServer:
             response = _response(flight.call, tensors, flight.endpoint)
             await write(response, is_last=event.finish_reason is not None)
 
-        flight = await self._answer(request, context, caller, send)
+        flight = await self._answer(request, context, caller, _metadata_of(context), send)
         del request
         if flight.error is not None:
             await context.write(
@@ -391,9 +393,13 @@ class RpcServer:
             await write(flight.reply, is_last=True)
         return True
 
-    async def _answer(self, request: Any, context: Any, caller: Caller | None, send: Send | None = None) -> InFlight:
-        """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text."""
-        metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
+    async def _answer(
+        self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
+        taken: tuple[Lane, Permit] | None = None,
+    ) -> InFlight:  # fmt: skip
+        """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text; ``taken``:
+        among whom it waits and its place, if it has one already.
+        """
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)
         plane = self._plane
@@ -402,8 +408,12 @@ class RpcServer:
         trace.caller = caller
         try:
             trace.body_bytes = request.ByteSize()
-            trace.lane = lane_of(metadata.get("x-priority", "").encode(), caller)
-            permit = plane.permit(trace.body_bytes, None, trace.lane.rank)
+            if taken is None:
+                trace.lane = lane_of(metadata.get("x-priority", "").encode(), caller)
+                permit = plane.permit(trace.body_bytes, None, trace.lane.rank)
+            else:
+                trace.lane, permit = taken
+                permit.hold(trace.body_bytes)
         except GatewayError as error:
             return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
         left = context.time_remaining()
@@ -550,9 +560,8 @@ def _names_of(context: Any) -> Names:
     return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
 
 
-def _id_of(context: Any) -> str:
-    metadata = dict(context.invocation_metadata() or ())
-    return _request_id(metadata.get("x-request-id")) or new_id()
+def _metadata_of(context: Any) -> dict[str, Any]:
+    return {key.lower(): value for key, value in context.invocation_metadata() or ()}
 
 
 def _message(raw: bytes, kind: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from gateway.admission import Permits
 from gateway.edge.grpc.server import RpcServer
 from tests.unit.gateway.edge.grpc.test_server import _nothing, make_server, texts
 
@@ -124,3 +125,38 @@ async def test_nothing_is_kept_of_a_request_that_has_ended(stack: Any) -> None:
         tracemalloc.stop()
         gc.enable()
         await server.stop(0)
+
+
+async def test_a_request_has_one_place_from_its_first_byte_to_its_answer(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given back and taken again when the message was here; the message's bytes are counted with it."""
+    stack = make_stack()
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        message, taken, held = texts("e", "x").SerializeToString(), 0, set()
+        take, infer = Permits.take, stack.backend.infer
+
+        def counted(self: Permits, *arguments: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            return take(self, *arguments)
+
+        async def looked(*arguments: Any, **options: Any) -> Any:
+            held.add((stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes))
+            return await infer(*arguments, **options)
+
+        monkeypatch.setattr(Permits, "take", counted)
+        stack.backend.infer = looked
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+                assert (1, {(1, len(message))}) == (taken, held)
+                stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes  # others'
+                with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
+                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+        finally:
+            await server.stop(0)
