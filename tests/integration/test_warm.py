@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.stock import TENSORS, Client, ended
 
 pytestmark = pytest.mark.integration
 
-STARTED = {"true": PROGRAM, "forked": warm.tool()}
+STARTED: Mapping[str, Callable[[], tuple[str, ...]]] = {"true": lambda: PROGRAM, "forked": warm.tool}
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -62,7 +62,7 @@ def test_output_and_exit_status_are_the_same(client: Client, code: int, argument
     line = [client.task if one == "TASK" else one for one in arguments]
     told = []
     for program in STARTED.values():
-        process = client.start(*program, *line)
+        process = client.start(*program(), *line)
         texts = [re.sub(r"^\d\S* \S+ -", "", text, flags=re.M) for text in process.communicate(timeout=120)]
         told.append((*texts, process.returncode))
     assert code == told[0][2], told[0]
@@ -71,9 +71,9 @@ def test_output_and_exit_status_are_the_same(client: Client, code: int, argument
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("program", STARTED.values(), ids=STARTED)
-def test_a_signal_ends_it(client: Client, program: tuple[str, ...], number: signal.Signals) -> None:
+def test_a_signal_ends_it(client: Client, program: Callable[[], tuple[str, ...]], number: signal.Signals) -> None:
     """While it asks a server that does not answer; whoever reads its output reads the end of it."""
-    asking = client.start(*program, "create", "--name", "never", CLEARML_API_HOST=NOWHERE, PYTHONUNBUFFERED="1")
+    asking = client.start(*program(), "create", "--name", "never", CLEARML_API_HOST=NOWHERE, PYTHONUNBUFFERED="1")
     assert asking.stdout is not None
     assert asking.stdout.readline().startswith("clearml-serving")
     asking.send_signal(number)
