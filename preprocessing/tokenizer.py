@@ -4,8 +4,8 @@ Called by `processor`, from the event loop or from any thread. The tokenizer's s
 (truncation to the model's length, no padding) and never touched again: `tokenizers` objects may be read by many threads
 at once, but fail with "Already borrowed" when one of them changes a setting. So no method here changes anything, and
 one instance serves all threads; `clone()` is there for a caller that prefers a copy per thread. Folders that hold the
-same `tokenizer.json`, as fine-tunings of one model do, share what is loaded of it, and its proof: 11 MB and a tenth of
-a second for 30,000 words. Which words each of them has seen is its own.
+same `tokenizer.json`, as fine-tunings of one model do, share what is loaded of it, and its proof: 11 MB for 30,000
+words. Which words each of them has seen is its own.
 In front of the library is a cache of words wherever it can be exact (`word_cache`); answers are the same with it.
 `TOKENIZERS_PARALLELISM` belongs to the process and is set by whoever owns that.
 """

@@ -30,7 +30,7 @@ import psutil
 from benchmarks.shared.backends import TOKENS, Backend, Triton
 from benchmarks.shared.command import again, parser
 from benchmarks.shared.processes import Child
-from benchmarks.shared.results import RESULTS
+from benchmarks.shared.results import DOCS, put, save, saved, table
 from benchmarks.shared.stand_in import Door, StandIn
 from benchmarks.shared.tiny import counting_bundle
 from gateway.app import Gateway
@@ -42,8 +42,10 @@ from gateway.testing import FakeBackend, FakeLedger, FakeRegistry
 from gateway.triton.backend import TritonBackend
 
 TAKES = "10 minutes"
-SAVES = "results/endpoints.jsonl"
+SAVES = "results/endpoints.json"
 _WITHIN_S: Final = 600.0
+_ALWAYS: Final = ("ServerLive",)
+"""Asked once a second, whatever changes."""
 _MEMORY: Final = Path("/dev/shm")
 """Twenty machines have twenty disks; here they would share one, so that nothing is written to it."""
 
@@ -66,9 +68,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = asyncio.run(_measure(given))
     sys.stdout.write(json.dumps(found) + "\n")
     if given.save:
-        with (RESULTS / "endpoints.jsonl").open("a") as out:
-            out.write(json.dumps(found) + "\n")
+        kept = {**(saved("endpoints") or {}), "real Triton" if given.real else "stand-ins": found}
+        save("endpoints", kept)
+        put(DOCS / "pools.md", "endpoints", shown(kept))
     return 0
+
+
+def shown(kept: Mapping[str, Any]) -> str:
+    """Return the table of docs/pools.md. It has no seconds: they are the machine's, which all gateways share."""
+    runs = [kept[name] for name in ("stand-ins", "real Triton") if name in kept]
+
+    def size(run: Any) -> str:
+        tritons = "a real Triton" if run["tritons"] == "real" else f"{run['tritons']} stand-ins for Triton"
+        return f"{run['endpoints']} × {run['versions']} versions, {run['gateways']} gateways, {tritons}"
+
+    def calls(made: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {count:g}" for name, count in made.items() if count)
+
+    rows: dict[str, Callable[[Any], str]] = {
+        "calls per second to one Triton from one gateway, while all versions wait for it": lambda r: (
+            calls(r["waiting"]["calls"])
+        ),
+        "the same, while all are served": lambda r: calls(r["serving"]["calls"]),
+        "calls of a gateway for each version that begins to be served": lambda r: calls(
+            {name: count for name, count in r["calls_of_start"].items() if name not in _ALWAYS}
+        ),
+        "one version changes: built anew, in all gateways": lambda r: ", ".join(f"`{url}`" for url in r["rebuilt"]),
+        "one version changes: calls of a gateway to all Tritons": lambda r: calls(
+            {name: count for name, count in r["calls_of_change"].items() if name not in _ALWAYS}
+        ),
+        "one version changes: reads of the serving Task and of models' records, by a gateway": lambda r: calls(
+            {name: count for name, count in r["registry_of_change"].items() if name in ("task", "records")}
+        ),
+        "memory per version, and what the first one needs": lambda r: f"{r['bytes_per_version'] / 1e3:.0f} KB",
+        "memory of a gateway that serves all": lambda r: f"{r['mb_per_gateway']} MB",
+        "series of a text version that has answered, [by default](metrics.md#levels-of-detail) and in full":
+            lambda r: f"{r['series']['default']}, {r['series']['full']}",
+    }  # fmt: skip
+    return table([["", *map(size, runs)], *([what, *map(cell, runs)] for what, cell in rows.items())])
 
 
 class _Registry(FakeRegistry):

@@ -24,6 +24,7 @@ from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, run_in
+from gateway.control.turns import Turns
 from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
@@ -55,6 +56,8 @@ _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
 _POLLS_APART_S: Final = 0.005
+_AT_A_TIME: Final = 8
+_TURN_S: Final = 2.0
 """Between two looks at what Triton holds, of all versions that wait for it: a thousand would keep the loop busy."""
 _MAX_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
@@ -130,6 +133,7 @@ class Assembler:
         """Of requests: what handlers prepare in."""
         self._control = control
         self._asking = 0
+        self._turns = Turns(_AT_A_TIME, _TURN_S)
         """Builds that wait for Triton."""
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
@@ -200,12 +204,13 @@ class Assembler:
                 call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure.below())
             progress("loading and warming up")
             made = await self._made(spec, bundle, code_path, call, info, opened)
-            validating()
-            await made.validate(seen)
             # A hook runs only for its callers: what it would do with an example nobody knows.
             runs = made.details.get("task") in HEADS or made.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
-            details = {**made.details, **await validate.shown(made.plain, stored, made.details, runs=runs)}
+            async with self._turns.taken():
+                validating()
+                await made.validate(seen)
+                details = {**made.details, **await validate.shown(made.plain, stored, made.details, runs=runs)}
             leave = opened.keep()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
@@ -399,7 +404,8 @@ class Assembler:
                     hint="look at the model sync's log and status",
                 )
             await asyncio.sleep(pause)
-        return await backend.describe(model)
+        async with self._turns.taken():
+            return await backend.describe(model)
 
 
 @dataclass(frozen=True, slots=True)

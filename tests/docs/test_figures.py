@@ -21,6 +21,7 @@ from benchmarks.questions import (
     failures_while_scaling,
     goodput_over_offered_load,
     goodput_under_a_flood,
+    load_of_hundreds_of_endpoints,
     neighbours_of_retrains,
     rollouts_on_real_servers,
     size_of_an_endpoint,
@@ -94,6 +95,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
     ("canary.md", "neighbours"): lambda: neighbours_of_retrains.shown(saved("neighbours")),
     ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(saved("rollouts")["rollouts"], saved("gate")),
+    ("pools.md", "endpoints"): lambda: load_of_hundreds_of_endpoints.shown(saved("endpoints")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
 }

@@ -245,7 +245,7 @@ def test_a_file_that_was_replaced_is_loaded_again(classifier: Path) -> None:
 
 
 def test_the_vocabulary_is_not_counted_for_each_request() -> None:
-    """The library hands over all of its words for that: 20 ms for 30,000."""
+    """The library hands over all of its words for that."""
 
     class Counting:
         asked = 0
