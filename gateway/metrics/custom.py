@@ -171,15 +171,18 @@ class Watch:
         inputs = (served, specs, default_frequency)
         if inputs == self._inputs:
             return
-        self.flush()
         self._inputs = inputs
-        known, self._known, self._watched = self._known, {}, {}
+        known, watched_before, self._known, self._watched = self._known, self._watched, {}, {}
+        for url in watched_before.keys() - served.keys():
+            watched_before[url].flush()
         references: set[tuple[str, ...]] = set()
         for url, version in served.items():
             # One version of a thousand changes at a time: what is watched as before is not set up again.
             source = (version, declared_for(url, specs, default_frequency))
             former = known.get(url)
             if former is None or former[0] != source:
+                if former is not None:
+                    former[1].flush()
                 former = source, _Watched(*source, _Numbers(self._numbers, version), self._chance, self._watches_words)
             self._known[url] = former
             watched = former[1]
