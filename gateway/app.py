@@ -61,6 +61,7 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
+from gateway.memory import Leftovers
 from gateway.metrics.accuracy import Accuracy
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
@@ -91,6 +92,8 @@ _LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
 _MODELS_S: Final = 5.0
 _WORK_S: Final = 1.0
+_QUIET: Final = 16
+"""A process that works on fewer requests than one in so many of those it may has time to give memory back."""
 _END_S: Final = 5.0
 _SWITCH_S: Final = 0.0005
 
@@ -466,10 +469,15 @@ class Gateway:
         signal.signal(signal.SIGTERM, terminated)
 
     async def _publish_work(self) -> None:
-        """Tell the metrics who has how much work in hand; of who has none, and had none, there is no news."""
+        """Tell the metrics who has how much work in hand; of who has none, and had none, there is no news. Give back
+        memory that a burst of it has left behind.
+        """
         busy: dict[str, Endpoint] = {}
+        leftovers = Leftovers()
         while True:
             await asyncio.sleep(_WORK_S)
+            if leftovers.are_due(is_quiet=self.permits.in_flight * _QUIET <= self.permits.max_requests):
+                await asyncio.to_thread(leftovers.give)
             endpoints = self.table.current.endpoints
             now = {url: one for url, one in endpoints.items() if one.work is not None and not one.work.is_idle}
             for one in {**busy, **now}.values():

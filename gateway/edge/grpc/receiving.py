@@ -12,25 +12,15 @@ one; so if many streams wait and the process grows by more than it should, all t
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gateway.errors import BodyTimeout, Overloaded
+from gateway.memory import resident
 
 _PATIENCE_S: Final = 1.0
 _LOOK_S: Final = 0.02
 """So often the process's memory is looked at while many streams wait."""
-_STATM: Final = Path("/proc/self/statm")
-
-
-def resident() -> int:
-    """Return the bytes of memory that this process has; 0 elsewhere than on Linux, where streams are not bounded."""
-    try:
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 class Messages(Protocol):
