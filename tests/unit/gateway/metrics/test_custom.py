@@ -84,6 +84,24 @@ def test_scalars_become_cumulative_histograms() -> None:
     assert math.isclose(7.55, found["scalar_sum{x0}"])
 
 
+@pytest.mark.parametrize("after", ["replaced", "declared otherwise", "removed"])
+def test_values_that_wait_are_counted_when_their_version_leaves(after: str) -> None:
+    """They are counted together, now and then: nobody would look at a version again that is gone."""
+    declared = spec(V("x", "scalar", (1.0,)))
+    watched = Watched(declared)
+    trace = Trace("id")
+    trace.endpoint, trace.version, trace.url, trace.body, trace.answer = "e", "1", "e/1", {"x": 2}, {}
+    watch = watched.observer.watch
+    watch.answered("e/1", [trace])
+    if after == "replaced":
+        watch.configure({"e/1": Served("e", "1", is_text=True)}, declared, 1.0)
+    elif after == "removed":
+        watch.configure({}, declared, 1.0)
+    else:
+        watch.configure({"e/1": watched.served}, spec(V("y", "scalar", (1.0,))), 1.0)
+    assert 1 == watched.read()["scalar_count{x}"]
+
+
 def test_enums_become_counters_with_one_bin_for_the_unknown() -> None:
     """However many values clients invent, there is one series for them."""
     watched = Watched(spec(V("animal", "enum", ("cat", "dog"))))
