@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 
 from benchmarks.shared.processes import free_port
+from gateway.parent_death import ending_with_parent
 from tests.stock import Client
 
 
 class GatewayProcess:
-    """One that follows the serving Task of a client, on a free port or on ``port``; killed with the block.
+    """One that follows the serving Task of a client, on a free port or on ``port``; killed with the block, or with
+    the tests.
 
     ``settings`` are its variables, without the prefix. It looks at the Task every second.
     """
@@ -34,8 +36,8 @@ class GatewayProcess:
         self.log = state.parent / f"{state.name}-{self.port}.log"
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway"], env=environ, cwd=client.folder, stdout=log, stderr=log,
-                start_new_session=True,
+                ending_with_parent([sys.executable, "-m", "gateway"]), env=environ, cwd=client.folder, stdout=log,
+                stderr=log, start_new_session=True,
             )  # fmt: skip
         self.url = f"http://127.0.0.1:{self.port}"
 
