@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +26,11 @@ from benchmarks.shared import corpus
 from benchmarks.shared.command import ROOT, again, parser
 from benchmarks.shared.results import save
 from benchmarks.shared.statistics import ratio
-from benchmarks.shared.words import text_bundle
+from benchmarks.shared.wire import CONNECTIONS, ENDPOINTS, Load, gateway_in, request, until_served
 
 TAKES = "half a minute"
 SAVES = "results/protocols.json"
-CONNECTIONS: Final = 64
 BASE: Final = "serve"
-WIDTH: Final = 384
 
 Body = Callable[[str], object]
 FORMS: Final[Mapping[str, tuple[str, Body]]] = {
@@ -47,121 +44,6 @@ FORMS: Final[Mapping[str, tuple[str, Body]]] = {
     ),
 }
 """Protocol → path and body. OpenAI's has no form for labels."""
-ENDPOINTS: Final = {"labels": "BertForSequenceClassification", "vectors": "BertModel"}
-
-
-class Wire(asyncio.Transport):
-    """A connection without a socket: what is written to it is an answer."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.answered: Callable[[bytes], None] = lambda _: None
-
-    def write(self, data: Any) -> None:
-        """Take an answer."""
-        self.answered(data)
-
-    def is_closing(self) -> bool:
-        """Never."""
-        return False
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is buffered."""
-
-
-def gateway_in(state: Path) -> Any:
-    """A gateway with both endpoints over a model in memory that answers at once."""
-    from gateway.app import Gateway
-    from gateway.settings import Settings
-    from gateway.spec import decode, decode_model, triton_model_name
-    from gateway.testing import FakeBackend, FakeRegistry
-
-    registry, backend = FakeRegistry(), FakeBackend()
-    words = corpus.vocabulary()[:8000]
-    vectors = np.random.default_rng(0).normal(size=(1024, WIDTH)).astype(np.float32)
-    answers: dict[str, tuple[str, Any]] = {
-        "labels": ("logits", lambda inputs: {"logits": vectors[: len(inputs["input_ids"]), :2]}),
-        "vectors": (
-            "sentence_embedding", lambda inputs: {"sentence_embedding": vectors[: len(inputs["input_ids"])]}
-        ),
-    }  # fmt: skip
-    for name, architecture in ENDPOINTS.items():
-        archive = state / f"{name}.zip"
-        with zipfile.ZipFile(archive, "w") as packed:
-            for file in text_bundle(state / name, architecture, words=words, hidden_size=WIDTH).iterdir():
-                packed.write(file, file.name)
-        registry.add_model(f"m-{name}", archive, is_package=True)
-        registry.add_endpoint(name, f"m-{name}")
-        triton = triton_model_name(
-            decode(registry.task()).endpoints[name], decode_model(registry.model(f"m-{name}"))
-        )  # fmt: skip
-        output, run = answers[name]
-        backend.add(triton, {"input_ids": "int64", "attention_mask": "int64"}, {output: "float32"}, run)
-    return Gateway(
-        Settings(state_dir=state / "state", poll_frequency="1h"), registry=registry,
-        make_backend=lambda *_: backend, is_whole_process=True,
-    )  # fmt: skip
-
-
-def request(path: str, content: object) -> bytes:
-    """One request as a client library writes it."""
-    body = json.dumps(content).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: gateway:8080\r\naccept: */*\r\nuser-agent: benchmark\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-class Load:
-    """Connections to one gateway."""
-
-    def __init__(self, gateway: Any) -> None:
-        import uvicorn
-        from uvicorn.server import ServerState
-
-        kind = gateway.http_protocol
-        config = uvicorn.Config(gateway, http=kind, log_config=None, ws="none", proxy_headers=False,
-                                access_log=False, server_header=False, date_header=False)  # fmt: skip
-        config.load()
-        state = ServerState()
-        self._open: list[tuple[Any, Wire]] = []
-        for _ in range(CONNECTIONS):
-            protocol, wire = kind(config=config, server_state=state, app_state={}), Wire()
-            protocol.connection_made(wire)
-            self._open.append((protocol, wire))
-
-    async def cost(self, requests: list[bytes]) -> float:
-        """Send them all, ``CONNECTIONS`` at a time, and return the CPU time per request in µs."""
-        began = time.process_time_ns()
-        for start in range(0, len(requests), CONNECTIONS):
-            part = requests[start : start + CONNECTIONS]
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            left = [len(part)]
-
-            def answered(data: bytes, left: list[int] = left, done: asyncio.Future[None] = done) -> None:
-                if not data.startswith(b"HTTP/1.1 200"):
-                    if not done.done():
-                        done.set_exception(RuntimeError(data[:300]))
-                    return
-                left[0] -= 1
-                if not left[0]:
-                    done.set_result(None)
-
-            for raw, (protocol, wire) in zip(part, self._open, strict=False):
-                wire.answered = answered
-                protocol.data_received(raw)
-            await done
-        return (time.process_time_ns() - began) / 1000 / len(requests)
 
 
 async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
@@ -227,8 +109,7 @@ async def measure(rounds: int, each: int) -> dict[str, dict[str, list[float]]]:
     with tempfile.TemporaryDirectory() as folder:
         gateway = gateway_in(Path(folder))
         async with gateway.running():
-            while set(gateway.table.current.endpoints) != set(ENDPOINTS):  # noqa: ASYNC110 - facts, not events
-                await asyncio.sleep(0.05)
+            await until_served(gateway)
             load = Load(gateway)
             cells = [
                 (name, form) for name in ENDPOINTS for form in FORMS if form != "openai" or name == "vectors"
