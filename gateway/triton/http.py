@@ -195,8 +195,14 @@ class HttpTransport:
     async def _connect(self) -> _Connection:
         if self.address is None:
             raise OSError("there is no HTTP")
-        opening = asyncio.get_running_loop().create_connection(lambda: _Connection(self), *self.address)
-        return (await patiently(opening, _CONNECT_S))[1]
+        connection = _Connection(self)
+        opening = asyncio.get_running_loop().create_connection(lambda: connection, *self.address)
+        try:
+            await patiently(opening, _CONNECT_S)
+        except BaseException:
+            connection.end()  # it may be open by now, and nobody would ever close it
+            raise
+        return connection
 
     def give_back(self, connection: _Connection) -> None:
         """Use a connection that is free for the oldest call that waits for one, else keep it."""

@@ -21,7 +21,7 @@ from gateway.errors import (
     ModelFailed,
     ModelNotReady,
 )
-from gateway.triton import replicas
+from gateway.triton import http, replicas
 from gateway.triton.addresses import http_hosts
 from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
@@ -222,6 +222,31 @@ async def test_caller_that_leaves_takes_its_connection_along(server: HttpServer,
     await asyncio.gather(left, return_exceptions=True)
     hold.set()
     assert [[6]] == (await infer(calls, 3)).tolist()
+
+
+async def test_connections_that_open_while_all_is_closed_are_closed_too(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever step the opening is."""
+    opened: list[asyncio.Transport] = []
+    made = http._Connection.connection_made
+
+    def noted(self: Any, transport: Any) -> None:
+        opened.append(transport)
+        made(self, transport)
+
+    monkeypatch.setattr(http._Connection, "connection_made", noted)
+    for steps in range(1, 30):
+        calls = HttpTransport(server.address)
+        asked = asyncio.create_task(infer(calls, 1))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await calls.close()
+        await asyncio.gather(asked, return_exceptions=True)
+        for _ in range(5):  # one whose opening was cut off closes in its own turn
+            await asyncio.sleep(0)
+        assert all(transport.is_closing() for transport in opened), steps
+    assert opened
 
 
 async def test_server_that_hangs_up_has_not_answered(server: HttpServer) -> None:
