@@ -15,6 +15,7 @@ from benchmarks.questions import (
     alarms_beside_peers,
     alarms_of_drift,
     alarms_of_texts,
+    cost_of_callers,
     cost_of_each_protocol,
     decisions_of_the_gate,
     failures_while_rolling,
@@ -69,7 +70,7 @@ CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("docs/http-api.md", "Hugging Face and KServe v1 is {} times that of"): lambda: _share_of_serve(
         "openai", "huggingface", "kserve_v1", digits=2
     ),
-    ("docs/http-api.md", "Open Inference Protocol over REST {} times"): lambda: _share_of_serve("oip", digits=1),
+    ("docs/http-api.md", "Open Inference Protocol over REST {} times"): lambda: _share_of_serve("oip", digits=2),
     ("docs/drift.md", "a look of five seconds has {} texts"): lambda: (
         f"{max(one.get('texts_a_look', 0) for one in saved('drift'))}"
     ),
@@ -87,6 +88,7 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
 
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
+    ("access.md", "callers"): lambda: cost_of_callers.shown(saved("callers")),
     ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
