@@ -56,9 +56,10 @@ _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
 _POLLS_APART_S: Final = 0.005
+"""Between two looks at what Triton holds, of all versions that wait for it: a thousand would keep the loop busy."""
 _AT_A_TIME: Final = 8
 _TURN_S: Final = 2.0
-"""Between two looks at what Triton holds, of all versions that wait for it: a thousand would keep the loop busy."""
+"""So many versions ask Triton their first questions at a time; one that takes longer lets the next one begin."""
 _MAX_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0
@@ -133,8 +134,8 @@ class Assembler:
         """Of requests: what handlers prepare in."""
         self._control = control
         self._asking = 0
-        self._turns = Turns(_AT_A_TIME, _TURN_S)
         """Builds that wait for Triton."""
+        self._turns = Turns(_AT_A_TIME, _TURN_S)
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
 

@@ -157,8 +157,8 @@ def shared_address(uri: str, models: Sequence[str]) -> str:
     more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
     return (
         f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): the last upload has "
-        "overwritten the "
-        "others. Upload each from a folder or file of its own name, and add the endpoints with the new models' ids"
+        "overwritten the others. Upload each from a folder or file of its own name, and add the endpoints with the new "
+        "models' ids"
     )
 
 
