@@ -471,7 +471,7 @@ def _beside(found: Sequence[compared.Compared]) -> str:
         shown.append(
             f"<h3>Version {_e(version)} beside {_e(stable)}</h3>"
             + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
-            + f"<p class=dim>by chance once in {_days(standing.endpoint_days)} days (told from "
+            + f"<p class=dim>by chance once in {_days(standing.endpoint_days)} (told from "
             f"{standing.alarm_days:g} on)</p>"
             + (f"<div class=drifts>{bins}</div>{_key(f'version {version}', f'version {stable}')}" if drawn else "")
             + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
@@ -528,7 +528,7 @@ def _evidence(variable: Values) -> str:
     days, visible = variable["days"], variable["visible"]
     if days is None:
         return "not judged: no text yet, or a reference too small"
-    told = f"by chance once in {_days(days)} days"
+    told = f"by chance once in {_days(days)}"
     if "beside" not in variable:
         told += f" (alarm: {variable['alarm_days']:g} for the endpoint)"
     if variable["state"] in (*_BESIDE, *_BESIDE.values()) and variable["since"] is not None:
@@ -538,7 +538,9 @@ def _evidence(variable: Values) -> str:
 
 
 def _days(days: float) -> str:
-    return f"{days:,.0f}" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,}"
+    if days < 1:
+        return "less than a day"
+    return f"{days:,.0f} days" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,} days"
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:
