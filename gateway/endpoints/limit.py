@@ -24,7 +24,7 @@ from typing import Final
 from gateway.endpoints.entries import BatchLimits
 from gateway.prices import Prices
 
-_LOST: Final = 0.05
+_LOST: Final = 0.04
 """Calls are as small as they can be with no more than this share of answers lost. Work may spend the time of two here,
 one in front and its own, and beside that as much as a call costs without rows: the more that is, the more is lost when
 arrivals come late.
