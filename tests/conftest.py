@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,10 @@ from tests.watch import Watch
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # promtool and helm live for a second: a third of it would be their search for garbage.
 os.environ.setdefault("GOGC", "400")
+
+# What a shell starts in the background ignores Ctrl-C, and so would what the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example may take says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
