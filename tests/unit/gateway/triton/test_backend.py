@@ -51,7 +51,8 @@ async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]
     http = ",".join(f"127.0.0.1:{one.http.address[1]}" for one in made)
     backend = TritonBackend(together(*(one.grpc for one in made)), http=http)
     assert await backend.is_live()
-    await backend._replicas.ask_http()
+    while not all(one.http.is_open for one in backend._replicas.all):  # a busy machine may not hear it in time
+        await backend._replicas.ask_http()
     try:
         yield backend, made
     finally:
