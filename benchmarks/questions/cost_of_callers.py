@@ -22,12 +22,12 @@ import numpy as np
 
 from benchmarks.shared import corpus
 from benchmarks.shared.command import parser
-from benchmarks.shared.results import save
+from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.statistics import difference
 from benchmarks.shared.wire import Load, gateway_in, request, until_served
 
 TAKES = "half a minute"
-SAVES = "results/callers.json"
+SAVES = "results/callers.json, docs/access.md"
 BASE: Final = "anybody"
 FORMS: Final[Mapping[str, str]] = {
     BASE: "anybody is answered",
@@ -114,14 +114,14 @@ async def measure(rounds: int, each: int) -> dict[str, list[float]]:
 
 def shown(found: Mapping[str, Sequence[float]]) -> str:
     """Return the table of docs/access.md."""
-    lines = ["| who asks is known by | µs of CPU per request | more than anybody |", "|---|---|---|"]
+    rows = [["who asks is known by", "µs of CPU per request", "more than anybody"]]
     for form, name in FORMS.items():
         more = "–"
         if form != BASE:
             one = difference(list(zip(found[form], found[BASE], strict=True)))
             more = f"{one.median:.1f} ({one.low:.1f} to {one.high:.1f})"
-        lines.append(f"| {name} | {np.median(found[form]):.1f} | {more} |")
-    return "\n".join(lines)
+        rows.append([name, f"{np.median(found[form]):.1f}", more])
+    return table(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,4 +136,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(shown(found))
     if options.save:
         save("callers", found)
+        put(DOCS / "access.md", "callers", shown(found))
     return 0
