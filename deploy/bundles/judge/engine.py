@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.bundles.judge.signal_stack import former_signal_stack
 from deploy.modelsync.model_folder.execution import Execution
 from deploy.modelsync.runtime.onnx_model import ENGINES, Runner, first_line
 from deploy.tools.errors import ExportFailed
@@ -37,7 +38,8 @@ class Engine:
         }
         name, load, package = ENGINES[execution.engine]
         try:
-            self.session = load(path, parameters)
+            with former_signal_stack():
+                self.session = load(path, parameters)
         except ModuleNotFoundError as error:
             raise ExportFailed(f"{name} is not installed", hint=f"run `pip install {package}`") from error
         except Exception as error:
