@@ -29,7 +29,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster installs help models pythons up test lint ordinary unit bench site release pages images containers policies clean
+.PHONY: clients cluster installs help long models pythons up test lint ordinary unit bench site release pages images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -42,15 +42,15 @@ help: ## show this
 up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
-test: lint ## run every check and test; CI adds ordinary and clients
+test: lint ## run every check and test but the longest; CI adds long, ordinary and clients
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
-	@marks=; said=; \
+	@marks='not long'; said=; \
 	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
-	    marks='not prometheus'; said="$(NO_PROMETHEUS)"; fi; \
+	    marks="$$marks and not prometheus"; said="$(NO_PROMETHEUS)"; fi; \
 	if ! command -v chromium >/dev/null; then \
-	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
+	    marks="$$marks and not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
-	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most: CONTRIBUTING.md lists them), make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
@@ -61,6 +61,9 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 	@$(BIN)/mypy
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports
+
+long: $(VENV)/.dev ## run the cases that make test leaves out: the longest (minutes)
+	@$(BIN)/python -m pytest $(SHARED) -m long $(ARGS)
 
 ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once more without the fast path
 	@echo "== tests: the gateway without its fast path"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx._transports.default
 import hypothesis
 import pytest
 
@@ -27,6 +29,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long one example may take says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+# Every client of httpx reads the certificates of all authorities anew, 19 ms of CPU time each; nothing here asks them.
+_new_context = httpx._transports.default.create_ssl_context
+_one_context = functools.cache(_new_context)
+httpx._transports.default.create_ssl_context = lambda verify=True, cert=None, trust_env=True: (
+    _one_context if verify is True and cert is None else _new_context
+)(verify, cert, trust_env)
 
 # Where no loop was set, asyncio makes one for whoever asks in the main thread, as looptime and pytest-asyncio do around
 # tests that need none; nobody closes those. Set to None, asking is an error, which both expect.

@@ -316,6 +316,7 @@ def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
     assert up.says("triton died", after=seen)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["controlplane", "gateway", "triton"])
 def test_a_part_that_stands_still_is_replaced_like_a_dead_one(up: Up, part: str) -> None:
     """Stopped by a signal, it neither answers nor ends: it is killed after its time, and everything is served again."""
@@ -358,8 +359,11 @@ def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:
     assert not list(Path("/dev/shm").glob((up.state / "triton" / "shm-prefix").read_text().strip() + "*"))
 
 
+@pytest.mark.long
 def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
     """Nothing is exported or registered again; and SIGKILL of `up` itself leaves no process behind."""
+    if up.process.poll() is None:
+        up.stop()
     warm = Up(up.folder, "--demo")
     try:
         warm.wait_ready()

@@ -25,7 +25,7 @@ from benchmarks.shared.processes import free_port
 from benchmarks.shared.stack import Small
 from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 class HalfServer(BaseHTTPRequestHandler):

@@ -173,6 +173,7 @@ def test_training_script_is_recorded_and_read_back_by_another_process_after_a_re
     }
 
 
+@pytest.mark.long
 def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path, strict: bool) -> None:
     """`update_weights_package` uploads in the background; publishing at once is allowed, as on a real server."""
     with control_plane(tmp_path / "state", strict=strict) as server:

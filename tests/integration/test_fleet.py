@@ -10,7 +10,7 @@ import pytest
 from benchmarks.questions.failures_while_scaling import SPREAD
 from benchmarks.shared.fleet import AGE, Fleet, fleet, unevenness
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _LOOKS = 4
 """A machine that is busy with other tests lets connections grow older than they may."""

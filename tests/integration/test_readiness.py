@@ -129,6 +129,7 @@ def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     assert time.monotonic() - began < 100
 
 
+@pytest.mark.long
 def test_a_starting_gateway_is_ready_once_it_serves_what_was_served(
     make_stack: Callable[..., Small], tmp_path: Path
 ) -> None:

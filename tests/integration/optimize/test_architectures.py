@@ -37,7 +37,7 @@ def infer(embedded_triton: Any) -> Any:
     client.close()
 
 
-@pytest.mark.parametrize("name", list(tiny.ARCHITECTURES) if tiny.IS_ALL else tiny.FEW)
+@pytest.mark.parametrize("name", tiny.ARCHITECTURES if tiny.IS_ALL else tiny.FEW)
 def test_architecture_is_served_as_pytorch_answers(
     name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
 ) -> None:

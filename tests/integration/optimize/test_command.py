@@ -134,6 +134,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_two_models_without_tokenizer_json_become_two_bundles(tmp_path: Path, optimize_here: Optimize) -> None:
     """In one output, one after the other: each answers as its own original, and nothing of a run stays behind."""
     bundles = []

@@ -1,5 +1,5 @@
 """Every text architecture of transformers, tiny: it becomes a bundle that answers as its pipeline does, or is refused
-with the reason in one sentence. A few of them in every run; ``make models`` does the whole table.
+with the reason in one sentence. ``make long`` does a few of them, ``make models`` the whole table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from preprocessing.processor import TextProcessor
 
 from . import families, tiny
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 TEXTS = (
     "The parcel arrived two days late and the box was torn open.",

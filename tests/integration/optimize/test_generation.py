@@ -319,6 +319,7 @@ def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subpr
     )  # fmt: skip
 
 
+@pytest.mark.long
 async def test_models_become_endpoints_that_generate(
     server: RunningControlPlane, make_generator: Callable[[str], Case], tmp_path: Path, embedded_triton: Any
 ) -> None:

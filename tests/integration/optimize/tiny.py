@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -73,8 +74,8 @@ OFFSET = {**SIZES, "max_position_embeddings": 132, "pad_token_id": 1, "bos_token
 Make = Callable[[], tuple[Any, Tokenizer, Mapping[str, str]]]
 
 
-FEW = ("DistilBert", "DebertaV2", "ModernBert")
-"""The architectures every run of the suite exports: the most different ones. ``make models`` does all of them."""
+FEW = ("DistilBert", *(pytest.param(name, marks=pytest.mark.long) for name in ("DebertaV2", "ModernBert")))
+"""The architectures that are exported without ``make models``, which does all of them: the most different ones."""
 IS_ALL = bool(os.environ.get("ALL_MODELS"))
 
 
