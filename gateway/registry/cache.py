@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -295,12 +294,12 @@ class ArtifactCache:
             return self._fill(entry, uri, fill)
 
     def _fill(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
-        for leftover in entry.parent.glob(f"{entry.name}.part-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        part = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
+        # One name, as one process at a time has the lock: to look for others' would be a walk of the folder per entry.
+        part = entry.with_name(f"{entry.name}{sweep.PART}")
+        shutil.rmtree(part, ignore_errors=True)
         try:
             files = part / "files"
-            files.mkdir()
+            files.mkdir(parents=True)
             hashes = fill(part)
             if hashes is None:
                 return False

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from gateway.errors import ContentChanged, RegistryRefused
+from gateway.errors import ContentChanged, GatewayError, RegistryRefused
 from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import Registry
 from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, records_of, seen_contents
@@ -29,6 +29,15 @@ from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, re
 WHOLE: Final = ""
 PARTS: Final = "/parts"
 """What a hash is of: the file as it is stored, or what gateways read of it (see ``parts``)."""
+
+
+class _Batch:
+    """Records of several threads that are written together, and what came of it."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.is_over = False
+        self.error: GatewayError | None = None
 
 
 class Contents:
@@ -43,6 +52,9 @@ class Contents:
         """Held while the ledger is asked; what is known does not wait for that."""
         self._found: tuple[float, Mapping[str, SeenContent]] = (-math.inf, {})
         """When the ledger was last asked, and what it said."""
+        self._batch = _Batch()
+        """What is recorded by the next write."""
+        self._writing = threading.Lock()
         self._has_learned = False
         self.problem = ""
         """Why hashes cannot be recorded or read, for people; empty: they can."""
@@ -91,7 +103,7 @@ class Contents:
                 if not _is_settled(known.get(identity), sha256)
             ]
             if missing:
-                self._ledger.write(missing)
+                self._write(missing)
                 known = self._read()
         except RegistryRefused as error:
             self.problem = f"{error.message}; {error.hint}" if error.hint else error.message
@@ -100,6 +112,23 @@ class Contents:
         for identity, sha256 in found.items():
             if (seen := known.get(identity)) is not None:
                 self._compare(record, seen, sha256)
+
+    def _write(self, records: Iterable[Record]) -> None:
+        """Record hashes; those of several threads at once, as far as they come while another write is under way."""
+        with self._lock:
+            batch = self._batch
+            batch.records += records
+        with self._writing:
+            if not batch.is_over:
+                with self._lock:
+                    self._batch = _Batch()
+                batch.is_over = True
+                try:
+                    self._ledger.write(batch.records)
+                except GatewayError as error:
+                    batch.error = error
+        if batch.error is not None:
+            raise batch.error
 
     def _read(self) -> Mapping[str, SeenContent]:
         """Return what the ledger says now, by the identities of the hashes, and remember it.

@@ -24,7 +24,11 @@ UNTOUCHED_S: Final = 3600.0
 """An entry that was used this lately stays: who fetched it may not have listed it yet."""
 FORGOTTEN_S: Final = 30 * 86400.0
 """A list this old belongs to a program that is gone."""
+LEFT_S: Final = 86400.0
+"""What was put together this long ago was left behind when a process was killed."""
 MARK: Final = "manifest.json"
+PART: Final = ".part"
+"""Behind the name of an entry that is being put together, or taken away."""
 
 _KEEP: Final = "keep"
 
@@ -62,10 +66,16 @@ def needed(root: Path, now: float) -> set[str]:
 def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = unhurried) -> list[str]:
     """Delete what nobody needs until the cache has ``max_bytes`` at most, and return what was deleted.
 
-    What is needed stays, however large it is. ``pause`` is called between entries.
+    What is needed stays, however large it is; what a process left unfinished goes in any case. ``pause`` is called
+    between entries.
     """
     kept = needed(root, now)
     total = 0
+    for left in root.glob(f"*/*{PART}*"):
+        pause()
+        with contextlib.suppress(OSError):
+            if now - left.stat().st_mtime >= LEFT_S:
+                shutil.rmtree(left, ignore_errors=True)
     unneeded: list[tuple[float, int, Path]] = []
     for mark in root.glob(f"*/*/{MARK}"):
         entry = mark.parent
@@ -82,7 +92,7 @@ def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = un
         if total <= max_bytes:
             break
         # Renamed first: a reader finds it whole or not at all.
-        aside = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
+        aside = Path(tempfile.mkdtemp(prefix=f"{entry.name}{PART}-", dir=entry.parent))
         try:
             entry.rename(aside / "old")
         except OSError:

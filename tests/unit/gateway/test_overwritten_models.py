@@ -250,6 +250,42 @@ def test_models_that_come_together_ask_for_the_records_together(registry: FakeRe
     assert 8 == len(plain()["content_hash"])
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+def test_models_that_come_together_are_recorded_together(
+    registry: FakeRegistry, tmp_path: Path, *, is_up: bool
+) -> None:
+    """What comes while one write is under way is one more write, however much it is; if that fails all hear of it."""
+    ledger = registry.ledger
+    plain, writes = ledger.write, []
+    cache = ArtifactCache(tmp_path / "cache", registry)
+
+    def write(records: Any) -> None:
+        writes.append(len(records))
+        deadline = time.monotonic() + 20
+        while len(writes) == 1 and len(cache._contents._batch.records) < 7 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if len(writes) == 2 and not is_up:
+            raise RegistryUnavailable("away")
+        plain(records)
+
+    ledger.write = write  # type: ignore[method-assign]
+    for number in range(8):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+        registry.add_model(f"m{number}", tmp_path / f"{number}.bin", name=f"model {number}")
+
+    def fetch(number: int) -> bool:
+        try:
+            cache.model(decode_model(registry.model(f"m{number}")))
+        except RegistryUnavailable:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        fetched = list(pool.map(fetch, range(8)))
+    assert [1, 7] == writes
+    assert (8 if is_up else 1) == sum(fetched) == len(ledger.read()["content_hash"])
+
+
 def test_what_others_have_recorded_of_hundreds_of_models_is_asked_for_once(tmp_path: Path) -> None:
     """A replica that starts with 300 new models would else ask 300 times for the records of all of them."""
 

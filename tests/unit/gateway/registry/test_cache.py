@@ -156,6 +156,22 @@ def test_failed_download_leaves_nothing_and_can_be_repeated(
     assert (cache.model(known) / "m.onnx").is_file()
 
 
+def test_an_entry_is_put_together_without_a_walk_through_all_others(
+    cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand models are not looked at a thousand times; what was left half done is in nobody's way."""
+    (tmp_path / "weights.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "weights.onnx")
+    folder = cache.model(record(registry, "m")).parent
+    folder.rename(folder.with_name(f"{folder.name}.part"))
+    walked: list[Path] = []
+    plain = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, *given: [walked.append(self), plain(self, *given)][1])
+    assert b"abc" == (cache.model(record(registry, "m")) / "weights.onnx").read_bytes()
+    assert folder.parent not in walked
+    assert not list(folder.parent.glob("*.part*"))
+
+
 def test_full_disk_is_a_clear_error(registry: FakeRegistry, tmp_path: Path) -> None:
     """A folder that cannot be written says so."""
     (tmp_path / "m.onnx").write_bytes(b"abc")

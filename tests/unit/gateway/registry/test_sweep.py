@@ -127,6 +127,18 @@ def test_a_full_disk_makes_room_once(world: World, monkeypatch: pytest.MonkeyPat
         world.fetch("d")
 
 
+def test_what_a_killed_process_left_goes_a_day_later(world: World) -> None:
+    """Half an entry, of whichever process; not while somebody may still be at it."""
+    for name in ("key.part", "key.part-x7a_b2"):
+        (world.folder / "cache" / "models" / name / "files").mkdir(parents=True)
+    models = world.folder / "cache" / "models"
+    now = max(part.stat().st_mtime for part in models.iterdir())
+    sweep.sweep(world.folder / "cache", 0, now + sweep.LEFT_S - HOUR)
+    assert 2 == len(list(models.iterdir()))
+    sweep.sweep(world.folder / "cache", 0, now + sweep.LEFT_S)
+    assert not list(models.iterdir())
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: Any) -> None:
     """Tidying up never costs more than tidiness."""
     (tmp_path / "cache").write_text("in the way")
