@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
 import logging
@@ -409,7 +410,10 @@ class Gateway:
         if url not in self.table.current.endpoints:
             return None
         usual = self.observer.watch.usual_words(url)
-        return {"url": url, "texts": usual.texts if usual else 0, "counts": dict(usual.counts) if usual else {}}
+        if usual is None:
+            return {"url": url, "texts": 0, "counts": {}, "seen": ""}
+        seen = base64.b64encode(usual.seen).decode()
+        return {"url": url, "texts": usual.texts, "counts": dict(usual.counts), "seen": seen}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

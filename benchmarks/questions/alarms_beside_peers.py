@@ -4,8 +4,8 @@ The same made-up traffic of ten texts a minute goes through the gateway's code a
 embeddings), Evidently's method for texts and NannyML, which are installed from PyPI, each in an environment of its
 own. Who reads columns gets all that a gateway counts of a text and its answer except the risen words; embeddings are
 latent semantic analysis, as no model is downloaded. They look at windows (``peers/programs/drift_detectors.py``), the
-gateway every minute. Each peer is held once to its own threshold, and once to one that it did not exceed in thirty days
-without a change.
+gateway at every text. Each peer is held once to its own threshold, and once to one that it did not exceed in thirty
+days without a change.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     for change in CHANGES
                 }
                 found[one] = {
-                    "window": RATE, "alarms": gateway.false_alarms(parts["stationary"], 1),
+                    "window": gateway.endpoint(0).texts_a_look, "alarms": gateway.false_alarms(parts["stationary"], 1),
                     "changes": {change: {"own": runs} for change, runs in after.items()},
                 }  # fmt: skip
             else:

@@ -6,6 +6,7 @@ they are sums over every gateway within a window.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import random
@@ -63,8 +64,9 @@ def words(gateway: str, url: str) -> drift.Words | None:
     """Return the frequent words of one version's texts; None if the gateway does not say."""
     found = _told(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
     try:
-        return drift.Words(float(found["texts"]), found["counts"]) if found["counts"] else None
-    except (ValueError, KeyError, TypeError):
+        seen = base64.b64decode(found.get("seen", ""))  # an earlier gateway does not say
+        return drift.Words(float(found["texts"]), found["counts"], seen) if found["counts"] else None
+    except (AttributeError, ValueError, KeyError, TypeError):
         return None
 
 

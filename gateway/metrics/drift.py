@@ -14,6 +14,7 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
@@ -28,6 +29,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.metrics.wording import VOCABULARY_BYTES
 
 FORMAT: Final = 1
 FILE: Final = "reference.json"
@@ -114,6 +117,8 @@ class Words:
 
     texts: float
     counts: Mapping[str, float]
+    seen: bytes = b""
+    """All words that ever came (``wording.Vocabulary``), empty if that is not known."""
 
     def shares(self) -> dict[str, float]:
         """Return the share of the texts that have each word."""
@@ -195,10 +200,12 @@ def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     """Return the bins of whether a text has a word that has risen, given how many had.
 
     Now and then a word comes more often for a while, and no change is meant by that: a little of it is expected, even
-    if none came.
+    if none came. A word that had never been seen does not come three times by chance: what came is expected.
     """
-    least = RISEN_SHARE * sum(counts.values())
-    return enum_bins({**counts, **{name: max(least, counts.get(name, 0)) for name in ("more", "new")}}, missing=missing)
+    least = {"more": RISEN_SHARE * sum(counts.values()), "new": RISEN_SHARE * sum(counts.values()), "unseen": 0.0}
+    return enum_bins(
+        {**counts, **{name: max(few, counts.get(name, 0)) for name, few in least.items()}}, missing=missing
+    )
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:
@@ -446,7 +453,17 @@ def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about
                 }
                 for name, bins in sorted(variables.items())
             },
-            **({"words": {"texts": words.texts, "counts": dict(words.counts)}} if words is not None else {}),
+            **(
+                {
+                    "words": {
+                        "texts": words.texts,
+                        "counts": dict(words.counts),
+                        "seen": base64.b64encode(words.seen).decode(),
+                    }
+                }
+                if words is not None
+                else {}
+            ),
         },
         indent=2,
         ensure_ascii=False,
@@ -481,7 +498,10 @@ def _decode_words(item: Mapping[str, Any]) -> Words:
     counts = {str(word): float(count) for word, count in item["counts"].items()}
     if not counts or len(counts) > MOST_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
         raise BadReference(f"1 to {MOST_WORDS} words, in some of the texts each")
-    return Words(texts, counts)
+    seen = base64.b64decode(item.get("seen", ""), validate=True)
+    if len(seen) not in (0, VOCABULARY_BYTES):
+        raise BadReference(f"seen must be {VOCABULARY_BYTES} bytes in base64, or missing")
+    return Words(texts, counts, seen)
 
 
 def _decode_bins(item: Mapping[str, Any]) -> Bins:

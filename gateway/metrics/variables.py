@@ -30,7 +30,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     CASE: "its letters: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` where there is no case",
     DUPLICATE: "whether the same text was among the last few hundred (`true`, `false`)",
     UNUSUAL: "share of a text's words that are not among the reference's 1,000 most frequent ones",
-    RISEN: "whether it has a word that has become four times as frequent: `new`, `more` (a usual one), or `none`",
+    RISEN: "whether it has a word that has become four times as frequent (`new`, or `more`: a usual one), or one that "
+    "nobody had ever seen, for the fourth time lately (`unseen`); `none` otherwise",
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",

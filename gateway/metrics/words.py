@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gateway.metrics import sharing
 from gateway.metrics.drift import MOST_WORDS, Words
-from gateway.metrics.wording import Hashes, Lookup, Worded, hashed
+from gateway.metrics.wording import Hashes, Lookup, Numbers, Vocabulary, Worded, hashed
 
 MOST: Final = 4096
 """Words that are counted by name."""
@@ -28,13 +28,17 @@ _FEW: Final = 3
 """A word that came more seldom lately has no name: it cannot have come often."""
 _MOST_NAMED: Final = 256
 """Words that get a name at once; the others get it when they come again."""
-NONE, MORE, NEW = RISEN = ("none", "more", "new")
-"""Whether a text has a word that has risen: a usual one, or one that was not usual."""
+NONE, MORE, NEW, UNSEEN = RISEN = ("none", "more", "new", "unseen")
+"""Whether a text has a word that has risen: a usual one, one that was not usual, or one that nobody had ever seen."""
 
 _LEARNED_AT: Final = (1000, 4000, 16_000)
 """Texts after which what is frequent in them becomes what is usual, if there is no reference."""
 _WINDOW: Final = 1000
 """Shares are compared over the last one to two times as many texts."""
+_OFTEN: Final = 4
+"""How often a word that nobody had ever seen must have come lately to count."""
+_LATELY: Final = 750
+"""A word that was never seen is held against the last one to two times as many texts."""
 _LOOKED: Final = 500
 """Texts between two looks for words that have risen."""
 _OLD: Final = 32_768
@@ -79,10 +83,16 @@ class Usual:
         noise: Floats = _SIGMAS * np.sqrt(variance) + _UNEVEN
         return noise
 
-    def risen(self, counts: Counts, texts: int) -> list[int]:
-        """Return the words that so many of ``texts`` have, if chance does not explain it, the furthest risen first."""
-        expected = self.was * texts
-        found = np.flatnonzero((counts >= _LEAST) & (counts > expected + self.noise(texts)))
+    def risen(self, counts: Counts, texts: int, unseen: NDArray[np.int64] | None = None) -> list[int]:
+        """Return the words that so many of ``texts`` have, if chance does not explain it, the furthest risen first.
+
+        ``unseen`` are those that the texts of these shares did not have once.
+        """
+        expected, noise = self.was * texts, self.noise(texts)
+        if unseen is not None and len(unseen):
+            expected[unseen] = texts / max(1.0, self.texts)
+            noise[unseen] = _SIGMAS * np.sqrt(expected[unseen]) + _UNEVEN
+        found = np.flatnonzero((counts >= _LEAST) & (counts > expected + noise))
         order = np.argsort(-counts[found] / expected[found], kind="stable")
         numbers: list[int] = found[order].tolist()
         return numbers
@@ -122,6 +132,36 @@ class Tally:
         self.counts = counts
 
 
+class Lately:
+    """How often words that nobody had ever seen came in the last texts."""
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(_PLACES, dtype=np.uint64)
+        self._newer, self._older = np.zeros(_PLACES, dtype=np.int32), np.zeros(_PLACES, dtype=np.int32)
+
+    def see(self, hashes: Hashes) -> NDArray[np.bool_]:
+        """Count such words, one after the other; say of each whether it has come ``_OFTEN`` times with this one."""
+        order = hashes.argsort(kind="stable")
+        sorted_ = hashes[order]
+        firsts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))[: len(hashes)]
+        times = np.diff(np.append(firsts, len(hashes)))
+        places = (sorted_[firsts] >> np.uint64(20)).view(np.int64) & (_PLACES - 1)
+        # The last of several that share a place has it: there are eight times as many places as texts to remember.
+        before = np.where(self._hashes[places] == sorted_[firsts], self._newer[places] + self._older[places], 0)
+        is_other = self._hashes[places] != sorted_[firsts]
+        self._newer[places[is_other]] = self._older[places[is_other]] = 0
+        self._hashes[places] = sorted_[firsts]
+        self._newer[places] += times.astype(np.int32)
+        nth = np.arange(len(hashes)) - np.repeat(firsts - before - 1, times)
+        found = np.empty(len(hashes), dtype=bool)
+        found[order] = nth >= _OFTEN
+        return found
+
+    def age(self) -> None:
+        """Forget what came before the last time this was called."""
+        self._older, self._newer = self._newer, np.zeros(_PLACES, dtype=np.int32)
+
+
 class Nameless:
     """Words that have come too seldom to have a name: of those that share a place, the one that comes most."""
 
@@ -159,6 +199,8 @@ class Recent:
     counts: Counts
     texts: int
     usual: Usual
+    unseen: Numbers
+    """Of those that are not usual, the ones that had never been seen."""
 
     def moved(self) -> Moved:
         """Return the words that have risen or fallen by more than noise; the usual shares are a sample, too."""
@@ -168,7 +210,9 @@ class Recent:
                 self.names[i]: (int(counts[i]) / texts, shares.get(self.names[i]))
                 for i in numbers[:_MOST_TOLD]
             }
-            for what, numbers in (("rose", self.usual.risen(counts, texts)), ("fell", self.usual.fallen(counts, texts)))
+            for what, numbers in (
+                ("rose", self.usual.risen(counts, texts, self.unseen)), ("fell", self.usual.fallen(counts, texts)),
+            )
         }  # fmt: skip
 
 
@@ -185,6 +229,15 @@ class Watched:
         self._hashes[: len(self._names)] = hashed(self._names)
         self._lookup = Lookup(self._hashes[: len(self._names)])
         self._nameless = Nameless()
+        self._seen = Vocabulary(reference.seen if reference is not None else b"")
+        """All words but those that were seen lately for the first time."""
+        self._known: Vocabulary | None = self._seen
+        """What a word that was never seen is not among; None if nobody knows."""
+        if reference is not None:
+            self._known = Vocabulary(reference.seen) if reference.seen else None
+        self._lately, self._aged_at = Lately(), 0
+        self._first_seen: tuple[list[Hashes], list[Hashes]] = [], []
+        """Of the last but one, and the last ``_LATELY`` texts."""
         self._looked_at = 0
         self._has_reference = reference is not None
         self._learned_at = [] if reference is not None else list(_LEARNED_AT)
@@ -215,10 +268,27 @@ class Watched:
                 is_risen = self._is_risen[numbers]
                 more, new = (texts.sums(is_risen & of)[has_words] > 0 for of in (~is_unusual, is_unusual))
                 risen = np.where(new, RISEN.index(NEW), np.where(more, RISEN.index(MORE), RISEN.index(NONE)))
+        unseen = self._see_unseen(texts, np.flatnonzero(is_unusual))
+        if usual and unseen.any():
+            risen[texts.sums(unseen)[has_words] > 0] = RISEN.index(UNSEEN)
         is_named = numbers >= 0
         tally.counts += np.bincount(numbers[is_named], minlength=MOST).astype(np.int32)
         self._see_others(texts, np.flatnonzero(~is_named))
         return shares, risen
+
+    def _see_unseen(self, texts: Worded, unusual: Numbers) -> NDArray[np.bool_]:
+        """Remember these words; say of each word whether it was never seen before what is usual, and came lately."""
+        is_again = np.zeros(len(texts.hashes), dtype=bool)
+        if self._known is not None:
+            unusual = unusual[~self._known.has(texts.hashes[unusual])]
+            is_again[unusual] = self._lately.see(texts.hashes[unusual])
+        older, newer = self._first_seen
+        newer.append(texts.hashes[unusual])
+        if self._tally.texts - self._aged_at >= _LATELY:
+            self._lately.age()
+            self._seen.add(np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *older])))
+            self._first_seen, self._aged_at = (newer, []), self._tally.texts
+        return is_again
 
     def _see_others(self, texts: Worded, others: NDArray[np.int64]) -> None:
         """Count words without a name, and give those a name that come often."""
@@ -243,16 +313,21 @@ class Watched:
             return self._words
         shares, texts = self._usual.shares, float(self._tally.texts)
         counts = self._tally.counts[: len(shares)].tolist()
-        return Words(
-            texts, {word: count or share * texts for (word, share), count in zip(shares.items(), counts, strict=True)}
-        )
+        found = {word: count or share * texts for (word, share), count in zip(shares.items(), counts, strict=True)}
+        return Words(texts, found, self._seen.content())
 
     def recent(self) -> Recent | None:
         """Return what came lately, for another thread; None if there is no reference, or too little came."""
         texts = self._tally.texts - self._older.texts
         if not self._has_reference or texts < _LOOKED:
             return None
-        return Recent(self._names, self._tally.counts - self._older.counts, texts, self._usual)
+        counts = self._tally.counts - self._older.counts
+        unseen = np.zeros(0, dtype=np.int64)
+        if self._known is not None:
+            often = np.flatnonzero(counts >= _LEAST)
+            often = often[often >= len(self._usual.shares)]
+            unseen = often[~self._known.has(self._hashes[often])]
+        return Recent(self._names, counts, texts, self._usual, unseen)
 
     def _look(self) -> None:
         tally = self._tally
@@ -263,6 +338,7 @@ class Watched:
         if tally.texts >= _OLD:
             tally.halve()
             self._older = self._newer = tally.copy()
+            self._aged_at = tally.texts
         elif tally.texts - self._newer.texts >= _WINDOW:
             self._older, self._newer = self._newer, tally.copy()
             if not self._learned_at:
@@ -274,7 +350,9 @@ class Watched:
         counts = self._tally.counts[: len(self._names)].tolist()
         often = [i for i, count in enumerate(counts) if count >= _LEAST]
         frequent = sorted(often, key=lambda i: (-counts[i], self._names[i]))[:MOST_WORDS]
-        self._words = Words(float(self._tally.texts), {self._names[i]: float(counts[i]) for i in frequent})
+        self._words = Words(
+            float(self._tally.texts), {self._names[i]: float(counts[i]) for i in frequent}, self._seen.content()
+        )
         self._usual = Usual(self._words)
         usual = set(frequent)
         self._renumber(frequent + [i for i in range(len(self._names)) if i not in usual])

@@ -193,6 +193,8 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
         '"none"', '{"texts": 10}', '{"texts": 10, "counts": {}}', '{"texts": 10, "counts": {"a": 11}}',
         '{"texts": 1e999, "counts": {"a": 1}}', '{"texts": 10, "counts": {"a": 0}}',
         '{"texts": "x", "counts": {"a": 1}}',
+        '{"texts": 10, "counts": {"a": 1}, "seen": "AAAA"}',
+        '{"texts": 10, "counts": {"a": 1}, "seen": "?"}',
     ],
 )  # fmt: skip
 def test_words_that_cannot_be_are_refused_by_name(words: str) -> None:
@@ -211,9 +213,12 @@ def test_a_folders_reference_goes_before_the_models_own_one() -> None:
 
 
 def test_a_little_of_risen_words_is_expected_even_if_none_came() -> None:
-    """One text in two thousand each; what did come stays, and the values are bins of their own."""
+    """One text in two thousand each, but none with a word that was never seen; what did come stays.
+
+    The values are bins of their own.
+    """
     none = drift.risen_bins({"none": 20_000.0})
-    assert {"none": 20_000.0, "more": 10.0, "new": 10.0, "other": 0.0, "missing": 0.0} == dict(
+    assert {"none": 20_000.0, "more": 10.0, "new": 10.0, "unseen": 0.0, "other": 0.0, "missing": 0.0} == dict(
         zip(none.names, none.counts, strict=True)
     )
     some = drift.risen_bins({"none": 19_900.0, "new": 100.0})

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics.wording import Lookup, Worded, hashed, worded
+from gateway.metrics.wording import Lookup, Vocabulary, Worded, hashed, worded
 from tests.words import names
 
 
@@ -63,3 +63,24 @@ def test_a_word_is_found_by_its_hash_wherever_it_stands(words: set[str]) -> None
 def test_many_words_are_found_though_they_share_places() -> None:
     words = [f"{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}" for i in range(4000)]
     assert list(range(4000)) == Lookup(hashed(words)).find(hashed(words)).tolist()
+
+
+@given(st.lists(st.text("abc\u00e9\u597d0", min_size=1, max_size=6), max_size=50))
+def test_a_word_that_came_is_in_the_vocabulary_and_in_a_copy(words: list[str]) -> None:
+    vocabulary = Vocabulary()
+    assert not vocabulary.has(hashed(words)).any()
+    vocabulary.add(hashed(words))
+    assert vocabulary.has(hashed(words)).all()
+    assert Vocabulary(vocabulary.content()).has(hashed(words)).all()
+
+
+def test_of_fifty_thousand_words_few_others_seem_to_have_come_and_no_more_are_kept_than_can_be() -> None:
+    letters = "bcdfghjklmnpqrstvwxyz"
+    words = hashed([a + b + c + d for a in letters for b in letters for c in letters for d in letters])
+    vocabulary = Vocabulary()
+    vocabulary.add(words[:50_000])
+    assert vocabulary.has(words[:50_000]).all()
+    assert vocabulary.has(words[50_000:]).mean() < 0.03
+    for start in range(50_000, 190_000, 1000):
+        vocabulary.add(words[start : start + 1000])
+    assert vocabulary.has(words[190_000:]).mean() < 0.25

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.metrics import drift, words
 from gateway.metrics.drift import Words
-from gateway.metrics.wording import worded
+from gateway.metrics.wording import VOCABULARY_BYTES, worded
 from gateway.metrics.words import RISEN, Moved, Watched
 
 USUAL = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
@@ -121,7 +121,55 @@ def test_a_word_that_comes_in_one_text_of_a_hundred_is_named() -> None:
         now, was = rose["flimmer"]
         assert 0.004 < now < 0.02
         assert was is None
-        assert risen["new"] > 10
+        assert risen["unseen"] > 10
+        _, by_shares = see(Watched(Words(learned().texts, learned().counts)), Traffic(seed).texts(3000, injected=0.01))
+        assert by_shares["new"] > 10, "of a reference that does not know what was never seen"
+        assert "unseen" not in by_shares
+
+
+def test_a_word_that_was_never_seen_counts_from_the_fourth_text_on() -> None:
+    """Whether they come at once or one by one; one that came once before the reference was captured does not."""
+    before = Traffic(1).texts(3000)
+    before[100] |= {"seldom"}
+    learning = Watched(None)
+    see(learning, before)
+    usual = learning.usual()
+    some = Traffic(2).texts(40)
+    for i in (3, 4, 9, 20, 21, 30):
+        some[i] |= {"flimmer", "seldom"}
+    found = at_once(Watched(usual), some)[1]
+    watched = Watched(usual)
+    assert found == [kind for one in some for kind in at_once(watched, [one])[1]]
+    assert [20, 21, 30] == [i for i, kind in enumerate(found) if kind == "unseen"]
+
+
+def test_a_word_that_was_never_seen_is_forgotten_when_it_does_not_come_for_long() -> None:
+    watched, traffic = Watched(learned()), Traffic(5)
+    assert ["none"] * 3 == at_once(watched, [{"flimmer"}] * 3)[1]
+    see(watched, traffic.texts(600))
+    assert ["unseen"] == at_once(watched, [{"flimmer"}])[1]
+    see(watched, traffic.texts(1600))
+    assert ["none"] == at_once(watched, [{"flimmer"}])[1]
+
+
+def test_a_word_that_was_never_seen_is_named_from_five_texts_on() -> None:
+    watched, texts = Watched(learned()), Traffic(6).texts(600)
+    for i in (0, 100, 200, 300):
+        texts[i] |= {"flimmer"}
+    see(watched, texts)
+    assert {} == moved(watched)["rose"]
+    at_once(watched, [{"flimmer"}])
+    assert ["flimmer"] == list(moved(watched)["rose"])
+
+
+def test_what_came_while_a_reference_was_in_use_is_in_the_next_one() -> None:
+    watched, traffic = Watched(learned()), Traffic(7)
+    see(watched, traffic.texts(1500, injected=0.05))
+    see(watched, traffic.texts(3000))
+    following = watched.usual()
+    assert following is not None
+    assert len(following.seen) == VOCABULARY_BYTES
+    assert ["none"] * 10 == at_once(Watched(following), [{"flimmer"}] * 10)[1]
 
 
 def test_a_word_that_does_not_come_any_more_is_named() -> None:
@@ -188,6 +236,6 @@ def test_a_worker_without_news_writes_no_file(tmp_path: Path) -> None:
 @given(st.dictionaries(st.text(), st.integers(1, 1000), min_size=1, max_size=20))
 def test_a_reference_keeps_its_words(counts: dict[str, int]) -> None:
     bins = drift.enum_bins({"a": 1})
-    kept = Words(1000.0, {word: float(count) for word, count in counts.items()})
+    kept = Words(1000.0, {word: float(count) for word, count in counts.items()}, learned().seen)
     found = drift.decode(drift.encode({"x": bins}, words=kept))
     assert (kept, {"x": bins}) == (found.words, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from gateway.metrics.drift import Bins
 from gateway.metrics.feedback import Labelled
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
+from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
@@ -236,7 +238,10 @@ class OfTexts(Gateway):
             return 200, self.page
         if path == "/v1/endpoints/e/1/words":
             usual = watch.usual_words("e/1")
-            return 200, json.dumps({"texts": usual.texts, "counts": dict(usual.counts)} if usual else None).encode()
+            if usual is None:
+                return 200, b"null"
+            seen = base64.b64encode(usual.seen).decode()
+            return 200, json.dumps({"texts": usual.texts, "counts": dict(usual.counts), "seen": seen}).encode()
         if path == "/v1/status":
             recent = watch.recent_words()
             told = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
@@ -260,6 +265,7 @@ def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(t
         reference = drift.decode(path.read_text())
         assert reference.words is not None
         assert {"unusual_word_ratio", "risen_word", "language", "script"} <= set(reference)
+        assert Vocabulary(reference.words.seen).has(hashed(["good", "flimmer"])).tolist() == [True, False]
         gateway.watch_texts(reference)
         gateway.read([f"{text} flimmer" if number % 50 == 0 else text for number, text in enumerate(texts(2000))])
         report = run("report", "--url", url)
