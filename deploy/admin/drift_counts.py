@@ -32,6 +32,7 @@ Verdicts = Sequence[Verdict]
 OF_WORDS = variables.OF_WORDS
 MEANINGS = variables.BUILT_IN
 encode = drift.encode
+in_days = drift.in_days
 
 _TIMEOUT_S: Final = 30.0
 _COUNTERS = (

@@ -15,7 +15,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
-from deploy.admin.drift_counts import MEANINGS, OF_WORDS, Verdict, Verdicts, word_shares
+from deploy.admin.drift_counts import MEANINGS, OF_WORDS, Verdict, Verdicts, in_days, word_shares
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;
@@ -50,7 +50,6 @@ _WORDS: Final = {
     "too few": "not enough values to tell",
 }  # fmt: skip
 _ORDER: Final = tuple(_WORDS)
-_MOST_DAYS: Final = 10_000.0
 _MOST_CHARS: Final = 80
 _MOST_WORDS: Final = 20
 
@@ -104,7 +103,11 @@ def _summary(name: str, of: Sequence[Verdict]) -> str:
     began = [v.standing.since for v in bad if math.isfinite(v.standing.since)]
     since = f", since about {_at(min(began))}" if began and told else ""
     days = of[0].standing.endpoint_days
-    sure = f" (by chance {_days(days)}; alarm from {of[0].standing.alarm_days:g} days)" if math.isfinite(days) else ""
+    sure = (
+        f" (by chance once in {in_days(days)}; alarm from {of[0].standing.alarm_days:g} days)"
+        if math.isfinite(days)
+        else ""
+    )
     word = f"<span class={_CLASSES[state]}>{_WORDS[state]}</span>"
     return f"<li><b>{_e(name)}</b>: {word}{told and ': '}{told}{since}{sure}</li>"
 
@@ -121,7 +124,7 @@ def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]
     meant = f"<p class=dim>{_e(meaning.replace('`', ''), 300)}</p>" if meaning else ""
     sure = []
     if math.isfinite(standing.days):
-        sure.append(f"by chance {_days(standing.days)}")
+        sure.append(f"by chance once in {in_days(standing.days)}")
     if state in ("drift", "moved") and math.isfinite(standing.since):
         sure.append(f"since about {_at(standing.since)}")
     if math.isfinite(standing.visible):
@@ -175,12 +178,6 @@ def _bins(verdict: Verdict, against: str) -> str:
         "<table><thead><tr><th scope=col>bin</th><th scope=col class=bar></th><th scope=col class=n>now</th>"
         f"<th scope=col class=n>was</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
-
-
-def _days(days: float) -> str:
-    if days < 1:
-        return "every day"
-    return f"once in {days:,.0f} days" if days < _MOST_DAYS else f"less than once in {_MOST_DAYS:,.0f} days"
 
 
 def _at(since: float) -> str:

@@ -57,6 +57,7 @@ MOST_WORDS: Final = 1000
 """Words of a reference."""
 
 _MAX_VALUES: Final = 100
+_MOST_DAYS: Final = 10_000
 _MOST_NEW: Final = 3
 """Values that the reference does not have that are named."""
 
@@ -356,6 +357,13 @@ class Standing:
         if self.days >= self.alarm_days:
             return "drift" if self.endpoint_days >= self.alarm_days else "moved"
         return "steady" if self.visible <= VISIBLE else "too few"
+
+
+def in_days(days: float) -> str:
+    """Say in how many days chance alone gives such evidence once, wherever people read it; ``days`` is a number."""
+    if days < 1:
+        return "less than a day"
+    return f"{days:,.0f} days" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,} days"
 
 
 def standings(

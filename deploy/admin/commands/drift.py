@@ -25,7 +25,6 @@ from deploy.tools import folders
 from deploy.tools.errors import DeployError
 
 _BAR = 40
-_MOST_DAYS = 10_000.0
 _MOST_WORDS = 10
 
 
@@ -377,9 +376,7 @@ def _pairs(found: Sequence[drift_counts.Compared]) -> list[tuple[tuple[str, str]
 
 
 def _days(days: float) -> str:
-    if math.isnan(days):
-        return "-"
-    return f"{days:.0f} days" if days < _MOST_DAYS else f"> {_MOST_DAYS:.0f} days"
+    return "-" if math.isnan(days) else drift_counts.in_days(days)
 
 
 def _since(verdict: drift_counts.Verdict) -> str:

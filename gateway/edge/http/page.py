@@ -16,11 +16,12 @@ import html
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.metrics import compared
+from gateway.metrics import compared, drift
 from gateway.metrics.performance import described as accuracy
 from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
@@ -102,7 +103,6 @@ POLICY: Final = (
 )
 """The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
 
-_MOST_DAYS: Final = 10_000
 _MOST_WORDS: Final = 6
 
 _BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not sure"}
@@ -125,9 +125,12 @@ _CLASSES: Final = ("ok", "wait", "bad")
 Values = Mapping[str, Any]
 
 
-@dataclass(slots=True)
+_Pairs = dict[tuple[str, str], tuple[list[compared.Compared], dict[str, str]]]
+
+
+@dataclass
 class _Row:
-    """Everything that is known of one endpoint."""
+    """Everything that is known of one endpoint; asked for its state when all of it is there."""
 
     name: str
     served: list[Values] = field(default_factory=list)
@@ -154,6 +157,13 @@ class _Row:
     def refused(self) -> float:
         return _mean([(row["refused"], row["rate"]) for row in self.routes])
 
+    @cached_property
+    def pairs(self) -> _Pairs:
+        """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
+        pairs = groupby(self.beside, key=lambda one: (one.verdict.version, one.stable))
+        return {pair: (variables, compared.told(variables)) for pair, of in pairs for variables in [list(of)]}
+
+    @cached_property
     def state(self) -> tuple[int, str, str]:
         """How bad it is, in a word, and why."""
         broken = [p for p in self.pending if p["state"] != "building"]
@@ -173,7 +183,7 @@ class _Row:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
         if self.failed >= _FAILED[0]:
             return _LOOK, "failing", f"{_share(self.failed)} of its requests fail"
-        differs = [(pair[0], of) for pair, (_, of) in _pairs(self.beside).items()]
+        differs = [(pair[0], of) for pair, (_, of) in self.pairs.items()]
         uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
         if uneven:
             return _LOOK, "uneven split", _brief(*uneven[0])
@@ -244,7 +254,7 @@ def _rows(status: Values) -> list[_Row]:
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
         row(name).default = url
-    return sorted(found.values(), key=lambda one: (-one.state()[0], one.name))
+    return sorted(found.values(), key=lambda one: (-one.state[0], one.name))
 
 
 def _head(status: Values) -> str:
@@ -282,7 +292,7 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
         return ""
     routes = [route for row in rows for route in row.routes]
     failed, refused = (_mean([(route[kind], route["rate"]) for route in routes]) for kind in ("failed", "refused"))
-    bad = sum(row.state()[0] == _BAD for row in rows)
+    bad = sum(row.state[0] == _BAD for row in rows)
     drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
     spent = sum(any(map(is_spent, row.objectives)) for row in rows)
     tiles = (
@@ -309,7 +319,7 @@ def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
 
 
 def _row(place: int, row: _Row, prefix: str, *, is_open: bool) -> str:
-    level, word, why = row.state()
+    level, word, why = row.state
     rates = _sum([one["history"] for (_, one) in _versions(row.routes)])
     slowest = max((one["p95"] for one in row.routes if one["p95"] is not None), default=None)
     searched = " ".join([row.name, word, why, *(e["model_name"] for e in row.served)]).lower()
@@ -351,7 +361,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
         + _objectives(row.objectives)
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
-        + _beside(row.beside)
+        + _beside(row.pairs)
         + _drift(row.drifts)
     )
 
@@ -443,24 +453,15 @@ def _key(now: str, reference: str) -> str:
     )
 
 
-_Pairs = dict[tuple[str, str], tuple[list[compared.Compared], dict[str, str]]]
-
-
-def _pairs(found: Sequence[compared.Compared]) -> _Pairs:
-    """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
-    pairs = groupby(found, key=lambda one: (one.verdict.version, one.stable))
-    return {pair: (variables, compared.told(variables)) for pair, of in pairs for variables in [list(of)]}
-
-
 def _brief(version: str, how: str) -> str:
     """What differs, without what follows from it: that is told where there is room."""
     return f"version {version}: {how.partition('): ')[0]}" + (")" if "): " in how else "")
 
 
-def _beside(found: Sequence[compared.Compared]) -> str:
+def _beside(pairs: _Pairs) -> str:
     """Each canary beside the stable version: what differs in words and bins, and what is alike so far."""
     shown = []
-    for (version, stable), (variables, told) in _pairs(found).items():
+    for (version, stable), (variables, told) in pairs.items():
         standing = variables[0].verdict.standing
         drawn = [
             {**one.described(), "state": _BESIDE[one.verdict.state]}
@@ -471,7 +472,7 @@ def _beside(found: Sequence[compared.Compared]) -> str:
         shown.append(
             f"<h3>Version {_e(version)} beside {_e(stable)}</h3>"
             + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
-            + f"<p class=dim>by chance once in {_days(standing.endpoint_days)} (told from "
+            + f"<p class=dim>by chance once in {drift.in_days(standing.endpoint_days)} (told from "
             f"{standing.alarm_days:g} on)</p>"
             + (f"<div class=drifts>{bins}</div>{_key(f'version {version}', f'version {stable}')}" if drawn else "")
             + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
@@ -528,19 +529,13 @@ def _evidence(variable: Values) -> str:
     days, visible = variable["days"], variable["visible"]
     if days is None:
         return "not judged: no text yet, or a reference too small"
-    told = f"by chance once in {_days(days)}"
+    told = f"by chance once in {drift.in_days(days)}"
     if "beside" not in variable:
         told += f" (alarm: {variable['alarm_days']:g} for the endpoint)"
     if variable["state"] in (*_BESIDE, *_BESIDE.values()) and variable["since"] is not None:
         told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
     within = "so far" if "beside" in variable else "within a day"
     return told + (f" · visible {within}: {visible:.1%}" if visible is not None else "")
-
-
-def _days(days: float) -> str:
-    if days < 1:
-        return "less than a day"
-    return f"{days:,.0f} days" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,} days"
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:

@@ -223,3 +223,12 @@ def test_a_little_of_risen_words_is_expected_even_if_none_came() -> None:
     )
     some = drift.risen_bins({"none": 19_900.0, "new": 100.0})
     assert 100.0 == dict(zip(some.names, some.counts, strict=True))["new"]
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [(0.0, "less than a day"), (29.6, "30 days"), (1234.0, "1,234 days"), (math.inf, "more than 10,000 days")],
+)
+def test_evidence_reads_the_same_on_the_page_in_the_report_and_in_the_terminal(days: float, told: str) -> None:
+    """One wording, that none of them writes by itself."""
+    assert told == drift.in_days(days)
