@@ -175,6 +175,16 @@ class Gate:
             found["pairs"] = sight.pairs(self.pairs, tests)
         return found
 
+    @property
+    def enough_pairs(self) -> int:
+        """How many mirrored answers tell twice the permitted share of other ones; 0 if they are not compared."""
+        return sight.enough_pairs(self.pairs.most, len(self._logs())) if self.pairs is not None else 0
+
+    @property
+    def lacks_pairs(self) -> bool:
+        """Fewer mirrored answers than that were compared."""
+        return self.pairs is not None and self.pairs.compared < self.enough_pairs
+
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision."""
         return {
@@ -184,7 +194,7 @@ class Gate:
             "canary": [self.canary_requests, self.canary_failures],
             "stable": [self.stable_requests, self.stable_failures],
             **({} if self.labels is None else {"label_shares": self.labels.describe()}),
-            **({} if self.pairs is None else {"mirrored": self.pairs.describe()}),
+            **({} if self.pairs is None else {"mirrored": {**self.pairs.describe(), "enough": self.enough_pairs}}),
             "could_see": {name: least and _rounded(least) for name, least in self.could_see().items()},
         }
 

@@ -241,11 +241,16 @@ def mirroring(task: Mapping[str, Any], rollout: Rollout, *, by: str) -> list[reg
     if not rollout.rules.mirror:
         return []
     serving = spec.decode(task)
-    wanted = spec.ShadowSpec(rollout.stable, rollout.canary, rollout.rules.mirror, ANY_NUMBERS)
+    ours = {
+        percent: spec.ShadowSpec(rollout.stable, rollout.canary, percent, ANY_NUMBERS)
+        for percent in (rollout.mirror, rollout.rules.mirror, rollout.rules.mirror_first) if percent
+    }  # fmt: skip
     stable, found = serving.endpoints.get(rollout.stable), serving.shadows.get(rollout.stable)
+    is_ours = found in ours.values()
     if rollout.is_over or stable is None:
-        return [shadow(rollout.stable, None, by)] if found == wanted else []
-    is_mirrored = found is not None or stable.endpoint in serving.shadows
+        return [shadow(rollout.stable, None, by)] if is_ours else []
+    wanted = ours[rollout.mirror]
+    is_mirrored = found == wanted or (found is not None and not is_ours) or stable.endpoint in serving.shadows
     return [] if is_mirrored else [shadow(rollout.stable, wanted, by)]
 
 

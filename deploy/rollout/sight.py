@@ -17,6 +17,8 @@ from deploy.rollout.pairs import PairTest
 FACTORS: Final = (1.0, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0)
 """Slowdowns that are looked at, in times; the first is none."""
 _NEEDED: Final = math.log(100.0)
+_MOST_BAD_LUCK: Final = 1.645
+"""Standard deviations; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
 """The stake is shared by about five bets, and half of it waits for later epochs."""
 
@@ -60,6 +62,22 @@ def labels(test: LabelTest, tests: int) -> float | None:
 def pairs(test: PairTest, tests: int) -> float | None:
     """Return the smallest share of other answers that would have been found."""
     return _smallest(test.most, lambda share: test.compared * _divergence(share, test.most), tests)
+
+
+def twice(most: float) -> float:
+    """Return twice the share that is permitted; of a large one, what lies half way to all."""
+    return min(2 * most, (1 + most) / 2)
+
+
+def enough_pairs(most: float, tests: int) -> int:
+    """Return how many pairs find ``twice(most)`` other answers in nineteen rollouts of twenty."""
+    share = twice(most)
+    grows = _divergence(share, most)
+    by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
+    # Of n pairs the stake has grown by n * grows; chance takes up to _MOST_BAD_LUCK * sqrt(n) * by_chance of that.
+    luck = _MOST_BAD_LUCK * by_chance
+    root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
+    return math.ceil(root * root)
 
 
 def _needed(tests: int) -> float:

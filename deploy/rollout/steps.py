@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from deploy.rollout import sight
 from deploy.rollout.gate import DOUBT, THRESHOLD, Counts, Gate
 
 Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted"]
@@ -25,13 +26,17 @@ class Rules:
     """When a step is over: so many requests of either side were compared and so much time has passed.
 
     ``variable``: the one whose values are compared; empty: what versions answer is not. ``mirror``: the percentage of
-    stable's requests that the canary answers once more, unseen, while the rollout runs; 0: none.
+    stable's requests that the canary answers once more, unseen, while the rollout runs; 0: none. ``mirror_first``: the
+    percentage until enough of them were compared; 0: the same. ``mirror_wait_s``: so long the first step takes at most
+    for the sake of that many.
     """
 
     min_requests: int = 200
     step_s: float = 60.0
     variable: str = ""
     mirror: float = 0.0
+    mirror_first: float = 0.0
+    mirror_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,11 @@ class Rollout:
         return 100.0 if self.phase == "promoted" else self.steps[self.index]
 
     @property
+    def mirror(self) -> float:
+        """The percentage of stable's requests that is mirrored now."""
+        return self.rules.mirror_first or self.rules.mirror if self.gate.lacks_pairs else self.rules.mirror
+
+    @property
     def is_over(self) -> bool:
         """True when nothing will change any more."""
         return self.phase not in ("running", "paused")
@@ -107,7 +117,8 @@ class Rollout:
         return {
             "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
             "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
-            "variable": self.rules.variable, "mirror": self.rules.mirror, "index": self.index,
+            "variable": self.rules.variable, "mirror": self.rules.mirror,
+            "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s, "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
             "apart": dict(self.apart),
@@ -121,7 +132,7 @@ class Rollout:
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
             rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
-                        float(stored.get("mirror", 0.0))),
+                        *(float(stored.get(name, 0.0)) for name in ("mirror", "mirror_first", "mirror_wait_s"))),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
@@ -213,6 +224,9 @@ def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
     left = rollout.rules.step_s - (now - rollout.since)
     if left > 0:
         return "waiting", f"no fault found; {left:.0f} s left of this step"
+    left = rollout.rules.mirror_wait_s - (now - rollout.since)
+    if left > 0 and rollout.index == 0 and rollout.gate.lacks_pairs:
+        return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; {left:.0f} s left for them"
     return "healthy", "no fault found"
 
 
@@ -231,7 +245,17 @@ def _unseen(gate: Gate) -> str:
         if name in found:
             least = found[name]
             words.append(f"no {name} at all" if least is None else text.format(least))
-    return f"what is smaller would not have been seen: {', '.join(words)}"
+    blind = f"; {_too_few_pairs(gate)}" if gate.lacks_pairs else ""
+    return f"what is smaller would not have been seen: {', '.join(words)}{blind}"
+
+
+def _too_few_pairs(gate: Gate) -> str:
+    assert gate.pairs is not None  # noqa: S101 - who asks has seen that they are compared
+    most = gate.pairs.most
+    return (
+        f"only {gate.pairs.compared} of the {gate.enough_pairs} mirrored answers were compared that tell "
+        f"{sight.twice(most):.1%} other ones from the {most:.1%} permitted"
+    )
 
 
 def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> Rollout:

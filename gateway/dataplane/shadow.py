@@ -12,7 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -112,12 +112,15 @@ class Mirror:
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
         """Mirror for ``shadows`` from now on, as far as their versions are among the served ``endpoints``.
 
-        What was counted for a shadow that stays is kept.
+        What was counted for a shadow that stays is kept, also if its share changes.
         """
-        self._shadows = {
-            name: known if (known := self._shadows.get(name)) is not None and known.spec == spec
-            else _Shadow(spec, spec.to) for name, spec in shadows.items()
-        }  # fmt: skip
+        before, self._shadows = self._shadows, {}
+        for name, spec in shadows.items():
+            known = before.get(name)
+            if known is None or replace(known.spec, percent=spec.percent) != spec:
+                known = _Shadow(spec, spec.to)
+            known.spec = spec
+            self._shadows[name] = known
         self._by_url = {}
         for name, shadow in self._shadows.items():
             if shadow.target in endpoints:

@@ -39,6 +39,9 @@ _MIRRORED: Final = (
 """Tasks whose answers are the same for the same text every time, labels or what is near what: compared on mirrored
 requests unless told otherwise."""
 _MIRRORED_PERCENT: Final = 5.0
+_MIRRORED_FIRST_PERCENT: Final = 20.0
+"""Until enough were compared; what is mirrored is dropped first when a backend is busy."""
+_MIRROR_WAIT_STEPS: Final = 10
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -121,7 +124,13 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @click.option(
     "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
     help="So many of stable's requests are answered by the new version once more, unseen, and the answers compared. 0: "
-    "none.  [default: 5 for classifiers and embeddings without `Preprocess` code, else 0]",
+    "none.  [default: 5 for classifiers and embeddings without `Preprocess` code, and 20 until enough were compared; "
+    "else 0]",
+)  # fmt: skip
+@click.option(
+    "--mirror-wait", type=DURATION,
+    help="So long the first step takes at most for enough mirrored answers to tell twice what `--other-answers` "
+    "permits. 0s: it does not wait for them.  [default: ten times `--step-time`]",
 )  # fmt: skip
 @click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=5.0, show_default=True,
@@ -137,8 +146,9 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
-    slower: float, label_shift: float, label_variable: str, mirror: float | None, other_answers: float,
-    new_labels: bool, gateways: tuple[str, ...], prometheus: str | None, as_json: bool, open_registry: OpenRegistry,
+    slower: float, label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
+    other_answers: float, new_labels: bool, gateways: tuple[str, ...], prometheus: str | None, as_json: bool,
+    open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
@@ -167,7 +177,7 @@ def run(
     if to is not None:
         chosen = _Chosen(
             _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
-            other_answers / 100, is_free_of_labels=new_labels,
+            mirror_wait, other_answers / 100, is_free_of_labels=new_labels,
         )  # fmt: skip
         fresh = _fresh(store.task(), store.spec(), endpoint, to, from_, chosen, statuses())
     me = f"{who()} pid {os.getpid()}"
@@ -256,7 +266,10 @@ _order("abort", "Send everything back to stable now.")
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What a person chose of a rollout; shares between 0 and 1, save ``steps`` and ``mirror`` in percent."""
+    """What a person chose of a rollout; shares between 0 and 1, save ``steps`` and ``mirror`` in percent.
+
+    None: what is usual; see the options.
+    """
 
     steps: tuple[float, ...]
     min_requests: int
@@ -265,6 +278,7 @@ class _Chosen:
     label_shift: float
     variable: str
     mirror: float | None
+    mirror_wait_s: float | None
     other_answers: float
     is_free_of_labels: bool
 
@@ -286,15 +300,17 @@ def _fresh(
     one, other = _details(statuses, stable), _details(statuses, canary)
     if not chosen.is_free_of_labels:
         _check_labels(one, other, stable, canary)
-    mirror = chosen.mirror
+    mirror, first = chosen.mirror, 0.0
     if mirror is None:
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may answer otherwise each time
-        mirror = _MIRRORED_PERCENT if is_ours else 0.0
+        mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
     gate = Gate(
         labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
         pairs=PairTest(chosen.other_answers) if mirror else None, slower=1 + chosen.slower,
     )  # fmt: skip
-    rules = Rules(chosen.min_requests, chosen.step_s, chosen.variable if chosen.label_shift else "", mirror)
+    wait_s = chosen.step_s * _MIRROR_WAIT_STEPS if chosen.mirror_wait_s is None else chosen.mirror_wait_s
+    variable = chosen.variable if chosen.label_shift else ""
+    rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s)
     return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.questions.rollouts_on_real_servers import KINDS, shown
+from benchmarks.questions.rollouts_on_real_servers import KINDS, Lanes, missing, shown
 from benchmarks.shared import tiny
 
 FAILED = -1
@@ -76,3 +78,43 @@ def test_the_table_has_real_rollouts_beside_those_drawn() -> None:
     late = {"kind": "30 % slower", "ended": "roll back", "found_by": "latency", "canary_requests": 9, "slower": 1.3}
     (row,) = shown([{**late, "times_as_slow": times} for times in (1.5, 1.2)], []).splitlines()[2:]
     assert row.startswith("| 30 % slower (measured: 1.2 to 1.5 times as slow) | 2 |")
+
+
+def test_rollouts_that_are_kept_are_not_made_again() -> None:
+    """The next ones are of each kind in turn."""
+    assert [("a", 0), ("b", 0), ("a", 1), ("b", 1)] == missing([], ["a", "b"], 2)
+    assert [("b", 0), ("a", 1), ("b", 1)] == missing([{"kind": "a"}, {"kind": "c"}], ["a", "b"], 2)
+
+
+def test_rollouts_at_the_same_time_are_of_different_kinds() -> None:
+    """A kind is one endpoint. Two lanes: the third rollout begins when one of the first two is over."""
+    both = threading.Barrier(2)
+    lock, running, found = threading.Lock(), Counter[str](), []
+
+    def roll_out(kind: str, run: int) -> tuple[str, int]:
+        with lock:
+            running[kind] += 1
+            assert 1 == running[kind]
+        if run == 0:
+            both.wait(30)
+        with lock:
+            running[kind] -= 1
+        return kind, run
+
+    wanted = [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("b", 1)]
+    Lanes(wanted, roll_out, found.append).run(2)
+    assert sorted(wanted) == sorted(found)
+
+
+def test_a_rollout_that_breaks_ends_the_others_and_loses_none() -> None:
+    """What was found before is kept; nothing new begins."""
+
+    def roll_out(kind: str, run: int) -> tuple[str, int]:
+        if run == 1:
+            raise ValueError(kind)
+        return kind, run
+
+    found: list[tuple[str, int]] = []
+    with pytest.raises(ValueError, match="a"):
+        Lanes([("a", 0), ("a", 1), ("a", 2)], roll_out, found.append).run(2)
+    assert [("a", 0)] == found

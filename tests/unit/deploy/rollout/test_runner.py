@@ -324,6 +324,25 @@ def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world):
     assert () == decode(world.task()).faults
 
 
+def test_more_is_mirrored_until_enough_was_compared(world):
+    """Then the share that was asked for; and nothing after the rollout, whichever share was in force."""
+    runner = world.runner()
+    runner.start(mirrored(mirror_first=20.0))
+    assert {"e/1": ShadowSpec("e/1", "e/2", 20.0, 1.0)} == decode(world.task()).shadows
+    world.tick(runner)
+    world.counters["g1"]['gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"}'] = 1_000
+    shares = set()
+    while not world.tick(runner).rollout.is_over:
+        shares |= {shadow.percent for shadow in decode(world.task()).shadows.values()}
+    assert {5.0} == shares
+    assert {} == decode(world.task()).shadows
+    runner = world.runner()
+    runner.start(mirrored(mirror_first=20.0))
+    runner.release()
+    act(world, "e", Asked("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    assert {} == decode(world.task()).shadows
+
+
 def test_an_abort_without_a_runner_ends_the_mirroring(world):
     """Whoever ends a rollout leaves nothing of it running."""
     runner = world.runner()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deploy.rollout import sight
-from deploy.rollout.gate import Counts, Gate
+from deploy.rollout.gate import DOUBT, Counts, Gate
 from deploy.rollout.pairs import PairTest
 
 
@@ -32,6 +32,29 @@ def test_nothing_is_seen_on_one_side_alone():
     """Without stable's requests there is no estimate, as there is no test."""
     assert sight.errors(1_000, 0, 0.003, 2) is None
     assert sight.pairs(PairTest(0.05), 2) is None
+
+
+@pytest.mark.parametrize("most", [0.02, 0.05, 0.1, 0.2])
+def test_enough_pairs_find_twice_what_is_permitted(most):
+    """In about nineteen runs of twenty, also if much or little is permitted: the gate then rolls back or doubts."""
+    random, tests = np.random.default_rng(3), len(Gate(pairs=PairTest(most))._logs())
+    enough = sight.enough_pairs(most, tests)
+    kept = 0
+    for _ in range(200):
+        gate = Gate(pairs=PairTest(most))
+        while not gate.is_bad and gate.lacks_pairs:
+            differed = int(random.binomial(20, sight.twice(most)))
+            gate = gate.after(Counts(20, pairs=(20 - differed, differed)), Counts(180))
+        kept += gate.evidence < DOUBT
+    assert kept <= 20
+    assert Gate(pairs=PairTest(most, agreed=enough - 1)).lacks_pairs
+    assert not Gate(pairs=PairTest(most, agreed=enough)).lacks_pairs
+
+
+def test_half_of_all_answers_may_be_permitted():
+    """Twice of that are not more than all."""
+    assert 0.5 < sight.twice(0.5) < 1
+    assert 0 < sight.enough_pairs(0.9, 2) < 1_000
 
 
 def test_answers_that_differ_more_often_than_is_permitted_are_seen_with_enough_pairs():

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.rollout.gate import Counts
+from deploy.rollout.gate import Counts, Gate
+from deploy.rollout.pairs import PairTest
 from deploy.rollout.steps import Rollout, Rules, Seen, begun, commanded, looked
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
@@ -139,3 +140,42 @@ def test_what_differs_beside_the_gate_is_told_once_and_stands_in_every_verdict()
     assert rollout.apart == again.apart
     bad = looked(again, Seen(Counts(100, 20), Counts(900, 3)), 70.0)
     assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)
+
+
+MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_first=20.0, mirror_wait_s=100.0)
+
+
+def compared(pairs, differed=0):
+    """A look at which nobody failed and so many answers were mirrored."""
+    return Seen(Counts(200, pairs=(pairs - differed, differed)), Counts(1800))
+
+
+def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
+    """Its requests and its time are no evidence of what a version answers: with so few pairs one in ten passes."""
+    rollout = looked(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(60, 6), 11.0)
+    assert ("waiting", 5.0, 20.0) == (rollout.state, rollout.weight, rollout.mirror)
+    assert "only 60 of the 933 mirrored answers were compared that tell 10.0% other ones from the 5.0%" in rollout.why
+    assert rollout.why.endswith("89 s left for them")
+    rollout = looked(rollout, compared(900), 15.0)
+    assert (25.0, 5.0) == (rollout.weight, rollout.mirror)
+    rollout = looked(rollout, compared(10), 26.0)
+    assert "promoted" == rollout.phase
+    assert "mirrored answers" not in rollout.why
+
+
+def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
+    """Little traffic must not keep a rollout from its end; who believes the verdict must know what it lacks."""
+    rollout = looked(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(5), 100.0)
+    assert (25.0, 20.0) == (rollout.weight, rollout.mirror)
+    rollout = looked(rollout, compared(5), 111.0)
+    assert "promoted" == rollout.phase
+    assert "; only 10 of the 933 mirrored answers were compared that tell 10.0% other ones from" in rollout.why
+
+
+def test_what_is_not_mirrored_is_not_waited_for():
+    """Rollouts that were begun before this was known, and those that compare no answers."""
+    rollout = looked(start(rules=MIRRORED), healthy(), 11.0)
+    assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
+    stored = start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))).to_json()
+    old = Rollout.from_json({name: value for name, value in stored.items() if not name.startswith("mirror_")})
+    assert (25.0, 5.0) == (looked(old, compared(5), 11.0).weight, old.mirror)

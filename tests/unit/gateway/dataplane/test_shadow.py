@@ -61,6 +61,19 @@ async def mirrored(stack: Any, count: int) -> dict[str, Any]:
     return dict(seen(stack)["e"])
 
 
+async def test_what_was_seen_is_kept_if_the_share_changes(stack: Any) -> None:
+    """A rollout mirrors more at first; embeddings would have to gather their neighbours anew."""
+    await start(stack)
+    await stack.client.post("/serve/e/1", json=BODY)
+    await mirrored(stack, 1)
+    shadow(stack, percent=50.0)
+    await stack.until(lambda: seen(stack)["e"]["percent"] == 50.0)
+    assert 1 == seen(stack)["e"]["agreed"]
+    shadow(stack, percent=50.0, tolerance=0.5)
+    await stack.until(lambda: seen(stack)["e"]["tolerance"] == 0.5)
+    assert 0 == seen(stack)["e"]["agreed"]
+
+
 async def test_answers_are_compared_and_counted(stack: Any) -> None:
     """Agreement, difference and the metrics; the shadow's requests are in no other metric."""
     await start(stack, scores(1.0))

@@ -23,7 +23,8 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
     status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
     options = {
         "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
-        "variable": "predicted_label", "mirror": None, "other_answers": 0.05, "is_free_of_labels": False, **chosen,
+        "variable": "predicted_label", "mirror": None, "mirror_wait_s": None, "other_answers": 0.05,
+        "is_free_of_labels": False, **chosen,
     }  # fmt: skip
     return canary._fresh(
         registry.task(), registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status}
@@ -50,6 +51,14 @@ def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(detail
     assert planned(details, details).gate.pairs is None
     assert 0.0 == planned(details, details).rules.mirror
     assert planned(details, details, mirror=2.0).gate.pairs is not None
+
+
+def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers_unless_told_otherwise() -> None:
+    """Of which more are asked for at first, unless somebody has chosen a share."""
+    rules = planned(CLASSIFIER, CLASSIFIER).rules
+    assert (20.0, 600.0) == (rules.mirror_first, rules.mirror_wait_s)
+    chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0, mirror_wait_s=0.0)
+    assert (5.0, 0.0) == (chosen.mirror, chosen.rules.mirror_wait_s)
 
 
 def test_what_is_switched_off_is_not_compared() -> None:
