@@ -148,7 +148,7 @@ def _gateways() -> list[Record]:
         Record(WORK_DUE, f"{full} * clamp_max({share}, {MOST_GROWTH:g})\nor 0 * {WORK} + {full}"),
         Record(WORK_ASKED, f"{WORK} < {WORK_DUE} or {WORK_DUE} and {WORK}"),
         Record(GATEWAYS_UNSEEN, _unseen("triton-gateway", SCOPE)),
-        Record(WORK_TOTAL, f"{by(SCOPE, WORK_ASKED)} * {GATEWAYS_UNSEEN}"),
+        Record(WORK_TOTAL, f"{by(SCOPE, _scraped(WORK_ASKED, 'triton-gateway'))} * {GATEWAYS_UNSEEN}"),
         Record(TRITON_WAIT, triton_wait((*SCOPE, "job"))),
         Record(HOLD_EACH, f"clamp_max({by(_EACH, catalog.IN_FLIGHT.name)} / {HOLD_IN_FLIGHT}, 1)"),
         Record(HOLD, by(SCOPE, HOLD_EACH, "avg")),
@@ -176,7 +176,7 @@ def _tritons() -> list[Record]:
 
     return [
         Record(UNSEEN, _of_pool(_unseen("triton", POOL))),
-        Record(ROWS_EACH, _of_pool(by((*POOL, "instance"), rate("nv_inference_count", _WINDOW)))),
+        Record(ROWS_EACH, _of_pool(_scraped(by((*POOL, "instance"), rate("nv_inference_count", _WINDOW)), "triton"))),
         Record(ROWS, f"{rows} * {UNSEEN}"),
         Record(BEST, by(POOL, ROWS_EACH, "max")),
         Record(EFFICIENCY, f"{rows}\n  / ({_of_pool(busy)} > 0.05)"),
@@ -235,6 +235,11 @@ def _stage(part: str, stage: str) -> str:
 def _of_pool(expr: str) -> str:
     """Tritons that say no pool are the default one."""
     return f'label_replace({expr}, "pool", "default", "pool", "")'
+
+
+def _scraped(expr: str, job: str) -> str:
+    """Leave out what was just lost: for a minute it still has rates, and ``_unseen`` counts it already."""
+    return f'{expr} and {on(INSTANCE)} up{{job="{job}"}} == 1'
 
 
 def _unseen(job: str, labels: tuple[str, ...]) -> str:

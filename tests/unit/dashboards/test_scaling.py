@@ -298,6 +298,21 @@ def test_a_target_that_is_lost_takes_nothing_away(evaluate: Evaluate) -> None:
     evaluate(lost(seen | gone, 30), interval="15s", promql_expr_test=nothing)
 
 
+def test_targets_that_are_lost_one_after_the_other_ask_for_no_more(evaluate: Evaluate) -> None:
+    """For a minute the rates of what was just lost are still there: it counts as lost, or with its rates, not twice."""
+    seen: dict[str, str] = {}
+    for number in range(10):
+        one = triton(f"t-{number}", rows=70.0, busy=0.7, waits=0.5) | gateway(f"g-{number}", work=3.0, in_flight=128)
+        seen |= lost(one, 30) if number < 6 else one
+    before = {scaling.WORK_TOTAL: 30.0, scaling.WANTED_BY_LOAD: 10.0, scaling.SERVING: 10.0, scaling.ROWS: 700.0}
+    moments = [f"{sample * 15}s" for sample in range(28, 40)]
+    evaluate(seen, interval="15s", promql_expr_test=[
+        *(check for name, value in before.items() for at in moments for check in says(name, at=at, a=value)),
+        *({"expr": f"max_over_time({scaling.WANTED_BY_QUEUE}[3m]) > bool 1.01 * {scaling.WANTED_BY_QUEUE} offset 3m",
+           "eval_time": "10m", "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 0}]},),
+    ])  # fmt: skip
+
+
 def test_full_gateways_ask_for_what_comes_in_over_what_one_does(evaluate: Evaluate) -> None:
     """Two that answer 960 of 2,500 requests each: eight at 65 %; a backlog without more to come: half as many again."""
     for refused, pods in ((1540.0, 8.0), (0.0, 2 / scaling.CPU_TARGET)):
