@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.protocols.tensors import (
     DTYPES,
-    JsonTensor,
     Tensor,
     TensorRequest,
     as_array,
@@ -51,6 +51,7 @@ _SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 _CLASSIFICATION: Final = "text-classification"
 _EMBEDDINGS: Final = "sentence-embeddings"
 _ALONE: Final = (_CLASSIFICATION, _EMBEDDINGS)
+_dumps: Final = partial(orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
@@ -185,20 +186,13 @@ def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
         fields = endpoint.text.processor.text_fields
         required = fields[:1] if fields == ("text", "text_pair") else fields
         inputs = tuple((name, BYTES, (-1, 1)) for name in required)
-        if endpoint.task == _CLASSIFICATION:
-            labels = len(config.labels)
-            outputs: tuple[Any, ...] = (
-                ("logits", "FP32", (-1, labels)), ("probabilities", "FP32", (-1, labels)),
-                ("label", BYTES, (-1, 1)), ("score", "FP32", (-1, 1)),
-            )  # fmt: skip
-        elif endpoint.task == _EMBEDDINGS:
-            size = (config.embedding_size or 0) * max(len(config.pooling), 1)
-            outputs = (("embedding", "FP32", (-1, size or -1)),)
-        else:
-            outputs = (("result", BYTES, (-1, 1)),)
+        width = len(config.labels)
+        if endpoint.task == _EMBEDDINGS:
+            width = (config.embedding_size or 0) * max(len(config.pooling), 1) or -1
+        outputs = _described(endpoint.task, -1, width)
         return inputs, outputs, config.max_rows
     if endpoint.task:
-        return (("text", BYTES, (-1, 1)),), (("result", BYTES, (-1, 1)),), 0
+        return (("text", BYTES, (-1, 1)),), _described("", -1, 1), 0
     call = getattr(endpoint.handler, "call", None)
     if isinstance(endpoint.handler, TensorHandler) and call is not None:
         info = call.info
@@ -246,6 +240,8 @@ class InferCall(TensorRequest, Call):
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``: the text, for a text task whose fields are asked; else the tensors themselves."""
         if endpoint.text is not None:
+            if self.text is not None and endpoint.task in _ALONE:
+                return {"text": self.text}  # as nearly always
             processor = endpoint.text.processor
             fields = processor.text_fields
             body = self._text_body(fields, endpoint.task)
@@ -267,9 +263,14 @@ class InferCall(TensorRequest, Call):
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
         """See ``Call.render``."""
-        identity = endpoint.identity
+        identity, prepared = endpoint.identity, trace.prepared
+        model, version = identity.endpoint, identity.version or "1"
+        if endpoint.text is not None and isinstance(prepared, Prepared) and not (self.outputs or self.all_binary):
+            rows, width, data = _as_json(endpoint.task, endpoint.text, outputs, answer, prepared)
+            content = _frame(model, version, endpoint.task, rows, width) % data
+            return b'{"id":%b,%b' % (orjson.dumps(self.id), content[1:]) if self.id else content
         tensors = self.tensors(answer, endpoint, trace, outputs)
-        headers, content = write_answer(self, tensors, model=identity.endpoint, version=identity.version or "1")
+        headers, content = write_answer(self, tensors, model=model, version=version)
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
     def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
@@ -278,13 +279,14 @@ class InferCall(TensorRequest, Call):
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):
                 return dict(outputs)  # the tensors went to the model as they were
-            usual = _of_task(endpoint.task, endpoint.text, outputs, answer, prepared)
+            usual = _tensors_of_task(endpoint.task, *_of_task(endpoint.task, endpoint.text, outputs, answer, prepared))
             if not self.outputs:
                 return usual
             known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             return self._chosen({**known, **usual}, usual, endpoint)
         if endpoint.task:
-            found: dict[str, Tensor] = {"result": _results(answer["results"])}
+            results = _results(answer["results"])
+            found = _tensors_of_task("", len(results), 1, (results,))
         elif isinstance(endpoint.handler, TensorHandler):
             return dict(outputs)
         else:
@@ -332,21 +334,33 @@ class InferCall(TensorRequest, Call):
         return {name: known[name] for name in self.outputs}
 
 
+def _described(task: str, rows: int, width: int) -> tuple[tuple[str, str, tuple[int, int]], ...]:
+    """Name, datatype and shape of the tensors that a text task gives; ``width``: numbers of a row."""
+    if task == _EMBEDDINGS:
+        return (("embedding", "FP32", (rows, width)),)
+    if task == _CLASSIFICATION:
+        return (
+            ("logits", "FP32", (rows, width)), ("probabilities", "FP32", (rows, width)),
+            ("label", BYTES, (rows, 1)), ("score", "FP32", (rows, 1)),
+        )  # fmt: skip
+    return (("result", BYTES, (rows, 1)),)
+
+
 def _of_task(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
-) -> dict[str, Tensor]:
-    """What a text task gives as tensors, one row per text."""
+) -> tuple[int, int, tuple[Any, ...]]:
+    """What a text task gives: its rows, one per text, the numbers of a row, and the data of each tensor, in order."""
     is_batch = prepared.request.is_batch
     if task == _EMBEDDINGS:
         vectors: Array = answer["embeddings" if is_batch else "embedding"]
-        shape = len(prepared.rows), vectors.shape[-1]
-        return {"embedding": {"name": "embedding", "datatype": "FP32", "shape": shape, "data": vectors.ravel()}}
-    results: Any = answer["results"] if is_batch else [answer]
+        return len(prepared.rows), vectors.shape[-1], (vectors.ravel(),)
+    results: Any = answer["results"] if is_batch else (answer,)
+    rows = len(results)
     if task != _CLASSIFICATION:
-        return {"result": _results(results)}
+        return rows, 1, (_results(results),)
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
     config = handler.processor.config
-    labels, rows = config.labels, len(results)
+    labels = config.labels
     best, best_scores = [], []
     scores: list[float] = []
     for result in results:
@@ -361,19 +375,54 @@ def _of_task(
         probabilities = (
             logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
         ).ravel()
-    several = logits.shape
+    return rows, logits.shape[1], (logits.ravel(), probabilities, best, best_scores)
+
+
+def _as_json(
+    task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
+) -> tuple[int, int, tuple[bytes, ...]]:
+    """``_of_task`` with the JSON of the data; of one text's labels, which are asked for most, with few calls."""
+    if task == _CLASSIFICATION and not prepared.request.is_batch:
+        labels, every = handler.processor.config.labels, answer["scores"]
+        width = len(labels)
+        if len(every) == width:
+            logits = _dumps(np.asarray(next(iter(outputs.values())), dtype=np.float32))
+            numbers = _dumps([*map(every.__getitem__, labels), answer["score"]])
+            probabilities, _, score = numbers.rpartition(b",")
+            return 1, width, (logits[1:-1], probabilities + b"]", _label(answer["label"]), b"[" + score)
+    rows, width, data = _of_task(task, handler, outputs, answer, prepared)
+    return rows, width, tuple([_dumps(one) for one in data])
+
+
+@lru_cache(maxsize=4096)
+def _label(label: str) -> bytes:
+    """The JSON of a tensor of one label; they are few and come again."""
+    return orjson.dumps([label])
+
+
+def _tensors_of_task(task: str, rows: int, width: int, data: tuple[Any, ...]) -> dict[str, Tensor]:
     return {
-        "logits": {"name": "logits", "datatype": "FP32", "shape": several, "data": logits.ravel()},
-        "probabilities": {"name": "probabilities", "datatype": "FP32", "shape": several, "data": probabilities},
-        "label": {"name": "label", "datatype": BYTES, "shape": (rows, 1), "data": best},
-        "score": {"name": "score", "datatype": "FP32", "shape": (rows, 1), "data": best_scores},
+        name: {"name": name, "datatype": datatype, "shape": shape, "data": one}
+        for (name, datatype, shape), one in zip(_described(task, rows, width), data, strict=True)
     }
 
 
-def _results(results: Sequence[Any]) -> JsonTensor:
+@lru_cache(maxsize=512)
+def _frame(model: str, version: str, task: str, rows: int, width: int) -> bytes:
+    """The JSON of an answer with ``%b`` where the data of each tensor go; a version's usual answers differ in nothing
+    else.
+    """
+    tensors = [
+        orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1].replace(b"%", b"%%") + b',"data":%b}'
+        for name, datatype, shape in _described(task, rows, width)
+    ]
+    head = orjson.dumps({"model_name": model, "model_version": version})[:-1].replace(b"%", b"%%")
+    return b'%b,"outputs":[%b]}' % (head, b",".join(tensors))
+
+
+def _results(results: Sequence[Any]) -> list[str]:
     """Return results as texts: the JSON of each."""
-    items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() for result in results]
-    return {"name": "result", "datatype": BYTES, "shape": (len(items), 1), "data": items}
+    return [_dumps(result).decode() for result in results]
 
 
 def _lists(tensor: Tensor) -> Any:

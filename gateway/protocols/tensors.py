@@ -31,6 +31,7 @@ _MAX_DIGITS: Final = 18
 _LISTS: Final = (list, tuple)
 _NONE: Final[Mapping[str, Any]] = {}
 _JSON: Final = [(b"content-type", b"application/json")]
+_ONE: Final = [1, 1]
 _STRINGS = frozenset({str})
 _TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
@@ -84,6 +85,8 @@ class TensorRequest:
     as_json: frozenset[str] = frozenset()
 
     inputs: Mapping[str, Tensor] = _NONE
+    text: str | None = None
+    """The text, if the request is one input ``text`` with one text, and nothing else."""
 
 
 def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> None:
@@ -102,6 +105,9 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
+    if len(inputs) == 1 and len(body) == 1 and not tail and _is_one_text(item := inputs[0]):
+        request.inputs, request.text = {"text": item}, item["data"][0]
+        return
     found: dict[str, Any] = {}
     at = 0
     for item in inputs:
@@ -143,6 +149,17 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         request.id = body["id"]
         if not isinstance(request.id, str):
             raise InputRefused("id must be a text")
+
+
+def _is_one_text(item: Any) -> bool:
+    """Return whether an input is a text called ``text``, [1, 1], and nothing else: what most requests are."""
+    if type(item) is not dict or len(item) != 4 or item.get("name") != "text" or item.get("datatype") != BYTES:
+        return False
+    shape, data = item.get("shape"), item.get("data")
+    return (
+        shape == _ONE and type(shape[0]) is int and type(shape[1]) is int  # true is 1, too
+        and type(data) is list and len(data) == 1 and type(data[0]) is str
+    )  # fmt: skip
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

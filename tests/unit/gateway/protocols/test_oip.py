@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.protocols.tensors import DTYPES, unpack_texts
+from gateway.endpoints.endpoint import Identity
+from gateway.errors import GatewayError
+from gateway.protocols.oip import InferCall
+from gateway.protocols.tensors import DTYPES, read_request, unpack_texts, write_answer
+from gateway.trace import Trace
+from preprocessing.config import TaskConfig
+from preprocessing.heads.embedding import SentenceEmbedding
+from preprocessing.heads.sequence_classification import SequenceClassification
+from preprocessing.types import Encoded, Prepared
 from tests.unit.gateway.protocols.test_tei import serve_all
 
 
@@ -76,3 +87,78 @@ async def test_a_shape_is_what_its_texts_fit(served: Any, shape: Any) -> None:
     text = {"name": "text", "datatype": "BYTES", "shape": shape, "data": ["good"]}
     reply = await served.client.post("/v2/models/labels/infer", json={"inputs": [text]})
     assert (200 if shape in ([1], [1, 1]) and all(type(size) is int for size in shape) else 400) == reply.status_code
+
+
+_LABEL = st.text(min_size=1, max_size=6) | st.sampled_from(["%b", "%%", '"', "],[", "é%s"])
+_ODD = st.none() | st.booleans() | st.integers(-1, 3) | st.floats(0, 2) | st.text(max_size=3)
+_SHAPE = st.sampled_from([[1, 1], [1], [True, 1], [1.0, 1], [2, 1], [1, 1, 1], []]) | _ODD
+_DATA = st.lists(st.text(max_size=3) | _ODD | st.lists(st.text(max_size=3), max_size=2), max_size=2) | _ODD
+
+
+@st.composite
+def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+    """A version of a text task, a trace of a request to it, what its model has put out, and its answer."""
+    rows, is_batch = draw(st.integers(1, 3)), draw(st.booleans())
+    labels = tuple(draw(st.lists(_LABEL, min_size=1, max_size=20, unique=True)))
+    activation: Any = draw(st.sampled_from(["softmax", "sigmoid", "none"]))
+    config = TaskConfig(task="text-classification", labels=labels, activation=activation)
+    head: Any = SequenceClassification(config)
+    width = len(labels)
+    if draw(st.booleans()):
+        config = TaskConfig(task="sentence-embeddings", pooling=())
+        head = SentenceEmbedding(config)
+    parameters = draw(st.sampled_from([{}, {"top_k": 1}])) if width > 1 and config.task != "sentence-embeddings" else {}
+    body = {"text": ["a"] * rows if is_batch else "a", "parameters": parameters}
+    prepared = Prepared([Encoded(np.arange(4)) for _ in range(rows if is_batch else 1)], head.parse(body))
+    floats = st.floats(-50, 50, width=32)
+    numbers = draw(st.lists(floats, min_size=len(prepared.rows) * width, max_size=len(prepared.rows) * width))
+    outputs = {head.select_outputs(["logits"])[0]: np.array(numbers, np.float32).reshape(len(prepared.rows), width)}
+    identity = Identity("n/1", draw(_LABEL), draw(st.sampled_from(["", "1", "%b"])), "")
+    handler = SimpleNamespace(processor=SimpleNamespace(config=config, text_fields=head.text_fields))
+    endpoint = SimpleNamespace(identity=identity, task=config.task, text=handler)
+    trace = Trace("r")
+    trace.prepared = prepared
+    return endpoint, trace, outputs, head.render(head.decode(outputs, prepared), prepared)
+
+
+@given(_answered(), st.text(max_size=4))
+def test_an_answer_is_the_json_of_its_tensors(answered: Any, request_id: str) -> None:
+    """To the byte, whatever names and labels hold; what is the same in all answers of a version is not written anew."""
+    endpoint, trace, outputs, answer = answered
+    call = InferCall("n/1")
+    call.id = request_id
+    tensors = call.tensors(answer, endpoint, trace, outputs)
+    identity = endpoint.identity
+    _, content = write_answer(call, tensors, model=identity.endpoint, version=identity.version or "1")
+    assert content == call.render(answer, endpoint, trace, outputs)
+
+
+def _read(body: Any) -> Any:
+    """What an endpoint is asked, or why the request is refused."""
+    call = InferCall("n")
+    handler = SimpleNamespace(processor=SimpleNamespace(text_fields=("text", "text_pair"), input_names=("input_ids",)))
+    endpoint: Any = SimpleNamespace(task="text-classification", text=handler)
+    try:
+        read_request(json.dumps(body).encode(), b"", call)
+        question = call.question(endpoint)
+    except GatewayError as error:
+        return error.message
+    return question if isinstance(question, dict) else "the model's own tensors"
+
+
+@given(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["text", "text_pair", "input_ids", ""]), "shape": _SHAPE, "data": _DATA,
+         "datatype": st.sampled_from(["BYTES", "INT64", "X"])},
+        optional={"parameters": st.sampled_from([{}, {"binary_data_size": 1}, None])},
+    )
+)  # fmt: skip
+def test_a_lone_text_is_read_as_any_request(tensor: dict[str, Any]) -> None:
+    """The quick look at what most requests are agrees with the long one, which an id leads to."""
+    assert _read({"inputs": [tensor], "id": ""}) == _read({"inputs": [tensor]})
+
+
+def test_a_lone_text_is_asked_alone() -> None:
+    """In whatever order its fields come."""
+    tensor = {"data": ["good"], "shape": [1, 1], "datatype": "BYTES", "name": "text"}
+    assert {"text": "good"} == _read({"inputs": [tensor]}) == _read({"inputs": [tensor], "id": "a"})
