@@ -17,7 +17,7 @@ from benchmarks.shared import corpus
 from benchmarks.shared.command import parser, tell
 from gateway.metrics import drift, exposition, texts
 from gateway.metrics.custom import Served
-from gateway.metrics.drift import Bins, Words
+from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
@@ -85,8 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print one JSON object."""
     parser(__name__, __doc__).parse_args(argv)
     text = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
-    usual = Words(2000.0, {word: 2000.0 / (2 + i) for i, word in enumerate(corpus.vocabulary()[:900])})
-    watched = Served("e", "1", is_text=True, labels=("GOOD", "BAD"), reference=_references(), words=usual)
+    watched = Served(
+        "e", "1", is_text=True, labels=("GOOD", "BAD"), reference=_references(), words=corpus.usual_words()
+    )
     declared = MetricSpec("e/1", None, (
         MetricVariable("score", "scalar", tuple(0.1 * i for i in range(1, 10))),
         MetricVariable("label", "enum", ("GOOD", "BAD")),

@@ -13,6 +13,9 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.metrics.drift import Words
+from gateway.metrics.wording import Vocabulary, hashed
+
 WORDS = Path(__file__).with_name("words.txt")
 
 NEVER_SEEN = 0.02
@@ -104,3 +107,11 @@ class Corpus:
                 at = self._random.randrange(len(letters))
                 letters[at] = self._random.choice("abcdefghijklmnopqrstuvwxyz")
                 return "".join(letters) + self._random.choice("aeiou")
+
+
+def usual_words() -> Words:
+    """Return what a reference of such texts knows of words: all of them came, 900 often."""
+    words = vocabulary()
+    seen = Vocabulary()
+    seen.add(hashed(words))
+    return Words(2000.0, {word: 2000.0 / (2 + i) for i, word in enumerate(words[:900])}, seen.content())
