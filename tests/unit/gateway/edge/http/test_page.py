@@ -6,6 +6,8 @@ import asyncio
 import base64
 import gzip
 import hashlib
+import html
+import json
 import os
 import re
 import shutil
@@ -298,6 +300,82 @@ async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
     assert tags.count("svg") >= 2 * 3 + 3, "curves and histograms"
     for text in ("sentiment", "canary", "predicted_label", "p99", "PSI"):
         assert text in page
+
+
+_LOOKED_AT = """
+const faults=[],colour=text=>text.match(/[\\d.]+/g).map(Number);
+const light=c=>c.slice(0,3).map(v=>v/255).map(v=>v<=.04045?v/12.92:((v+.055)/1.055)**2.4)
+.reduce((sum,v,i)=>sum+v*[.2126,.7152,.0722][i],0);
+function look(frame){const page=frame.contentDocument,view=frame.contentWindow,wide=page.documentElement.clientWidth;
+const fault=(what,one)=>faults.push(frame.title+': '+what+' '+(one?one.outerHTML.slice(0,90):''));
+const named=one=>one.getAttribute('aria-label')||one.textContent.trim()||one.labels?.length;
+if(page.documentElement.scrollWidth>wide)fault('is wider than its window, '+page.documentElement.scrollWidth);
+for(const name of ['main','header','nav','footer'])if(page.querySelectorAll(name).length!==1)fault('no one '+name);
+if(!page.documentElement.lang||!page.title)fault('no language or title');
+const levels=[...page.querySelectorAll('h1,h2,h3,h4')].map(one=>+one.tagName[1]);
+levels.forEach((level,i)=>{if(level>(i?levels[i-1]:0)+1)fault('a heading of level '+level+' is left out before')});
+const ids=[...page.querySelectorAll('[id]')].map(one=>one.id);
+if(new Set(ids).size!==ids.length)fault('an id twice');
+for(const one of page.querySelectorAll('a,button,input,select,summary,svg[role=img],dt'))
+if(!named(one))fault('no name',one);
+for(const one of page.querySelectorAll('svg:not([role=img]):not([aria-hidden])'))fault('neither told nor hidden',one);
+for(const one of page.querySelectorAll('table'))if(!one.querySelector('th[scope]'))fault('no heads',one);
+for(const one of page.querySelectorAll('summary .n,summary>b,summary>span:first-child')){
+const at=one.getBoundingClientRect();if(!at.width||at.left<0||at.right>wide+1)fault('out of sight',one);}
+const texts=page.createTreeWalker(page.body,NodeFilter.SHOW_TEXT);let seen=0;
+while(texts.nextNode()){const one=texts.currentNode.parentElement;
+if(!texts.currentNode.data.trim()||!one.getClientRects().length||one.closest('script,style,option'))continue;
+let ground=one;while(ground&&!colour(view.getComputedStyle(ground).backgroundColor)[3]&&
+colour(view.getComputedStyle(ground).backgroundColor).length>3)ground=ground.parentElement;
+const style=view.getComputedStyle(one),ink=light(colour(one.closest('svg')?style.fill:style.color)),
+paper=ground?light(colour(view.getComputedStyle(ground).backgroundColor)):1;seen++;
+const ratio=(Math.max(ink,paper)+.05)/(Math.min(ink,paper)+.05);
+if(ratio<4.5)fault('contrast '+ratio.toFixed(2),one);}
+return seen;}
+addEventListener('load',()=>{let seen=0;for(const frame of document.querySelectorAll('iframe'))seen+=look(frame);
+const said=document.createElement('pre');said.id='said';said.textContent=JSON.stringify({seen,faults,
+dark:matchMedia('(prefers-color-scheme:dark)').matches});document.body.append(said);});
+"""
+"""Looks at every page of a document of frames as WCAG asks: does it fit, are things named, can texts be read."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
+    """With no endpoint, three and 300, one of them open; light and dark."""
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is not on PATH: install Debian's chromium, or leave this test out: -m 'not browser'"
+    worst = [
+        endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
+        endpoint("adrift", drifts="drift"),
+    ]  # fmt: skip
+    pages = {
+        0: render_page(status_of(), "/serve/"),
+        3: render_page(
+            status_of(*worst) | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}]}, "/serve/",
+            ("adrift", "failing"),
+        ),
+        300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),
+    }  # fmt: skip
+    frames = "".join(
+        f"<iframe title='{count} endpoints, {width} px' width={width} height=900 srcdoc='{html.escape(page)}'></iframe>"
+        for count, page in pages.items() for width in (390, 800, 1280)
+    )  # fmt: skip
+    document = tmp_path / "frames.html"
+    document.write_text(f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}")
+    done = subprocess.run(
+        [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--no-first-run", "--hide-scrollbars", "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'profile'}",
+         *(["--force-dark-mode"] if scheme == "dark" else []), "--virtual-time-budget=5000", "--dump-dom",
+         document.as_uri()],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    assert said is not None
+    found = json.loads(html.unescape(said[1]))
+    assert (scheme == "dark") == found["dark"]
+    assert found["seen"] > 3 * 300 * 8
+    assert [] == found["faults"]
 
 
 def test_words_that_moved_stand_beside_the_variable_escaped() -> None:
