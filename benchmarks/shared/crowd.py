@@ -120,9 +120,13 @@ class Crowd:
             while upcoming is not None and upcoming[0] <= now:
                 self._come(*upcoming, now)
                 upcoming = next(schedule, None)
-            while self._leaving and self._leaving[0][0] <= now:
-                _, caller, due = self._leaving.popleft()
-                if caller.raw and caller.due == due:
+            while self._leaving:
+                until, caller, due = self._leaving[0]
+                is_waiting = bool(caller.raw) and caller.due == due
+                if is_waiting and until > now:
+                    break
+                self._leaving.popleft()
+                if is_waiting:
                     self._end(caller, now, "gave up")
             wait = 0.01 if upcoming is None else min(max(upcoming[0] - now, 0.0), 0.01)
             for number, event in self._epoll.poll(wait, 256):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.questions.failures_while_scaling import SPREAD
 from benchmarks.shared.fleet import AGE, Fleet, fleet, unevenness
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
+_REQUESTS = 300
+"""Of each look at the shares: five seconds' worth."""
 _LOOKS = 4
 """A machine that is busy with other tests lets connections grow older than they may."""
 
@@ -35,10 +37,9 @@ def test_replicas_come_and_go_without_a_failed_request_and_share_alike(made: Fle
     with made.callers(count=12, rate=60).calling() as seen:
         first = made.gateways[0]
         made.start_gateway()
-        time.sleep(1.5)  # connections of the lone gateway come of age
-        for _ in range(_LOOKS):
-            before = counted(made)
-            time.sleep(5.0)
+        for _ in range(1 + _LOOKS):  # while connections of the lone gateway come of age, its share is larger
+            before, sent = counted(made), seen.requests
+            until(lambda sent=sent: seen.requests >= sent + _REQUESTS)
             shares = [
                 [now - then for now, then in zip(*tier, strict=True)]
                 for tier in zip(counted(made), before, strict=True)
@@ -47,7 +48,8 @@ def test_replicas_come_and_go_without_a_failed_request_and_share_alike(made: Fle
                 break
         gone = made.tritons[0]
         made.together(lambda: made.end_gateway(first), lambda: made.end_triton(gone))
-        time.sleep(1.0)
+        sent = seen.requests
+        until(lambda: seen.requests >= sent + _REQUESTS // 5)
     assert [] == seen.failures
     assert seen.requests > 200
     assert all(unevenness(tier) <= SPREAD for tier in shares), shares

@@ -32,7 +32,7 @@ from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
 from tests.gateways import GatewayProcess
 from tests.stock import Client, ended
-from tests.waiting import until
+from tests.waiting import soon, until
 
 pytestmark = pytest.mark.integration
 
@@ -76,9 +76,8 @@ class Process(GatewayProcess):
         return status == 200 and content["version"] == version
 
 
-async def steady(process: Process, stop: asyncio.Event, callers: int = 4) -> list[str]:
-    """Send requests without retries, each on a new connection, until told to stop; return every answer's kind."""
-    seen: list[str] = []
+async def steady(process: Process, stop: asyncio.Event, seen: list[str], callers: int = 4) -> None:
+    """Send requests without retries, each on a new connection, until told to stop; keep every answer's kind."""
 
     async def call(client: httpx.AsyncClient) -> None:
         while not stop.is_set():
@@ -91,15 +90,14 @@ async def steady(process: Process, stop: asyncio.Event, callers: int = 4) -> lis
 
     async with httpx.AsyncClient(base_url=process.url, timeout=30) as client:
         await asyncio.gather(*(call(client) for _ in range(callers)))
-    return seen
 
 
 async def test_changes_by_the_stock_cli_are_live_without_a_failed_request(service: Service, tmp_path: Path) -> None:
     """New endpoint, changed code, removed endpoint: live within ten seconds of the CLI's return, no request lost."""
     with Process(service, tmp_path / "state") as process:
         until(lambda: process.serves(1))
-        stop = asyncio.Event()
-        load = asyncio.create_task(steady(process, stop))
+        stop, seen = asyncio.Event(), []
+        load = asyncio.create_task(steady(process, stop, seen))
         await asyncio.to_thread(service.deploy, 2, "second")
         await asyncio.to_thread(lambda: until(lambda: process.serves(2, "second"), within=10))
         await asyncio.to_thread(service.deploy, 3)
@@ -110,7 +108,7 @@ async def test_changes_by_the_stock_cli_are_live_without_a_failed_request(servic
         await asyncio.to_thread(service.deploy, 1)
         await asyncio.to_thread(lambda: until(lambda: process.serves(1), within=10))
         stop.set()
-        seen = await load
+        await load
     assert {"200"} == set(seen)
     assert len(seen) > 100
 
@@ -121,15 +119,16 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
         until(lambda: process.serves(1))
         until(lambda: len(process.workers()) == 2)
         until(lambda: all(process.serves(1) for _ in range(20)))
-        stop = asyncio.Event()
-        load = asyncio.create_task(steady(process, stop))
-        await asyncio.sleep(1)
+        stop, seen = asyncio.Event(), []
+        load = asyncio.create_task(steady(process, stop, seen))
+        await soon(lambda: len(seen) > 100)
         victim = process.workers()[0]
         os.kill(victim, signal.SIGKILL)
         await asyncio.to_thread(lambda: until(lambda: len(process.workers()) == 2 and victim not in process.workers()))
-        await asyncio.sleep(1)
+        before = len(seen)
+        await soon(lambda: len(seen) > before + 100)
         stop.set()
-        seen = await load
+        await load
     lost = [answer for answer in seen if answer != "200"]
     # A new worker answers 404 until it has read the serving Task: it must not take requests before.
     assert len(lost) <= 4, lost
@@ -145,6 +144,7 @@ def test_workers_go_with_the_process_that_started_them(service: Service, tmp_pat
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
+@pytest.mark.long
 def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Service, tmp_path: Path) -> None:
     """`clearml-log` beside it: scalars and console lines, read back with the real SDK."""
     with Process(service, tmp_path / "state") as process:
@@ -216,6 +216,7 @@ def _counted(process: Process) -> float:
     return sum(float(value) for value in re.findall(pattern, text, re.M))
 
 
+@pytest.mark.long
 @pytest.mark.prometheus
 def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_the_callers_p99(
     service: Service, tmp_path: Path
@@ -327,10 +328,11 @@ async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(ser
     with Process(service, tmp_path / "state", workers=2) as process:
         until(lambda: process.serves(1))
         until(lambda: all(process.serves(1) for _ in range(20)))
+        looked = _changes(process)
         await asyncio.to_thread(service.stock, "metrics", "add", "--endpoint", "echo/*", *variables)
+        until(lambda: _changes(process) >= looked + 2)  # of each worker
         until(lambda: all(_variables(process).get("gateway_variable_enum_total{animal,cat}") is not None
                           for _ in range(20)), within=15)  # fmt: skip
-        time.sleep(2.5)  # both workers have looked at the Task once more
         before, sent = _variables(process), _counted(process)
         body = {"n": 3, "a": {"b": 1}, "animal": "eel"}
         async with httpx.AsyncClient(base_url=process.url) as client:
@@ -349,6 +351,15 @@ async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(ser
         grown["gateway_variable_scalar_count{a.b}"],
         grown["gateway_variable_enum_total{animal,other}"],
     )
+
+
+def _changes(process: Process) -> float:
+    """How often a worker has found another Task and taken it over."""
+    text = httpx.get(f"{process.url}/metrics").text
+    return sum(
+        value for name, labels, value in parse(text)
+        if name == "gateway_reconcile_total" and labels["outcome"] == "changed"
+    )  # fmt: skip
 
 
 def _variables(process: Process) -> dict[str, float]:
@@ -401,6 +412,7 @@ def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> No
         assert 0 == process.process.wait(timeout=30)
 
 
+@pytest.mark.long
 def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service, tmp_path: Path) -> None:
     """Written whole when the gateway stops, redacted, for their owner only; what a killed worker left is found."""
     kept = tmp_path / "kept"
@@ -442,6 +454,7 @@ def test_a_payload_log_that_cannot_be_written_ends_the_start(service: Service, t
         assert "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: the pattern /(/ cannot be used" in gateway.log.read_text()
 
 
+@pytest.mark.long
 def test_labels_add_up_over_workers_and_restarts(service: Service, tmp_path: Path) -> None:
     """Whichever worker takes them, and whichever is asked."""
 

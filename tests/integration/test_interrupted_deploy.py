@@ -37,8 +37,8 @@ STAGES = {
     "models.set_ready": "published",
     "tasks.edit": "the endpoint is being added",
 }
-FEW = ("models.create", "files", "tasks.edit")
-"""The stages of every run of the suite; `make models` does all of them."""
+FEW = ("models.create", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("files", "tasks.edit")))
+"""The stages that are tried without `make models`, which does all of them."""
 
 
 class Proxy:

@@ -16,7 +16,7 @@ from tests.gateways import GatewayProcess
 from tests.stock import Client
 from tests.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 HOOK = """
 import pathlib

@@ -79,6 +79,7 @@ def is_ready(stack: Small) -> bool:
     return httpx.get(f"{stack.url}/readyz").status_code == 200
 
 
+@pytest.mark.long
 def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     make_stack: Callable[..., Small], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.stock import TENSORS, Client
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 # The container without its HTTP server: its own Task as `setup_task` names it, its own synchronisation thread.
 CONTAINER = """

@@ -15,7 +15,7 @@ from deploy.tools.clearml_serving import PROGRAM
 from tests import warm
 from tests.stock import TENSORS, Client, ended
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 STARTED: Mapping[str, Callable[[], tuple[str, ...]]] = {"true": lambda: PROGRAM, "forked": warm.tool}
 

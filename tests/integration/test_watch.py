@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 TESTS = Path(__file__).parents[1]
 
@@ -71,7 +71,6 @@ def test_a_lost_process_is_one_failure_and_all_else_is_run(project: Path) -> Non
     assert "1 failed, 181 passed" in ended.stdout
 
 
-@pytest.mark.long
 def test_a_run_that_stands_still_ends_and_names_the_test(project: Path) -> None:
     """With the line that it stands at."""
     (project / "tests" / "unit" / "test_40.py").write_text(STANDS_STILL)

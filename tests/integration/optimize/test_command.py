@@ -185,6 +185,7 @@ def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_
     assert not list((place / "out").glob("no-*"))
 
 
+@pytest.mark.long
 def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None:
     """In the manifest and in the report."""
     done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",

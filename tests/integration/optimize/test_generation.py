@@ -173,6 +173,7 @@ def test_texts_of_several_lengths_share_a_step(make_generator: Callable[[str], C
                      **dict(zip(past, present, strict=True))}  # fmt: skip
 
 
+@pytest.mark.long
 def test_weights_too_large_for_one_message_lie_beside_the_graph(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from tests import warm
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +50,7 @@ def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Pat
     with control_plane(tmp_path / "state", strict=strict) as server:
         environment = server.client_environment(os.environ, tmp_path)
         done = subprocess.run(
-            [sys.executable, "-P", "-c", SCRIPT], cwd=tmp_path, text=True, capture_output=True, check=False,
+            [sys.executable, *warm.registering(SCRIPT)], cwd=tmp_path, text=True, capture_output=True, check=False,
             env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import CLASSIFIER, MakeFolder
 
 _PROGRAM = """
@@ -34,6 +36,7 @@ print(held() - before)
 """
 
 
+@pytest.mark.long
 def test_memory_of_long_texts_is_given_back(make_folder: MakeFolder, tmp_path: Path) -> None:
     """A dozen texts of a megabyte in six threads leave some 120 to 145 MB behind, 10 to 60 if it is given back: what is
     left lies between what the threads still use.

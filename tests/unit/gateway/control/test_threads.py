@@ -101,14 +101,14 @@ async def test_people_who_ask_where_models_come_from_hold_no_threads_of_requests
     """asyncio's default threads look up the names of hosts, and send what hooks ask of other gateways."""
     from tests.unit.gateway.conftest import Stack
 
-    is_over = threading.Event()
+    is_over, waiting = threading.Event(), []
 
     class Hanging:
         def link(self, *_: Any) -> str:
             return ""
 
         def __getattr__(self, _name: str) -> Any:
-            return lambda *_: is_over.wait(60)
+            return lambda *_: waiting.append(1) or is_over.wait(60)
 
     stack = Stack(tmp_path)
     stack.gateway = Gateway(
@@ -118,7 +118,7 @@ async def test_people_who_ask_where_models_come_from_hold_no_threads_of_requests
         stack.deploy("e")
         await stack.served("e")
         asked = [asyncio.create_task(client.get("/v1/endpoints/e/lineage")) for _ in range(80)]
-        await asyncio.sleep(0.2)
+        await stack.until(lambda: len(waiting) > 0)
         try:
             async with asyncio.timeout(10):
                 await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80, type=1)
@@ -187,6 +187,6 @@ async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
         for url in urls:
             del stack.registry.endpoints[url]
         await stack.served()
-        await asyncio.sleep(0.1)
+        await stack.until(lambda: 40 == sum(thread.name == "unload-code" for thread in threading.enumerate()))
         async with asyncio.timeout(5):
             await asyncio.to_thread(int)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ModelFailed
+from gateway.metrics.exposition import parse
 from tests.unit.gateway.conftest import classify
 
 GOOD = {
@@ -149,6 +150,15 @@ async def test_requests_that_look_different_from_now_on(stack: Any) -> None:
     assert {"v": 4} == (await stack.client.post("/serve/h", json={"z": 1})).json()
 
 
+async def failed_builds(stack: Any) -> float:
+    """How many attempts have ended without a version."""
+    text = (await stack.client.get("/metrics")).text
+    return sum(
+        value for name, labels, value in parse(text)
+        if name == "gateway_endpoint_builds_total" and labels["outcome"] != "ok"
+    )  # fmt: skip
+
+
 async def test_code_that_never_ends_loading_harms_nobody(make_stack: Any) -> None:
     """It has a thread of its own, one for all attempts; the version before it serves, others are built."""
     stack = make_stack()
@@ -168,7 +178,10 @@ async def test_code_that_never_ends_loading_harms_nobody(make_stack: Any) -> Non
         stack.add_hook("fine", VERSION.format(line="pass", version=7))
         await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
         assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
-        await asyncio.sleep(1.5)  # another attempt each
+        tried = await failed_builds(stack)
+        async with asyncio.timeout(30):
+            while await failed_builds(stack) < tried + 13:
+                await asyncio.sleep(0.05)
         loading = [t for t in threading.enumerate() if t.name == "load-code"]
         assert 13 == len(loading), before
 

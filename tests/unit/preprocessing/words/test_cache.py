@@ -497,6 +497,7 @@ def test_generated_texts_have_the_librarys_ids(
     assert sum(one.hits for one in loaded) > compared / 10
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "family", ["bert uncased", "roberta", "qwen 3.5 and nfkc", "xlm-r of transformers 4", "albert", "deberta"]

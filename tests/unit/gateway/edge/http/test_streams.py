@@ -14,6 +14,8 @@ from benchmarks.questions.agreement_of_http_readers import DIFFERS_FROM_H11, DIF
 
 COUNT = 20_000
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def compared() -> Compared:
