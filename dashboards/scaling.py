@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import FAILED_OUTCOMES, INSTANCE, POOL, SCOPE, VERSION, Group, Record, by, on, rate
+from dashboards.promql import ENDPOINT, FAILED_OUTCOMES, INSTANCE, POOL, SCOPE, VERSION, Group, Record, by, on, rate
 from gateway.metrics import catalog
 
 WORK: Final = "instance:gateway_work:mean1m"
@@ -57,6 +57,8 @@ BACK: Final = "job:triton_replicas_back:count"
 """Tritons that compute again after requests failed while none did: the rates of the last minute say nothing of now."""
 CALL: Final = "endpoint_version:gateway_infer_seconds:mean1m"
 """How long a call to Triton takes, of versions with enough answers in the window to say."""
+PROMISED: Final = "endpoint:gateway_objective_latency:seconds"
+"""Within how long an endpoint promises to answer, of those that promise a time; the shortest of several."""
 WANTED_BY_WAITING: Final = "job:triton_replicas_wanted:waiting"
 """1 if requests wait for a pool none of whose Tritons answers: what wakes one that was scaled to zero."""
 WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
@@ -65,7 +67,7 @@ WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
 """How many Tritons there should be: by the queue, by the guard rail, and how many at least by what they have to do."""
 
 OBJECTIVE_S: Final = 0.25
-"""Seconds within which an endpoint should answer; one of the histogram's bounds."""
+"""Seconds within which an endpoint should answer that promises no time; one of the histogram's bounds."""
 HOLD_IN_FLIGHT: Final = 256
 """Requests in flight at one gateway that count as full: a quarter of `TRITON_GATEWAY_MAX_IN_FLIGHT`'s default."""
 WORK_TARGET: Final = 4.0
@@ -190,6 +192,7 @@ def _tritons() -> list[Record]:
         ),
         Record(CALL, f"{by(VERSION, _stage('sum', 'infer'))}\n  / ({calls} > {_LEAST_ANSWERS / 60:.3g})"),
         Record(INFER_P95, infer_p95()),
+        Record(PROMISED, _promised()),
         Record(STEADY, f"{by(POOL, f'{ROWS_EACH} > 0 and {ROWS_EACH} offset {_WINDOW} > 0', 'count')} * {UNSEEN}"),
         Record(SERVING, f"{STEADY} or {by(POOL, f'{ROWS_EACH} > 0', 'count')} * {UNSEEN}"),
         Record(BACK, f"{SERVING} unless {STEADY}\n  and {on(SCOPE)} {by(SCOPE, failed)} > 0"),
@@ -208,7 +211,8 @@ def _wanted() -> list[Record]:
     none = f"0 * {ROWS}\nor 0 * {WANTED_BY_WAITING} unless ({tritons} or {reached})"
     least = f"{ROWS} / (max_over_time({EFFICIENCY}[1d]) > 0) / {LOAD_TARGET:g}"
     waits = f"histogram_quantile(0.95, {by((*VERSION, 'le'), _stage('bucket', 'queue'))})"
-    bearable = f"({OBJECTIVE_S:g} - {CALL} > {PATIENCE:g} * {CALL} or {PATIENCE:g} * {CALL})"
+    objective = f"(0 * {CALL} + {on(ENDPOINT, group='')} {PROMISED} or 0 * {CALL} + {OBJECTIVE_S:g})"
+    bearable = f"({objective} - {CALL} > {PATIENCE:g} * {CALL} or {PATIENCE:g} * {CALL})"
     over = f"{waits}\n  / ({bearable} > 0)\n  * {on(VERSION, group='pool')} {RUNS_ON} >= 0"
     return [
         Record(WANTED_BY_WAITING, f"clamp_max({by(POOL, f'{catalog.POOL_WAITING.name} >= 0')}, 1)"),
@@ -235,6 +239,13 @@ def _stage(part: str, stage: str) -> str:
 def _of_pool(expr: str) -> str:
     """Tritons that say no pool are the default one."""
     return f'label_replace({expr}, "pool", "default", "pool", "")'
+
+
+def _promised() -> str:
+    """Return ``PROMISED``: the only label that PromQL reads as a number is a bucket's bound."""
+    within = by((*ENDPOINT, "within"), f'{catalog.OBJECTIVE.name}{{objective="latency",endpoint!=""}} > 0', "max")
+    bound, rest = (f'label_replace(0 * {within} + 1, "le", "{le}", "within", "(.+)")' for le in ("$1", "+Inf"))
+    return by(ENDPOINT, f"histogram_quantile(1, {bound} or {rest})", "min")
 
 
 def _scraped(expr: str, job: str) -> str:

@@ -183,6 +183,19 @@ def test_waiting_beyond_the_objective_asks_for_one_step_more(evaluate: Evaluate)
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("within", "wanted"), [("2.5", 3 * 0.4875 / 2.48), ("0.1", 3 / scaling.LOAD_TARGET), ("", 3 / scaling.LOAD_TARGET)]
+)
+def test_an_endpoint_may_wait_for_what_it_promises(evaluate: Evaluate, within: str, wanted: float) -> None:
+    """Calls of 20 ms that wait 0.49 s are no reason for more if 2.5 s are promised; no promise: 250 ms."""
+    tritons = {k: v for pod in range(3) for k, v in triton(f"t-{pod}", rows=100.0, busy=0.5).items()}
+    series = gateway(rate=300.0, infer_s=0.02, queue_s=0.4) | tritons
+    on = 'namespace="a",release="r",pod="g-0",instance="g-0:8080",job="triton-gateway",endpoint="e"'
+    share = 0.95 if within else 0
+    series[f'gateway_objective_ratio{{{on},objective="latency",within="{within}"}}'] = f"{share}x{STEPS}"
+    evaluate(series, interval="15s", promql_expr_test=says(scaling.WANTED_BY_P95, a=wanted))
+
+
 def test_a_full_tier_asks_for_what_comes_in_over_what_one_replica_does(evaluate: Evaluate) -> None:
     """5,000 rows a second come to a Triton that does 1,430: five at 70 %, and not three times what there is.
 
