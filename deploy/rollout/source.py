@@ -2,7 +2,7 @@
 
 Turns counters of many instances into what happened between two looks. A counter that went back (its process restarted)
 gives nothing for that interval instead of something wrong; an instance that cannot be read is named. Which outcomes
-count as a version's failure is decided here: answers of 5xx, and canary failures that stable answered for.
+count as a version's failure is decided here: answers of 5xx, also those of a canary that stable answered for.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
                 continue
             if name == _FALLBACKS:
                 # Failed as canary, answered by stable: in the totals it is a request of stable's.
-                if route == "canary":
+                if route == "canary" and labels.get("outcome") in FAILURES:
                     requests, failures = requests + grown, failures + grown
                 continue
             if name == _VARIABLE:

@@ -114,6 +114,19 @@ def test_a_bad_version_is_rolled_back_to_weight_zero(world):
     assert ("rolled_back", "roll back") == (stored.phase, stored.history[-1].what)
 
 
+def test_a_canary_without_room_is_no_worse_than_stable_without_room(world):
+    """Refusals for want of room say nothing of a version, whether a caller got them or stable answered instead."""
+    runner = world.runner()
+    runner.start(fresh())
+    key = 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}'
+    for _ in range(20):
+        world.counters["g1"][key] = world.counters["g1"].get(key, 0) + 10
+        progress = world.tick(runner)
+        if progress.rollout.is_over:
+            break
+    assert (0, "promoted") == (progress.rollout.gate.canary_failures, progress.rollout.phase)
+
+
 def test_fallbacks_count_against_the_canary(world):
     """Callers got stable's answer, the canary gets no credit for it."""
     runner = world.runner()
