@@ -7,6 +7,7 @@ lists every endpoint that is deployed now, with an example from its own descript
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -88,6 +89,7 @@ _FEEDBACK: Final = {
 }
 
 
+@functools.cache
 def product_version() -> str:
     """Return the installed version of this package."""
     try:
