@@ -21,7 +21,7 @@ LOOK_S: Final = 1.0
 """Seconds between two looks."""
 AGAIN_S: Final = 10.0
 """Seconds in which a source is not asked once more for what it did not know."""
-PATIENCE_S: Final = 6.0
+TIMEOUT_S: Final = 6.0
 """Seconds that a request waits for a source at most."""
 
 
@@ -105,7 +105,7 @@ class Following:
         if pending is None:
             pending = self._renewals[name] = asyncio.ensure_future(self._renew(name))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(pending), PATIENCE_S)
+            await asyncio.wait_for(asyncio.shield(pending), TIMEOUT_S)
         return pending.done()
 
     async def _renew(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 gRPC tells how large a message is when all of it is in memory. So each one under way counts as one of the largest size,
 and together they are as many as the bytes of requests that a process may hold; the others wait for their turn. Whoever
-takes longer than ``_PATIENCE_S`` to send one while others wait is refused: a few that send nothing would else keep
+takes longer than ``_TIMEOUT_S`` to send one while others wait is refused: a few that send nothing would else keep
 everybody out.
 
 A stream may wait for its next message for hours, and takes no turn. It cannot be told from one that is sent a large
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from gateway.errors import BodyTimeout, Overloaded
 from gateway.memory import resident
 
-_PATIENCE_S: Final = 1.0
+_TIMEOUT_S: Final = 1.0
 _LOOK_S: Final = 0.02
 """So often the process's memory is looked at while many streams wait."""
 
@@ -34,9 +34,9 @@ class Messages(Protocol):
 class Receiving:
     """Lets ``most`` messages come in at a time."""
 
-    def __init__(self, most: int, patience: float = _PATIENCE_S) -> None:
+    def __init__(self, most: int, timeout: float = _TIMEOUT_S) -> None:
         self._places = asyncio.Semaphore(most)
-        self._patience = patience
+        self._timeout = timeout
         self._coming: dict[asyncio.Timeout, float] = {}
         self._waiting = 0
 
@@ -46,7 +46,7 @@ class Receiving:
         until = clock() + seconds
         await self._turn(until)
         began = clock()
-        limit = asyncio.timeout_at(min(until, began + self._patience) if self._waiting else until)
+        limit = asyncio.timeout_at(min(until, began + self._timeout) if self._waiting else until)
         try:
             async with limit:
                 self._coming[limit] = began
@@ -54,7 +54,7 @@ class Receiving:
         except TimeoutError:
             if clock() >= until:
                 raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
-            raise _busy(f"the message did not arrive within {self._patience:g} s, and others wait") from None
+            raise _busy(f"the message did not arrive within {self._timeout:g} s, and others wait") from None
         finally:
             del self._coming[limit]
             self._places.release()
@@ -66,7 +66,7 @@ class Receiving:
         self._waiting += 1
         for limit, began in self._coming.items():
             if not limit.expired():
-                limit.reschedule(min(limit.when() or until, began + self._patience))
+                limit.reschedule(min(limit.when() or until, began + self._timeout))
         try:
             async with asyncio.timeout_at(until):
                 await self._places.acquire()

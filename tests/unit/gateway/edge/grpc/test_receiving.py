@@ -38,7 +38,7 @@ async def test_a_message_is_read_when_another_one_is_here() -> None:
 
 async def test_who_dawdles_is_refused_when_others_wait() -> None:
     """And gives its turn to the next, who has no more time while there is a third."""
-    receiving, slow, slower, quick = Receiving(1, patience=0.01), Sender(), Sender(), Sender()
+    receiving, slow, slower, quick = Receiving(1, timeout=0.01), Sender(), Sender(), Sender()
     waiting = [asyncio.ensure_future(receiving.message(sender, 20)) for sender in (slow, slower, quick)]
     for late in waiting[:2]:
         with pytest.raises(Overloaded, match="others wait") as refused:
@@ -50,7 +50,7 @@ async def test_who_dawdles_is_refused_when_others_wait() -> None:
 
 async def test_who_dawdles_has_its_time_when_nobody_waits() -> None:
     """Until it is over; the turn is free then."""
-    receiving, slow, next_one = Receiving(1, patience=0.0), Sender(), Sender()
+    receiving, slow, next_one = Receiving(1, timeout=0.0), Sender(), Sender()
     with pytest.raises(BodyTimeout):
         await receiving.message(slow, 0.01)
     next_one.message.set_result("a")
@@ -59,7 +59,7 @@ async def test_who_dawdles_has_its_time_when_nobody_waits() -> None:
 
 async def test_who_gets_no_turn_in_its_time_is_refused() -> None:
     """It is the gateway that had no room."""
-    receiving, first, second = Receiving(1, patience=20), Sender(), Sender()
+    receiving, first, second = Receiving(1, timeout=20), Sender(), Sender()
     one = asyncio.ensure_future(receiving.message(first, 20))
     await first.is_read.wait()
     with pytest.raises(Overloaded, match="as it has room for"):
