@@ -87,9 +87,9 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "body_bytes", "caller", "custom", "encoded", "endpoint", "error", "finish_ns",
-        "generated_tokens", "hold", "infer_ns", "lane", "model_id", "outcome", "pieces", "prepare_ns", "prepared",
-        "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id",
+        "answer", "body", "body_bytes", "caller", "charged", "custom", "encoded", "endpoint", "error", "finish_ns",
+        "generated_tokens", "infer_ns", "lane", "model_id", "outcome", "pieces", "prepare_ns", "prepared",
+        "queue_ns", "quota", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id",
         "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
@@ -112,8 +112,10 @@ class Trace:
         self.caller: object = None
         """Who asks (``callers.rights.Caller``), where callers have to be known."""
         self.lane = EVERYBODY
-        self.hold: object = None
-        """What its tenant's quota has let it in with (``callers.quotas.Hold``), if there is one."""
+        self.quota: object = None
+        """Its tenant's (``callers.quotas.Quota``), if there is one."""
+        self.charged = 0
+        """Tokens that it was charged until those are known that it has used."""
         self.generated_tokens = 0
         """Tokens that were made for an answer in pieces."""
         self.custom: dict[str, object] | None = None

@@ -25,6 +25,8 @@ EVERYBODY: Final = "*"
 REQUESTS, TOKENS, CONCURRENT = "requests_per_minute", "tokens_per_minute", "concurrent_tokens"
 _MINUTE_S: Final = 60.0
 _MAX_TENANTS: Final = 10_000
+_FRESH_S: Final = _MINUTE_S / 1000
+"""So long what has come in since is not added up: no more than what is told is exact to."""
 _LINES: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%.3fs\r\n"
 """All that does not change of what is told, and room for the rest."""
 
@@ -58,10 +60,10 @@ def limits_of(item: object) -> Limits:
 
 class Bucket:
     """So much a minute: holds what has come in since, a minute's worth at most. ``name`` and ``limit``: what ``told``
-    calls it, and the whole of which this is a share.
+    calls it, and the whole of which this is a share; infinite for none.
     """
 
-    __slots__ = ("_at", "_lines", "_scale", "_text", "_told", "left", "most", "per_second")
+    __slots__ = ("_at", "_lines", "_scale", "left", "most", "per_second")
 
     def __init__(self, per_minute: float, least: float, now: float, name: bytes = b"", limit: float = 0.0) -> None:
         self.most = max(per_minute, least)
@@ -69,9 +71,8 @@ class Bucket:
         self.left = self.most
         """What was left at the last look; below nothing after more was taken than there was."""
         self._at = now
-        self._scale = limit / self.most if self.most else 0.0
-        self._lines = _LINES % (name, limit, name, name)
-        self._text, self._told = b"", math.nan
+        self._scale = limit / self.most if 0 < self.most < math.inf else 0.0
+        self._lines = _LINES % (name, limit, name, name) if limit < math.inf else b""
 
     def level(self, now: float) -> float:
         """Return what is left."""
@@ -95,48 +96,118 @@ class Bucket:
 
     def told(self) -> bytes:
         """Return what was left at the last look, in terms of the whole, and the seconds until it is all there, as lines
-        of a head; as it was told last as long as it differs by less than a thousandth of a minute's worth.
+        of a head; nothing without a limit.
         """
+        if not self._lines:
+            return b""
         left = self.left
-        if not abs(left - self._told) * 1000 < self.most:  # it is nan at first
-            missing, wait = self.most - left, 3600.0
-            if missing < wait * self.per_second or not missing:
-                wait = missing / self.per_second if missing else 0.0
-            self._told = left
-            self._text = self._lines % (left * self._scale if left > 0 else 0, wait)
-        return self._text
+        missing, wait = self.most - left, 3600.0
+        if missing < wait * self.per_second or not missing:
+            wait = missing / self.per_second if missing else 0.0
+        return self._lines % (left * self._scale if left > 0 else 0, wait)
+
+    def near(self) -> tuple[float, float]:
+        """Return between what the rest may be while ``told`` need not be told again: a thousandth of a minute's worth
+        up and down, and something is left.
+        """
+        if self.most == math.inf:
+            return 0.0, math.inf
+        slack = self.most / 1000
+        return max(self.left - slack, 0.0), self.left + slack
 
     def resized(self, made: Bucket, now: float) -> Bucket:
         """Return ``made``, a bucket of another size, as full as this one."""
-        made.take(made.most * (1 - self.level(now) / self.most) if self.most else 0.0)
+        if self.most < math.inf and made.most < math.inf:
+            made.take(made.most * (1 - self.level(now) / self.most) if self.most else 0.0)
         return made
 
 
 class Quota:
-    """What one tenant has used here."""
+    """What one tenant has used here.
 
-    __slots__ = ("_over", "held", "limits", "requests", "share", "tenant", "tokens")
+    Most requests come while nothing of note has changed: enough is left, and what is told of it is still so, to a
+    thousandth. Then ``let_in`` only subtracts, and ``head`` is ready.
+    """
+
+    __slots__ = (
+        "_fresh_until", "_head", "_most_held", "_over", "_requests_from", "_requests_to", "_tokens_from", "_tokens_to",
+        "held", "limits", "requests", "share", "tenant", "tokens",
+    )  # fmt: skip
 
     def __init__(self, tenant: str, limits: Limits, share: float, now: float, over: Callable[[str, str], None]) -> None:
         self.tenant = tenant
-        self.limits = limits
-        self.share = share
-        self.requests = _bucket(b"requests", limits.requests_per_minute, share, now)
-        self.tokens = _bucket(b"tokens", limits.tokens_per_minute, share, now)
         self.held = 0.0
         """Tokens of requests that are under way, as estimated."""
         self._over = over
+        self._take_over(
+            limits, share, _bucket(b"requests", limits.requests_per_minute, share, now),
+            _bucket(b"tokens", limits.tokens_per_minute, share, now),
+        )  # fmt: skip
 
-    def admit(self, now: float) -> Hold:
+    def change(self, limits: Limits, share: float, now: float) -> None:
+        """Go on with other limits, or another share of them; what was used stays used."""
+        made = Quota(self.tenant, limits, share, now, self._over)
+        self._take_over(
+            limits, share, self.requests.resized(made.requests, now), self.tokens.resized(made.tokens, now)
+        )  # fmt: skip
+
+    def _take_over(self, limits: Limits, share: float, requests: Bucket, tokens: Bucket) -> None:
+        self.limits, self.share, self.requests, self.tokens = limits, share, requests, tokens
+        self._most_held = limits.concurrent_tokens * share
+        self._fresh_until = -math.inf
+        self._tell()
+
+    def let_in(self, size: int, now: float) -> int:
+        """Let in a request of ``size`` bytes: ``admit`` and ``charge`` in one."""
+        estimate = 1 + size // BYTES_PER_TOKEN
+        requests, tokens = self.requests.left - 1.0, self.tokens.left - estimate
+        held = self.held + estimate
+        if (
+            requests > self._requests_from and tokens > self._tokens_from
+            and now < self._fresh_until and held <= self._most_held
+        ):  # fmt: skip
+            self.requests.left, self.tokens.left, self.held = requests, tokens, held
+            return estimate
+        self.admit(now)
+        estimate = self.charge(size, now)
+        self._fresh_until = now + _FRESH_S
+        self._tell()
+        return estimate
+
+    def admit(self, now: float) -> None:
         """Let in a request whose size is not known yet. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
         requests = self.requests
-        if requests is not None:
-            if requests.level(now) < 1.0:
-                self.refuse("requests per minute", "quota_requests", requests.wait(1.0, now))
-            requests.left -= 1.0
-        return Hold(self)
+        if requests.level(now) < 1.0:
+            self._refuse("requests per minute", "quota_requests", requests.wait(1.0, now))
+        requests.left -= 1.0
 
-    def refuse(self, what: str, because: str, wait: float) -> None:
+    def charge(self, size: int, now: float) -> int:
+        """Hold what ``size`` bytes are estimated at, and return it. Raises ``QuotaExceeded``, unless the limits are a
+        shadow's; the request is then one that was not made.
+        """
+        tokens, most = self.tokens, self._most_held
+        estimate = 1 + size // BYTES_PER_TOKEN
+        try:
+            # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
+            needed = estimate if estimate < tokens.most else tokens.most
+            if tokens.level(now) < needed or not needed:
+                self._refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
+            if self.held + estimate > most and (self.held or not most):
+                self._refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
+        except QuotaExceeded:
+            self.requests.take(-1.0)
+            raise
+        tokens.left -= estimate
+        self.held += estimate
+        return estimate
+
+    def settle(self, estimate: int, tokens: int) -> None:
+        """Take what a request has used instead of what it was charged."""
+        held = self.held - estimate
+        self.held = held if held > 0 else 0.0
+        self.tokens.take(tokens - estimate)
+
+    def _refuse(self, what: str, because: str, wait: float) -> None:
         """Count that the tenant is over a limit. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
         self._over(self.tenant, because)
         if not self.limits.is_shadow:
@@ -154,60 +225,18 @@ class Quota:
 
     def head(self) -> bytes:
         """Return ``headers`` as lines of a head; for one who is told with every answer."""
+        if not (
+            self._requests_from < self.requests.left <= self._requests_to
+            and self._tokens_from < self.tokens.left <= self._tokens_to
+        ):
+            self._tell()
+        return self._head
+
+    def _tell(self) -> None:
         requests, tokens = self.requests, self.tokens
-        if requests is None:
-            return b"" if tokens is None else tokens.told()
-        return requests.told() if tokens is None else requests.told() + tokens.told()
-
-
-class Hold:
-    """What a request was let in with, until it has ended; nothing yet for one that was not."""
-
-    __slots__ = ("_estimate", "quota")
-
-    def __init__(self, quota: Quota) -> None:
-        self.quota = quota
-        self._estimate = 0
-
-    def charge(self, size: int, now: float) -> None:
-        """Hold what ``size`` bytes are estimated at. Raises ``QuotaExceeded``, unless the limits are a shadow's; the
-        request is then one that was not made.
-        """
-        quota = self.quota
-        tokens, limits = quota.tokens, quota.limits
-        estimate = 1 + size // BYTES_PER_TOKEN
-        try:
-            if tokens is not None:
-                # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
-                needed = estimate if estimate < tokens.most else tokens.most
-                if tokens.level(now) < needed or not needed:
-                    quota.refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
-            if limits.concurrent_tokens != math.inf:
-                most = limits.concurrent_tokens * quota.share
-                if quota.held + estimate > most and (quota.held or not most):
-                    quota.refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
-        except QuotaExceeded:
-            if quota.requests is not None:
-                quota.requests.take(-1.0)
-            raise
-        if tokens is not None:
-            tokens.left -= estimate
-        quota.held += estimate
-        self._estimate = estimate
-
-    def settle(self, tokens: int, now: float) -> None:
-        """Take what was used instead of what was estimated; a second call does nothing."""
-        estimate = self._estimate
-        if not estimate:
-            return
-        self._estimate = 0
-        quota = self.quota
-        held = quota.held - estimate
-        quota.held = held if held > 0 else 0.0
-        bucket = quota.tokens
-        if bucket is not None:
-            bucket.level(now)
-            bucket.take(tokens - estimate)
+        self._head = requests.told() + tokens.told()
+        self._requests_from, self._requests_to = requests.near()
+        self._tokens_from, self._tokens_to = tokens.near()
 
 
 class Quotas:
@@ -231,13 +260,7 @@ class Quotas:
             if wanted is None:
                 del self._quotas[tenant]
                 continue
-            made = Quota(tenant, wanted, self._share, now, self._over)
-            if quota.requests is not None and made.requests is not None:
-                made.requests = quota.requests.resized(made.requests, now)
-            if quota.tokens is not None and made.tokens is not None:
-                made.tokens = quota.tokens.resized(made.tokens, now)
-            # The same object goes on: requests under way settle with it.
-            quota.limits, quota.share, quota.requests, quota.tokens = wanted, self._share, made.requests, made.tokens
+            quota.change(wanted, self._share, now)  # the same object goes on: requests under way settle with it
 
     def of(self, tenant: str, now: float) -> Quota | None:
         """Return what ``tenant`` has used here; None if it has no limits."""
@@ -259,7 +282,5 @@ class Quotas:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)
 
 
-def _bucket(name: bytes, per_minute: float, share: float, now: float) -> Bucket | None:
-    if per_minute == math.inf:
-        return None
+def _bucket(name: bytes, per_minute: float, share: float, now: float) -> Bucket:
     return Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)

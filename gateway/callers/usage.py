@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
-from gateway.callers.quotas import Hold
 from gateway.callers.rights import Caller
 from gateway.trace import Trace
 
@@ -25,9 +23,9 @@ class Usage:
         if type(caller) is not Caller:
             return
         tokens, generated = trace.tokens, _generated(trace)
-        hold = trace.hold
-        if type(hold) is Hold:
-            hold.settle(tokens + generated, time.monotonic())
+        if trace.charged:
+            trace.quota.settle(trace.charged, tokens + generated)  # type: ignore[attr-defined]  # who charges sets it
+            trace.charged = 0
         if trace.outcome == "ok" or trace.generated_tokens:  # a stream that was cut short has used what it sent
             self._used(caller.tenant, trace.endpoint, tokens, generated)
 

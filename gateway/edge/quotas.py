@@ -5,42 +5,38 @@ from __future__ import annotations
 import time
 
 from gateway.call import Headers
-from gateway.callers.quotas import Hold, Quota
-from gateway.errors import QuotaExceeded
+from gateway.callers.quotas import Quota
 from gateway.trace import Trace
 
 
 def admit(trace: Trace, quota: Quota | None) -> None:
-    """Let a request in before its body is read. Raises ``QuotaExceeded``; what was held is settled with the trace."""
+    """Let a request in before its body is read. Raises ``QuotaExceeded``; what is held is settled with the trace."""
     if quota is not None:
-        try:
-            trace.hold = quota.admit(time.monotonic())
-        except QuotaExceeded:
-            trace.hold = Hold(quota)  # so that a refusal tells what is left, too
-            raise
+        trace.quota = quota  # a refusal tells what is left, too
+        quota.admit(time.monotonic())
 
 
 def charge(trace: Trace, size: int) -> None:
     """Charge a request that was admitted for the ``size`` bytes of its body. Raises ``QuotaExceeded``."""
-    held = trace.hold
-    if held is not None and isinstance(held, Hold):
-        held.charge(size, time.monotonic())
+    quota = trace.quota
+    if isinstance(quota, Quota):
+        trace.charged = quota.charge(size, time.monotonic())
 
 
 def hold(trace: Trace, quota: Quota | None, size: int) -> None:
-    """Let a request of ``size`` bytes in. Raises ``QuotaExceeded``; what was held is settled with the trace."""
+    """Let a request of ``size`` bytes in: ``admit`` and ``charge`` in one."""
     if quota is not None:
-        admit(trace, quota)
-        charge(trace, size)
-
-
-def quota_left(trace: Trace) -> Headers:
-    """Return what the tenant has left, as OpenAI's headers tell it; nothing for one without limits."""
-    held = trace.hold
-    return held.quota.headers() if isinstance(held, Hold) else []
+        trace.quota = quota
+        trace.charged = quota.let_in(size, time.monotonic())
 
 
 def quota_head(trace: Trace) -> bytes:
-    """Return ``quota_left`` as lines of a head."""
-    held = trace.hold
-    return held.quota.head() if type(held) is Hold else b""
+    """Return what the tenant has left, as OpenAI's headers tell it; nothing for one without limits."""
+    quota = trace.quota
+    return quota.head() if isinstance(quota, Quota) else b""
+
+
+def quota_left(trace: Trace) -> Headers:
+    """Return ``quota_head`` as headers, one by one."""
+    quota = trace.quota
+    return quota.headers() if isinstance(quota, Quota) else []

@@ -66,7 +66,7 @@ def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
         own: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
     else:
         own = [*flight.endpoint.headers, *labels(trace)]
-    if trace.hold is not None:
+    if trace.quota is not None:
         own += quota_left(trace)
     return status, [*headers, *own, (b"content-length", str(len(content)).encode())], content
 
@@ -135,7 +135,7 @@ _HEAD: Final = (
 
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
     """Return the head of a JSON answer as bytes, without its last empty line: ``labels`` and the rest in one go."""
-    if trace.hold is not None:
+    if trace.quota is not None:
         endpoint_head += quota_head(trace)
     prepare, infer = trace.prepare_ns, trace.infer_ns
     return _HEAD % (

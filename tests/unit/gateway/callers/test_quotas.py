@@ -9,15 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.callers.quotas import Bucket, Hold, Limits, Quota, Quotas, limits_of
+from gateway.callers.quotas import Bucket, Limits, Quota, Quotas, limits_of
 from gateway.errors import QuotaExceeded
+
+
+class Hold:
+    """What a request was charged, until it has ended."""
+
+    def __init__(self, quota: Quota, charged: int) -> None:
+        self._quota, self._charged = quota, charged
+
+    def settle(self, tokens: int) -> None:
+        self._quota.settle(self._charged, tokens)
 
 
 def let_in(quota: Quota, size: int, now: float) -> Hold:
     """Let in a request of ``size`` bytes, as the edge does it. Raises ``QuotaExceeded``."""
-    hold = quota.admit(now)
-    hold.charge(size, now)
-    return hold
+    return Hold(quota, quota.let_in(size, now))
 
 
 class Tenant:
@@ -36,7 +44,7 @@ class Tenant:
         except QuotaExceeded:
             return False
         if tokens is not None:
-            hold.settle(tokens, now)
+            hold.settle(tokens)
         return True
 
 
@@ -106,11 +114,10 @@ def test_tokens_at_a_time_are_given_back() -> None:
     with pytest.raises(QuotaExceeded) as refused:
         let_in(quota, 240, 0.0)
     assert "quota_concurrent_tokens" == refused.value.because
-    first.settle(61, 0.0)
-    first.settle(61, 0.0)
+    first.settle(61)
     assert 0 == quota.held
     large = let_in(quota, 100_000, 0.0)
-    large.settle(0, 0.0)
+    large.settle(0)
     assert 0 == quota.held
 
 
@@ -153,10 +160,58 @@ def test_a_request_that_began_before_a_change_settles_after_it() -> None:
     assert quota is not None
     hold = let_in(quota, 20, 0.0)
     tenant.quotas.configure({"t": Limits(concurrent_tokens=20)}, 1.0, 0.0)
-    hold.settle(3, 0.0)
+    hold.settle(3)
     again = tenant.quotas.of("t", 0.0)
     assert again is not None
     assert 0 == again.held
+
+
+@given(
+    st.sampled_from([{}, {"requests_per_minute": 30}, {"requests_per_minute": 9000, "tokens_per_minute": 90_000},
+                     {"tokens_per_minute": 500, "concurrent_tokens": 90}]),
+    st.lists(st.tuples(st.floats(0, 2), st.integers(0, 900), st.integers(0, 300)), min_size=1, max_size=80),
+)  # fmt: skip
+def test_at_once_or_before_and_after_the_body_is_the_same(
+    limits: dict[str, float], requests: list[tuple[float, int, int]]
+) -> None:
+    """Who is let in, who is not and why, if requests are further apart than a thousandth of a minute."""
+    at_once, apart = Tenant(**limits).quotas.of("t", 0.0), Tenant(**limits).quotas.of("t", 0.0)
+    assert at_once is not None
+    assert apart is not None
+    now = 0.0
+    for pause, size, tokens in requests:
+        now += pause + 0.1
+        ends: list[Hold | str] = []
+        for quota in (at_once, apart):
+            try:
+                if quota is apart:
+                    quota.admit(now)
+                ends.append(Hold(quota, (quota.charge if quota is apart else quota.let_in)(size, now)))
+            except QuotaExceeded as error:
+                ends.append(error.because)
+        first, second = ends
+        assert type(first) is type(second)
+        if isinstance(first, Hold) and isinstance(second, Hold):
+            first.settle(tokens)
+            second.settle(tokens)
+        else:
+            assert first == second
+
+
+def test_most_requests_only_subtract() -> None:
+    """As long as enough is left and what is told is still so; others add up what has come in, and tell it anew."""
+    quota = Tenant(requests_per_minute=60_000, tokens_per_minute=6_000_000).quotas.of("t", 0.0)
+    assert quota is not None
+    let_in(quota, 0, 0.0)
+    told = quota.head()
+    let_in(quota, 0, 0.05)
+    assert told is quota.head()
+    assert 60_000 - 2 == quota.requests.left
+    for _ in range(60):
+        let_in(quota, 0, 0.05)
+    assert b"remaining-requests: 59989" in quota.head()  # fifty have come in meanwhile
+    let_in(quota, 0, 30.0)
+    assert b"remaining-requests: 59999" in quota.head()
 
 
 def test_tenants_are_bounded() -> None:
@@ -174,7 +229,7 @@ def test_headers_tell_what_is_left_as_openai_does() -> None:
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
     for _ in range(5):
-        let_in(quota, 396, 0.0).settle(100, 0.0)
+        let_in(quota, 396, 0.0).settle(100)
     found = {name.decode(): value.decode() for name, value in quota.headers()}
     assert {
         "x-ratelimit-limit-requests": "40", "x-ratelimit-remaining-requests": "20",
