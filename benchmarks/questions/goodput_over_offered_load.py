@@ -8,7 +8,11 @@ the same real Triton, with a model that takes 20 ms per call and 1.5 ms per row.
 seconds: it has recovered when 19 of 20 are answered within one and a half times the p99 that it has at four fifths.
 
 The server under test has one core, the sender, Triton and everything else the other one; two gateways and an ensemble
-have both. A load that the sender could not send, or sent late, is marked.
+have both. A load that the sender could not send, or sent late, is marked. What a refusal takes in the gateway, from
+when its request was there to be read, is read off its metrics.
+
+``--save`` keeps every load as soon as it is over; ``--go-on`` takes the loads that an earlier run of the same commit
+and seconds has kept, and does the others.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +37,7 @@ from benchmarks.shared import machine, processes
 from benchmarks.shared.command import ROOT, STATE, narrator, parser
 from benchmarks.shared.results import DOCS, put, save, saved, table
 
-TAKES = "45 minutes; --seconds 5: 12"
+TAKES = "45 minutes; --seconds 35: 30; --seconds 5: 12"
 SAVES = "results/overload.json, docs/overload.md"
 _TITLES: Final = {
     "gateway": "gateway", "gateway_always": "gateway, `WORK_LIMIT=always`", "gateway_w2": "two gateways",
@@ -46,13 +52,30 @@ _CRITICAL: Final = 0.05
 _LATE_MS: Final = 20.0
 _HEADS: Final = (
     "in front of Triton", "load", "offered/s", "answers/s", "share of peak", "answered p50, ms", "p99, ms",
-    "critical answered", "refused p99, ms", "nobody told them", "MB more", "recovered after, s",
+    "critical answered", "refused p99, ms", "refused within 2 ms in the server", "nobody told them", "MB more",
+    "recovered after, s",
 )  # fmt: skip
+_QUICK: Final = "0.002"
+"""Seconds: a bucket of the gateway's."""
+_REFUSED: Final = re.compile(
+    r'^gateway_request_failure_duration_seconds_bucket\{[^}]*le="([^"]+)",outcome="overloaded"[^}]*\} (\S+)$', re.M
+)
+
+
+def refusals(url: str) -> Counter[str]:
+    """Return how many requests the gateway at ``url`` has refused within so many seconds; nothing if it is none."""
+    found: Counter[str] = Counter()
+    with contextlib.suppress(OSError):
+        text = processes.ask(f"{url.partition('/serve/')[0]}/metrics?detail=full").decode()
+        for within, count in _REFUSED.findall(text):
+            found[within] += int(float(count))
+    return found
 
 
 def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: float, seconds: float,
          within: float) -> dict[str, Any]:  # fmt: skip
     """Send ``times`` as many callers as can be answered, and return what became of them, and afterwards."""
+    before = refusals(running.url)
     roots = running.pids or [bench.triton.pid]
     seen, is_over = [machine.rss_mb(roots)], threading.Event()
 
@@ -81,7 +104,9 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
     if done.returncode:
         raise processes.ServerFailed(f"the load failed: {done.stderr.strip().splitlines()[-1:]}")
     load, afterwards = json.loads(done.stdout.splitlines()[-1])["phases"]
+    refused = refusals(running.url) - before
     return {
+        "refused_within": {le: round(count / refused["+Inf"], 5) for le, count in refused.items()},
         "times": times, "capacity": round(capacity, 1), "load": load, "afterwards": afterwards,
         "cpu": round((machine.cpu_seconds(roots) - spent) / (seconds + _AFTERWARDS_S), 3),
         "before_mb": round(seen[0], 1), "more_mb": round(max(seen) - seen[0], 1),
@@ -103,6 +128,7 @@ def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             *(f"{load['answered'][p]:,.0f}" if load["answers"] else "–" for p in ("p50_ms", "p99_ms")),
             f"{critical['answered'] / max(critical['due'], 1):.1%}",
             f"{load['refused']['p99_ms']:,.0f}" if load["refusals"] else "–",
+            f"{one['refused_within'][_QUICK]:.1%}" if one.get("refused_within") else "–",
             f"{(load['gave_up'] + load['lost']) / max(load['offered'], 1):.1%}",
             f"{one['more_mb']:.0f}",
             _recovered(one),
@@ -131,37 +157,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--system", action="append", default=[], choices=_TITLES, help="only this; may be repeated")
     arguments.add_argument("--times", action="append", type=float, default=[], help="only 0.8 and this; as above")
     arguments.add_argument("--seconds", type=float, default=60.0, help="seconds of every load [60]")
+    arguments.add_argument("--go-on", action="store_true", help="keep the loads that a run like this one has saved")
     options = arguments.parse_args(argv)
-    say, found, missing = narrator(), {}, {}
+    facts = {"commit": commit(), "cpu": machine.cpu_model(), "cores": os.cpu_count(), "seconds": options.seconds}
+    missing: dict[str, str] = {}
+    before = (saved("overload") or {}).get("open", {})
+    goes_on = options.go_on and facts.items() <= before.get("facts", {}).items()
+    found: dict[str, list[dict[str, Any]]] = before["systems"] if goes_on else {}
+    result = {"open": {"facts": {
+        **facts, "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }, "systems": found}}  # fmt: skip
+
+    def keep() -> None:
+        if options.save:
+            kept = {**(saved("overload") or {}), **result}
+            save("overload", kept)
+            put(DOCS / "overload.md", "open", shown(kept))
+
+    say = narrator()
     systems = tuple(name for name in _TITLES if not options.system or name in options.system)
     closed = Scenario("large", "short", _CONNECTIONS, systems, 1, _CAPACITY_S)
     times = [one for one in _TIMES if not options.times or one == _TIMES[0] or one in options.times]
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, [closed], options.state_dir.absolute(), say)
         for name in systems:
-            cells: list[dict[str, Any]] = []
+            cells = found.setdefault(name, [])
+            if times == [cell["times"] for cell in cells]:
+                continue
             try:
                 with contextlib.ExitStack() as started:
                     running = start(bench, started, closed.backend, name)
                     capacity = measure_cell(bench, running, closed, name, 0)["rps"]
                     say(f"{name}: {capacity:.0f} answers/s to {_CONNECTIONS} connections")
-                    bodies, within = prepare_bodies(bench, running, closed, name), 0.0
-                    for one in times:
+                    capacity = cells[0]["capacity"] if cells else capacity
+                    bodies = prepare_bodies(bench, running, closed, name)
+                    for one in times[len(cells) :]:
+                        within = 1.5 * cells[0]["load"]["answered"]["p99_ms"] / 1e3 if cells else 0.0
                         cells.append(bear(bench, running, bodies, capacity, one, options.seconds, within))
-                        within = within or 1.5 * cells[0]["load"]["answered"]["p99_ms"] / 1e3
                         say(" | ".join(rows_of(name, cells)[-1]))
+                        keep()
             except (NotAvailable, processes.ServerFailed, OSError) as error:
                 missing[name] = str(error)
                 say(f"{SYSTEMS[name].title} is not measured further: {error}")
-            if cells:
-                found[name] = cells
-    result = {"open": {"facts": {
-        "commit": commit(), "cpu": machine.cpu_model(), "cores": os.cpu_count(), "seconds": options.seconds,
-        "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }, "systems": found}}  # fmt: skip
+            if not cells:
+                del found[name]
     print(shown(result))
-    if options.save:
-        kept = {**(saved("overload") or {}), **result}
-        save("overload", kept)
-        put(DOCS / "overload.md", "open", shown(kept))
+    keep()
     return 0

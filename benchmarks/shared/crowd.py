@@ -58,6 +58,7 @@ class Seen:
         self.refused: list[float] = []
         self.statuses: Counter[str] = Counter()
         self.critical = Counter(due=0, answered=0)
+        """And what the others ended with, by status or word; "not connected": the server took no connection."""
         self.came: Counter[int] = Counter()
         """Callers of each window."""
         self.took: dict[int, list[float]] = defaultdict(list)
@@ -202,9 +203,10 @@ class Crowd:
         """Note what became of a caller, and let the next one have the connection if it was answered."""
         if caller.raw:
             seen, took = self.seen[caller.phase], now - caller.due
+            if caller.is_critical:
+                seen.critical["answered" if what == "200" else what if caller.is_open else "not connected"] += 1
             if what == "200":
                 seen.answered.append(took)
-                seen.critical["answered"] += caller.is_critical
                 seen.took[self._window(caller.phase, caller.due)].append(took)
             elif what == "gave up":
                 seen.gave_up += 1

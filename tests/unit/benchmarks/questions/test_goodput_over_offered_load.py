@@ -14,13 +14,16 @@ def cell(times: float, *, answers: int, sent: int = 1000, late: float = 1.0, rec
         "answered": {"p50_ms": 100.0, "p99_ms": 250.0}, "refusals": 1000 - answers - 5, "gave_up": 3, "lost": 2,
         "refused": {"p50_ms": 1.0, "p99_ms": 8.0}, "critical": {"due": 50, "answered": 49},
     }  # fmt: skip
-    return {"times": times, "capacity": 80.0, "load": load, "more_mb": 12.3, "afterwards": {"recovered_s": recovered}}
+    return {
+        "times": times, "capacity": 80.0, "load": load, "more_mb": 12.3, "afterwards": {"recovered_s": recovered},
+        "refused_within": {"0.002": 0.997, "+Inf": 1.0},
+    }  # fmt: skip
 
 
 def test_goodput_is_a_share_of_the_most_a_system_gave() -> None:
     """At any load, or to connections that wait."""
     easy, hard = rows_of("gateway", [cell(0.8, answers=500, recovered=None), cell(10.0, answers=900)])
-    assert ["gateway", "0.8 ×", "100", "50", "0.56", "100", "250", "98.0%", "8", "0.5%", "12", "–"] == easy
+    assert ["gateway", "0.8 ×", "100", "50", "0.56", "100", "250", "98.0%", "8", "99.7%", "0.5%", "12", "–"] == easy
     assert ["10 ×", "1.00", "0.0"] == [hard[1], hard[4], hard[-1]]
     assert "1.00" == rows_of("gateway", [cell(0.8, answers=800)])[0][4]
 
