@@ -211,9 +211,11 @@ class Batcher(Generic[R]):
     @property
     def most_work(self) -> float:
         """As much work should be in hand at most; infinite while that is not known."""
-        fixed = self._limits.pressure.fixed
-        servers = self._servers.replicas
-        return fixed * servers if fixed else self.limit.most(servers * self._limits.max_in_flight)
+        fixed, servers = self._limits.pressure.fixed, self._servers.replicas
+        if fixed:
+            return fixed * servers
+        # Several servers are not all busy when one would have to be refused; one is, with one call if it takes one.
+        return self.limit.most(self._at_once if servers == 1 else servers * self._limits.max_in_flight)
 
     @property
     def pressure(self) -> Pressure:
