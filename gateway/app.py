@@ -58,6 +58,7 @@ from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
+from gateway.edge.lanes import seems_critical
 from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
@@ -189,6 +190,7 @@ class Gateway:
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
             count=self.observer.ended_connection, room=self.permits.room,
+            is_urgent=lambda head: seems_critical(head, access),
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.turns.retry_after)
         self.http_protocol = http_protocol(fast_path=settings.fast_path)

@@ -159,9 +159,9 @@ class DataPlane:
             permits.press((one for endpoint in found for one in endpoint.pressure), time.monotonic())
         return permits.share_is_full(path) if self._has_share(found, rank) else permits.work_is_full(path, rank)
 
-    def refused(self, error: Overloaded, rank: int, path: str | None) -> None:
-        """Count a request for ``path``, as far as it is known, that there was no room for."""
-        self._observer.refused(error.kind, self._endpoint_at(path))
+    def refused(self, error: Overloaded, rank: int, path: str | None, seconds: float) -> None:
+        """Count a request for ``path``, if that is known, that there was no room for, ``seconds`` after it came."""
+        self._observer.refused(error.kind, self._endpoint_at(path), seconds)
         self._count_refusal(error, rank)
 
     def expect(self, path: str) -> None:

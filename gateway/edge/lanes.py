@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.errors import RequestError
-from gateway.trace import CLASSES, DEFAULT, EVERYBODY, Lane
+from gateway.trace import CLASSES, CRITICAL, DEFAULT, EVERYBODY, Lane
 
 HEADER: Final = b"x-priority"
+
+_ASKED: Final = re.compile(rb"(?i)\r\n%b:[ \t]*critical[ \t]*\r\n" % HEADER).search
+_SHOWN: Final = re.compile(rb"(?i)\r\nauthorization: ?([^\r\n]+)\r\n").search
+
+
+def seems_critical(head: bytes, access: Access | None) -> bool:
+    """Return whether a request that begins with ``head``, not read yet, seems to be of the most important class: by
+    what it asks for, or by the class of who has shown the same lately.
+    """
+    found = None if access is None else _SHOWN(head)
+    caller = None if access is None or found is None else access.recent({b"authorization": found[1]})
+    return _ASKED(head) is not None if caller is None else caller.priority == CLASSES[CRITICAL]
 
 
 def lane_of(asked: bytes, caller: Caller | None) -> Lane:

@@ -136,9 +136,9 @@ class Observer:
             self.complain()
 
     @_harmless
-    def refused(self, outcome: str, endpoint: str = "") -> None:
+    def refused(self, outcome: str, endpoint: str = "", seconds: float = 0.0) -> None:
         """Count a request that was refused before anything was made of it; ``endpoint``: who was asked, if known."""
-        self._count_failure((endpoint, "", "", outcome), 0.0)
+        self._count_failure((endpoint, "", "", outcome), seconds)
 
     def _count_failed(self, trace: Trace) -> None:
         self._count_failure((trace.endpoint, trace.version, trace.route, trace.outcome), trace.total_ns * _NS)

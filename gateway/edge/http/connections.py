@@ -63,6 +63,10 @@ class Connection(Protocol):
         """Drop it: its client does not read."""
         ...
 
+    def has_no_turn(self) -> None:
+        """Refuse and end it, which waits to be looked at: its place is needed."""
+        ...
+
     def leave(self) -> None:
         """Make its next answer, or the one under way, the last one."""
         ...
@@ -116,8 +120,9 @@ class Connections:
     """The limits on connections, the lines they wait in, and those that are open. Times in seconds.
 
     ``age``: after about so long a connection's next answer is its last, 0 for no end. ``max_open`` 0: no limit.
-    ``room`` says how many requests would be let in now. ``count`` is told why a connection is ended that its client
-    would have kept: a refusal's kind, or one of the words of ``ENDS``.
+    ``room`` says how many requests would be let in now, ``is_urgent(head)`` whether one that begins like this seems to
+    be of the most important class. ``count`` is told why a connection is ended that its client would have kept: a
+    refusal's kind, or one of the words of ``ENDS``.
     """
 
     def __init__(
@@ -131,9 +136,11 @@ class Connections:
         max_open: int = 0,
         age: float = 0.0,
         room: Callable[[], int] = lambda: 1,
+        is_urgent: Callable[[bytes], bool] = lambda _head: False,
         count: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self.count = count
+        self.is_urgent = is_urgent
         self.max_head_bytes = max_head_bytes
         self.max_headers = max_headers
         self.max_open = max_open
@@ -150,10 +157,15 @@ class Connections:
     def has_room(self) -> bool:
         """Return whether one more connection, that is in ``open`` already, may stay.
 
-        When there are too many, the one that has waited longest for its client's next byte makes room; when every one
-        is being answered, there is none.
+        When there are too many, one makes room that waits to be refused, else the one that has waited longest for its
+        client's next byte; when every one is being answered, there is none.
         """
         if not self.max_open or len(self.open) <= self.max_open:
+            return True
+        unseen: Any = self.turns.longest()
+        if unseen is not None:
+            self.count(MADE_ROOM)
+            unseen.has_no_turn()
             return True
         waiting = [found for line in (self.heads, self.idle) if (found := line.longest()) is not None]
         if not waiting:

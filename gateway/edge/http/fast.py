@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -84,9 +85,9 @@ class FastPathLike(Protocol):
         """Return whether a request with such a head is of the most important class."""
         ...
 
-    def refusal(self, plain: Any) -> tuple[bytes, bytes] | None:
-        """Count a refusal for want of room and return its head and body, as they were made for others before; None if
-        it has to be made, by ``take``.
+    def refusal(self, plain: Any, seconds: float) -> tuple[bytes, bytes] | None:
+        """Count a refusal for want of room, ``seconds`` after the request came, and return its head and body, as they
+        were made for others before; None if it has to be made, by ``take``.
         """
         ...
 
@@ -325,7 +326,7 @@ class FastProtocol(GatewayProtocol):
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
             return False
-        if fast_path.is_full(head.plain) and self._is_refused(fast_path, head):
+        if fast_path.is_full(head.plain) and self._is_refused(fast_path, head, self._came or self.loop.time()):
             return True
         before = self.cycle
         pending = PendingReply(self, keep_alive=self._stays)
@@ -366,15 +367,19 @@ class FastProtocol(GatewayProtocol):
             and not (self.transport.is_closing() or self._room.is_leaving or fast_path.is_urgent(head.plain))
         ):
             held = self._take_held()
-            if not self._is_refused(fast_path, head):
+            if not self._is_refused(fast_path, head, since):
                 self.data_received(held)
         else:
             super().go_on()
 
-    def _is_refused(self, fast_path: FastPathLike, head: Head) -> bool:
-        """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done."""
+    def _is_refused(self, fast_path: FastPathLike, head: Head, since: float) -> bool:
+        """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done.
+
+        ``since``: loop time when the request came. That of libuv stands still while it works through what is ready, so
+        what the request has waited behind others is counted, too.
+        """
         self._is_counted = False
-        made = fast_path.refusal(head.plain)
+        made = fast_path.refusal(head.plain, max(time.monotonic() - since, 0.0))
         if made is None:
             return False
         self.server_state.total_requests += 1
@@ -383,6 +388,21 @@ class FastProtocol(GatewayProtocol):
             self._wait_in(self._room.idle)
         self.rest(partial(fast_path.is_full, head.plain))
         return True
+
+    def eof_received(self) -> bool | None:
+        """See ``GatewayProtocol``: who ends its sending side while it waits has left, mostly, and is told at once."""
+        if self._held and self.scheme != "https" and self._known(self._held) is not None:
+            self.has_no_turn()
+            return None
+        return super().eof_received()
+
+    def has_no_turn(self) -> None:
+        """See ``connections.Connection``: it is told so, if that takes microseconds."""
+        since, head, fast_path = self._waits_since, self._known(self._held), self._fast_path
+        self._stays = False
+        if head is not None and fast_path is not None:
+            self._is_refused(fast_path, head, since)
+        super().has_no_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""

@@ -19,6 +19,7 @@ import asyncio
 import random
 import select
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final
 
 import httptools
@@ -29,7 +30,6 @@ from gateway.edge.http.certificates import names_of_peer
 from gateway.edge.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections
 from gateway.edge.http.problems import problem
 from gateway.edge.http.turns import MAX_HELD_BYTES, NEW_COUNTS
-from gateway.edge.lanes import HEADER
 from gateway.errors import (
     AddressTooLong,
     BodyTimeout,
@@ -68,8 +68,6 @@ _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _FIRST_LOOK_S: Final = 0.01
 _LAST_LOOK_S: Final = 0.25
-_CRITICAL: Final = b"\r\n%b: critical\r\n" % HEADER
-"""What a head has in it that asks for the most important class."""
 _BEGINNING: Final = b"HTTP/1.1 "
 """How every answer begins."""
 
@@ -134,11 +132,17 @@ class GatewayProtocol(HttpToolsProtocol):
         """What a request of this connection was refused by."""
         self._is_counted = False
         self._rests_until = 0.0
-        """Loop time until which what comes is not looked at: a request was refused; see ``turns``."""
+        """Loop time until which what comes is not looked at: a request was refused; see ``turns``. Infinite while it
+        waits for its turn.
+        """
         self._held = b""
-        """What has come meanwhile; nothing more is read until it is its turn."""
+        """What has come meanwhile."""
+        self._is_ended = False
+        """Whether its client has ended its sending side while it waited."""
         self._waits_since = 0.0
         """Loop time since when it waits to be looked at for the first time."""
+        self._came = 0.0
+        """The same of what is looked at now; 0 if it did not wait."""
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -159,6 +163,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and leave no timer behind."""
         self._room.forget(self)
+        if self._held:
+            self._room.turns.forget(self, self._from())
+            self._take_held()
         for timer in (self._age, self._look):
             if timer is not None:
                 timer.cancel()
@@ -250,6 +257,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """Keep what came until it is this connection's turn; returns whether it has to wait, and there is room to."""
         room = self._room
         turns, until = room.turns, self._rests_until
+        if self._held:
+            self._hold(data)
+            return True
         self._rests_until = 0.0
         if turns.held_bytes + len(data) > MAX_HELD_BYTES or self._is_deaf or room.is_leaving:
             return False
@@ -258,28 +268,49 @@ class GatewayProtocol(HttpToolsProtocol):
             return False
         if self._is_full is not None:
             turns.rest(self, until)
+            self.flow.pause_reading()
         else:
-            turns.wait(self, "" if self.client is None else self.client[0])
-            self._waits_since = now
+            # It is read on: whose client leaves meanwhile, as most do whom nobody tells anything, is not kept open.
+            turns.wait(self, self._from())
+            self._waits_since = self._came or now
         room.take_turns(self.loop)
         self._wait_in(None)  # it has asked: its place is not given to another
+        self._rests_until = inf
         self._held = data
         turns.held_bytes += len(data)
-        self.flow.pause_reading()
         return True
+
+    def _hold(self, data: bytes) -> None:
+        """Keep more of one that waits, and read no further; what is too much to keep is not waited with."""
+        turns = self._room.turns
+        self._held += data
+        turns.held_bytes += len(data)
+        self.flow.pause_reading()
+        if turns.held_bytes > MAX_HELD_BYTES:
+            turns.forget(self, self._from())
+            self.go_on()
+
+    def _from(self) -> str:
+        return "" if self.client is None else self.client[0]
 
     def _goes_first(self, data: bytes) -> bool:
         """Return whether what came is looked at although as many were refused as may be."""
-        return self._room.turns.has_time_for_urgent() and _CRITICAL in data[: self._room.max_head_bytes].lower()
+        return self._room.turns.has_time_for_urgent() and self._room.is_urgent(data[: self._room.max_head_bytes])
 
     def go_on(self) -> None:
         """See ``turns.Rests``."""
+        if not self._held:
+            return
+        self._came = self._waits_since
         held = self._take_held()
         if not self.transport.is_closing():
             self.data_received(held)
+            if self._is_ended and not self._held and not self.eof_received():
+                self.transport.close()
+        self._came = 0.0
 
     def _take_held(self) -> bytes:
-        held, self._held, self._waits_since = self._held, b"", 0.0
+        held, self._held, self._waits_since, self._rests_until = self._held, b"", 0.0, 0.0
         self._room.turns.held_bytes -= len(held)
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -388,6 +419,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Keep the connection for the answers that are still to be given to whole requests; return whether it is."""
+        if self._held and self.scheme != "https":
+            self._is_ended = True  # and is looked at when it is its turn
+            return True
         if self._phase == BODY and self._is_busy():
             if not self.pipeline:
                 return None
@@ -511,6 +545,12 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.transport.close()
+
+    def has_no_turn(self) -> None:
+        """See ``connections.Connection``."""
+        self._room.turns.forget(self, self._from())
+        self._take_held()
+        self.transport.close()
 
     def is_not_read(self) -> None:
         """See ``connections.Connection``."""

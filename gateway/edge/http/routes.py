@@ -270,7 +270,7 @@ class FastPath:
         """See ``fast.FastPathLike``."""
         return plain.lane.rank == CRITICAL
 
-    def refusal(self, plain: Plain) -> tuple[bytes, bytes] | None:
+    def refusal(self, plain: Plain, seconds: float) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""
         plane, refuse = self._plane, plain.reading.refuse
         if plain.request_id or not plane.is_quiet:
@@ -283,7 +283,7 @@ class FastPath:
             if len(self._refusals) >= _MAX_REFUSALS:
                 self._refusals.clear()
             made = self._refusals[key] = _refusal(refuse, error)
-        plane.refused(error, rank, plain.reading.path)
+        plane.refused(error, rank, plain.reading.path, seconds)
         head, body = made
         request_id = new_id().encode()
         return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)

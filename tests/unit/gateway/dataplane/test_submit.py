@@ -340,7 +340,7 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 def refuse(made: Plane, url: str) -> Overloaded:
     """Refuse a request as both ways through do."""
     error = made.plane.refusal(url, DEFAULT)
-    made.plane.refused(error, DEFAULT, url)
+    made.plane.refused(error, DEFAULT, url, 0.0)
     return error
 
 
@@ -350,7 +350,7 @@ async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_secon
     """
     made, _ = pressed("e")
     easy = made.permits.easy
-    made.plane.refused(made.permits.full(BATCH), BATCH, "e")  # batch work comes to its half every night
+    made.plane.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
     assert not made.plane.is_full("e", DEFAULT)
     flights = [made.submit(Ask("e", {})) for _ in range(18)]
     made.permits.in_flight = 18

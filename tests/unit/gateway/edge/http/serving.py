@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,6 +64,11 @@ class Wire:
     def close(self) -> None:
         """End it."""
         self._writer.close()
+
+    def reset(self) -> None:
+        """End it as one does that wants no answer any more."""
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
 
     def abort(self) -> None:
         """End it, also if there is something left to send that nobody reads: it would stay open for ever."""

@@ -378,6 +378,8 @@ async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(ma
 class Stuck(Turns):
     """As many were refused as may be, and nobody's turn comes."""
 
+    is_stuck = True
+
     def begin(self, now: float) -> bool:
         """Never."""
         del now
@@ -385,8 +387,8 @@ class Stuck(Turns):
 
     @property
     def is_over(self) -> bool:
-        """Always."""
-        return True
+        """Always, until it goes on."""
+        return self.is_stuck
 
     @is_over.setter
     def is_over(self, value: bool) -> None:
@@ -399,7 +401,8 @@ def stick(port: Port) -> Stuck:
     return turns
 
 
-async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(serve: Serve) -> None:
+@pytest.mark.parametrize("line", ["X-Priority: critical", "x-priority:critical", "X-PRIORITY: \t CRITICAL "])
+async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(serve: Serve, line: str) -> None:
     """It was read when the flood's refusals left time for it, seconds later. Its place is one beyond the others'."""
     async with serve() as port:
         port.stack.gateway.permits.ceilings = (2, 1, 1)
@@ -408,7 +411,7 @@ async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(s
         other, critical = await port.connect(), await port.connect()
         other.send(post())
         await port.stack.until(lambda: len(turns) == 1)
-        critical.send(post(b'{"text": "good"}', "/serve/e", "X-Priority: critical"))
+        critical.send(post(b'{"text": "good"}', "/serve/e", line))
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 2)
         assert 1 == len(turns)
         port.stack.may_answer.set()
@@ -469,3 +472,61 @@ async def test_who_has_waited_for_long_is_refused_though_there_is_room(
         assert (429, "work_full") == (status, headers["x-refused-because"])
         assert 200 == (await critical.answer())[0]
         assert 0 == turns.held_bytes
+
+
+async def test_who_leaves_while_it_waits_is_not_kept_open(serve: Serve) -> None:
+    """Nobody was told anything for seconds and left: ten thousand such connections took the places of all others."""
+    async with serve() as port:
+        await busy(port)
+        turns, connections = stick(port), port.stack.gateway.connections
+        wires = [await port.connect() for _ in range(3)]
+        for wire in wires:
+            wire.send(post())
+        await port.stack.until(lambda: len(turns) == 3)
+        for wire in wires[:2]:
+            wire.reset()
+        await port.stack.until(lambda: (len(turns), len(connections.open)) == (1, 2))
+        wires[2].send(post())  # and one that sends more meanwhile keeps its order
+        held = len(post())
+        await port.stack.until(lambda: turns.held_bytes == 2 * held)
+        port.stack.may_answer.set()
+        port.stack.gateway.permits.ceilings = (9, 9, 9)
+        port.stack.gateway.permits.easy = (9, 9, 9)
+        turns.is_stuck = False
+        turns.let_all_go_on()
+        assert [200, 200] == [(await wires[2].answer())[0] for _ in range(2)]
+        assert 0 == turns.held_bytes
+
+
+async def test_who_ends_its_sending_side_while_it_waits_is_told(serve: Serve) -> None:
+    """It may still read."""
+    async with serve() as port:
+        await busy(port)
+        turns = port.stack.gateway.connections.turns
+        turns.refused(MAX_PER_SECOND / 50)
+        wire = await port.connect()
+        wire.send(post())
+        wire.half_close()
+        status, _, _ = await wire.answer()
+        assert 429 == status
+        assert b"" == await wire.rest()
+
+
+async def test_who_waits_to_be_refused_makes_room_for_new_connections(serve: Serve) -> None:
+    """Not one that is idle, or has not asked yet: it may be a critical caller's."""
+    async with serve(max_connections=3) as port:
+        await busy(port)
+        idle = await port.connect()
+        turns = stick(port)
+        waits = await port.connect()
+        waits.send(post())
+        await port.stack.until(lambda: len(turns) == 1)
+        await port.connect()
+        assert (await waits.rest())[:12] in (b"", b"HTTP/1.1 429")
+        assert 0 == len(turns)
+        assert 0 == turns.held_bytes
+        port.stack.may_answer.set()
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
+        turns.is_stuck = False
+        idle.send(post())
+        assert 200 == (await idle.answer())[0]
