@@ -152,7 +152,7 @@ def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) ->
 @pytest.mark.parametrize("times", [1.3, 2.0, 5.0])
 def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: float) -> None:
     """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
-    it one in ten answers at most takes longer than twice what it took before.
+    it one in twenty answers at most takes longer than one and a half times what the slowest took before.
     """
     calm = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
     assert not calm.refusals
@@ -160,8 +160,8 @@ def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: floa
     found = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=12.0, warm=4.0, rule="auto", most=1024,
                  change=lambda now, _server: (times if now >= 4.0 else 0.8) * CAPACITY)  # fmt: skip
     assert found.answers >= 0.95 * CAPACITY
-    assert found.percentile(90) <= 1.5 * calm.percentile(99)
-    assert found.percentile(99.9) <= 0.6
+    assert found.percentile(95) <= 1.5 * calm.percentile(99)
+    assert found.percentile(99.9) <= 0.4
 
 
 def rises(held: list[float]) -> list[bool]:
