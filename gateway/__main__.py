@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     import uvicorn
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, for this user only
+_BACKLOG: Final = 4096
+"""Connections that wait to be accepted, as far as the system lets them (``net.core.somaxconn``): beyond it clients try
+again a second later.
+"""
 _METRICS_BYTES = 32 << 20
 """More than the numbers of many workers take: a megabyte or two each."""
 
@@ -205,7 +209,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(2048)
+        listener.listen(_BACKLOG)
         listener.set_inheritable(True)
     except OSError:
         listener.close()
@@ -233,7 +237,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         log_config=None,
         server_header=False,
         date_header=False,
-        backlog=2048,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=int(settings.drain_timeout),
         timeout_keep_alive=math.ceil(settings.keep_alive),
         ssl_certfile=settings.tls_certificate or None,
