@@ -96,7 +96,7 @@ class DataPlane:
         self._observer.started()
         return self.new_trace(request_id, parent)
 
-    def permit(self, size: int = 0, path: str | None = None, rank: int = DEFAULT) -> Permit:
+    def permit(self, size: int = 0, path: str | None = None, rank: int = DEFAULT, tenant: str = "") -> Permit:
         """Let a request in whose body has ``size`` bytes, as far as that is known: before its body is read.
 
         ``path``: who is asked, if the address names it. Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
@@ -107,27 +107,27 @@ class DataPlane:
         if not health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
         if path is not None:
-            self.require_room(path, rank)
+            self.require_room(path, rank, tenant)
         return self.permits.take(size, rank)
 
-    def require_room(self, path: str, rank: int) -> None:
+    def require_room(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if what is at ``path`` has its share of this process, or as much work as it needs."""
-        if self._is_full_at(path, rank):
+        if self._is_full_at(path, rank, tenant):
             raise self.refusal(path, rank)
 
-    def is_full(self, path: str | None, rank: int) -> bool:
+    def is_full(self, path: str | None, rank: int, tenant: str = "") -> bool:
         """Return whether a request would be refused now for want of room, and for nothing else."""
         permits, health = self.permits, self._health
         return (
-            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._is_full_at(path, rank)))
+            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._is_full_at(path, rank, tenant)))
             and health.first_sync_done and not health.is_draining
         )  # fmt: skip
 
-    def _is_full_at(self, path: str, rank: int) -> bool:
+    def _is_full_at(self, path: str, rank: int, tenant: str) -> bool:
         found, permits = self._at(path), self.permits
         return self._has_share(found, rank) or (
             (permits.pressure.is_on and permits.look(time.monotonic()))
-            and bool(found) and all(endpoint.has_work_enough(rank) for endpoint in found)
+            and bool(found) and all(endpoint.has_work_enough(rank, tenant) for endpoint in found)
         )  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:

@@ -75,6 +75,10 @@ _BATCH_TIMES: Final = 2.0
 """They take so many times as long as calls of other classes, at most."""
 _ALONE_S: Final = 1.0
 """So long after the last call of other classes batch work goes as if it were alone."""
+_FAIR: Final = 1.25
+"""A tenant that has less than its share may come in until so many times the limit is in hand."""
+_SHARES_S: Final = 5e-3
+"""Shares are counted this often at most."""
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
@@ -198,6 +202,9 @@ class Batcher(Generic[R]):
         self._fresh_until = -math.inf
         self.prices = Prices()
         """What calls of this batcher cost, learned from them."""
+        self._shares: Counter[Lane] = Counter()
+        """Rows in hand, as they were counted last: only while somebody would be refused."""
+        self._shares_at = -math.inf
         self.limit = WorkLimit(self.prices, limits)
         """How much work should be in hand at most."""
         self._is_pressed = limits.pressure.is_on
@@ -222,12 +229,15 @@ class Batcher(Generic[R]):
         """Whether its limit of work holds."""
         return self._limits.pressure
 
-    def is_full(self, rank: int = DEFAULT) -> bool:
+    def is_full(self, rank: int = DEFAULT, tenant: str = "") -> bool:
         """Return whether limits of work hold and as much of a class is in hand as may be.
 
-        Work of less important classes does not count: it is served later.
+        Work of less important classes does not count: it is served later. A tenant that has less than its share of what
+        is in hand is let in a little beyond that: it is not the one who asks for too much.
         """
         if not self._is_at(CEILINGS[rank], rank):
+            return False
+        if tenant and not self._is_at(_FAIR * CEILINGS[rank], rank) and self._has_less(Lane(rank, tenant)):
             return False
         if self._servers.spare == math.inf or not self._waiting:
             return True
@@ -236,6 +246,17 @@ class Batcher(Generic[R]):
 
     def _is_at(self, share: float, rank: int = BATCH) -> bool:
         return self._limits.pressure.is_on and self._work_before(rank) >= self.most_work * share
+
+    def _has_less(self, lane: Lane) -> bool:
+        """Return whether a tenant has less than its share of what is in hand of its class."""
+        shares, now = self._shares, self._loop.time()
+        if now >= self._shares_at + _SHARES_S:
+            self._shares_at = now
+            shares.clear()
+            for entry in self._entries():
+                shares[entry.lane] += entry.count
+        mine, held = shares[lane], [rows for of, rows in shares.items() if of.rank == lane.rank]
+        return not mine or mine * len(held) < sum(held)
 
     def _work_before(self, rank: int) -> float:
         """Return the work in hand of a class and of more important ones."""
@@ -248,8 +269,8 @@ class Batcher(Generic[R]):
 
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
-        rank = entry.lane.rank
-        if self.is_full(rank):
+        rank, tenant = entry.lane
+        if self.is_full(rank, tenant):
             if rank != BATCH:
                 self._limits.pressure.press(self._loop.time())
             return _full()
@@ -346,6 +367,8 @@ class Batcher(Generic[R]):
         ):
             raise refusal
         entry.submitted = self._clock()
+        if entry.lane.tenant and self._limits.pressure.is_on:
+            self._shares[entry.lane] += entry.count
         if not self._waiting:
             self._lane, self._is_mixed = entry.lane, False
         elif entry.lane != self._lane:

@@ -219,9 +219,9 @@ class Endpoint:
         """How many requests hold it open: those it works on."""
         return self._leases
 
-    def has_work_enough(self, rank: int) -> bool:
-        """Return whether one more request of a class would be refused for the work that is in hand."""
-        return self.work is not None and self.work.is_full(rank)
+    def has_work_enough(self, rank: int, tenant: str = "") -> bool:
+        """Return whether one more request of a tenant's would be refused for the work that is in hand."""
+        return self.work is not None and self.work.is_full(rank, tenant)
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:

@@ -110,7 +110,7 @@ class InferRoute:
                     raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
                 timeout = timeout_of(headers.get(b"x-request-timeout-ms"), self._limits.timeout)
                 trace.lane = lane = lane_of(headers.get(HEADER, b""), caller)
-                permit = plane.permit(path=path, rank=lane.rank)
+                permit = plane.permit(0, path, *lane)
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 if caller is not None and self._access is not None:
@@ -123,7 +123,7 @@ class InferRoute:
                     self._check(call, caller, path)
                 if call.path != path:
                     path = call.path
-                    plane.require_room(path, lane.rank)
+                    plane.require_room(path, *lane)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -135,7 +135,7 @@ class InferRoute:
             if flight.error is not None and permit is not None:
                 permit.release()  # what it has sent is of no use any more, however long its refusal takes to be read
             if isinstance(flight.error, Overloaded):
-                rest(scope, partial(plane.is_full, path, trace.lane.rank))
+                rest(scope, partial(plane.is_full, path, *trace.lane))
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
                 await taken(scope)
@@ -263,8 +263,10 @@ class FastPath:
 
     def is_full(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
-        rank, permits = plain.lane.rank, self._permits
-        return permits.in_flight >= permits.easy[rank] and self._plane.is_full(plain.reading.path, rank)
+        permits = self._permits
+        return permits.in_flight >= permits.easy[plain.lane.rank] and self._plane.is_full(
+            plain.reading.path, *plain.lane
+        )
 
     def is_urgent(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
@@ -308,10 +310,10 @@ class FastPath:
             if call.path != path:  # it had none when `is_full` was asked
                 path = call.path
                 if self._permits.in_flight >= self._permits.easy[lane.rank]:
-                    plane.require_room(path, lane.rank)
+                    plane.require_room(path, *lane)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
-                pending.rest(partial(plane.is_full, path, trace.lane.rank))
+                pending.rest(partial(plane.is_full, path, *trace.lane))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
         call.key = plain.key
@@ -338,7 +340,7 @@ def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight)
             pending.send(head_of(flight.trace, endpoint.head, len(content)), content)
         else:
             if isinstance(flight.error, Overloaded):
-                pending.rest(partial(plane.is_full, path, flight.trace.lane.rank))
+                pending.rest(partial(plane.is_full, path, *flight.trace.lane))
             pending.reply(*reply_of(flight))
     except BaseException:
         pending.abort()

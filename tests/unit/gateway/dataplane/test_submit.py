@@ -332,7 +332,7 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
     made = Plane(*urls, max_requests=18, limits="auto")
     pressures = {url: made.permits.pressure.below() for url in urls}
     for url, pressure in pressures.items():
-        batcher: Any = SimpleNamespace(is_full=lambda _rank, of=pressure: of.is_on, pressure=pressure)
+        batcher: Any = SimpleNamespace(is_full=lambda _rank, _tenant, of=pressure: of.is_on, pressure=pressure)
         made.endpoints[url].work = batcher
     return made, pressures
 
