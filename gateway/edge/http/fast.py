@@ -389,7 +389,7 @@ class FastProtocol(GatewayProtocol):
         self.rest(partial(fast_path.is_full, head.plain))
         return True
 
-    def eof_received(self) -> bool | None:
+    def eof_received(self) -> bool | None:  # type: ignore[override]
         """See ``GatewayProtocol``: who ends its sending side while it waits has left, mostly, and is told at once."""
         if self._held and self.scheme != "https" and self._known(self._held) is not None:
             self.has_no_turn()
