@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.edge.lanes import lane_of
+from gateway.edge.lanes import lane_of, seems_critical
 from gateway.errors import RequestError
 from gateway.trace import BATCH, CRITICAL, DEFAULT, EVERYBODY, Lane
 
@@ -30,3 +31,18 @@ def test_another_word_is_the_callers_mistake() -> None:
     """It would be taken for something."""
     with pytest.raises(RequestError, match="critical, default, batch"):
         lane_of(b"\xff", None)
+
+
+def test_an_unread_head_seems_critical_by_what_it_says_or_by_whose_it_is() -> None:
+    """However it is written; who has shown the same key lately is known by it, and may not say more than that."""
+    for line in (b"x-priority: critical", b"X-Priority:critical", b"X-PRIORITY: \tCRITICAL "):
+        assert seems_critical(b"POST /serve/e HTTP/1.1\r\n%b\r\n\r\n" % line, None)
+    for line in (b"x-priority: default", b"x-note: x-priority: critical", b"x-priority: critically"):
+        assert not seems_critical(b"POST /serve/e HTTP/1.1\r\n%b\r\n\r\n" % line, None)
+    access = Access()
+    for priority in ("critical", "default"):
+        access._recent[f"Bearer {priority}".encode()] = Caller(priority, "t", priority=priority)
+    head = b"POST / HTTP/1.1\r\nAuthorization: Bearer %b\r\nx-priority: %b\r\n\r\n"
+    assert seems_critical(head % (b"critical", b"default"), access)
+    assert not seems_critical(head % (b"default", b"critical"), access)
+    assert seems_critical(head % (b"unknown", b"critical"), access)
