@@ -65,6 +65,8 @@ class Panel:
     thresholds: tuple[tuple[float, str], ...] = ()
     least: float | None = 0.0
     most: float | None = None
+    values: tuple[str, ...] = ()
+    """Of a table: what the column of each query's value is called; without names there is none."""
     if_empty: str = ""
     """Shown instead of "no data"."""
     links: tuple[tuple[str, str], ...] = ()
@@ -252,8 +254,20 @@ def _bars(_panel: Panel) -> Any:
     )
 
 
-def _table(_panel: Panel) -> Any:
-    return table.Panel().cell_options(TableAutoCellOptions()).align(FieldTextAlignment.AUTO).inspect(False)
+def _table(panel: Panel) -> Any:
+    made = table.Panel().cell_options(TableAutoCellOptions()).align(FieldTextAlignment.AUTO).inspect(False)
+    columns = ["Value"]
+    if len(panel.queries) > 1:  # Grafana shows one of several tables, unless they are made one
+        made = made.with_transformation(DataTransformerConfig(id_val="merge", options={}))
+        columns = [f"Value #{letter}" for letter, _ in zip("ABCDEFGH", panel.queries, strict=False)]
+    names = dict(zip(columns, panel.values, strict=bool(panel.values)))
+    # When a query was asked is of no interest, and in half a row it would push the value out of sight.
+    hidden = {"Time", "__name__", "alertstate", *columns} - names.keys()
+    return made.with_transformation(
+        DataTransformerConfig(
+            id_val="organize", options={"excludeByName": dict.fromkeys(sorted(hidden), True), "renameByName": names}
+        )
+    )
 
 
 _KINDS: Final = {
