@@ -411,5 +411,7 @@ class Preprocess:
     assert 504 == (await stack.client.post("/serve/h", json={"wait": True})).status_code
     assert 504 == (await stack.client.post("/serve/h", json={"wait": False})).status_code
     gate.touch()
-    await asyncio.sleep(0.1)
-    assert 200 == (await stack.client.post("/serve/h", json={"wait": False})).status_code
+    async with asyncio.timeout(30):
+        while 504 == (status := (await stack.client.post("/serve/h", json={"wait": False})).status_code):
+            pass
+    assert 200 == status

@@ -198,12 +198,12 @@ async def test_a_client_that_does_not_read_does_not_stay(port: Any) -> None:
 
 async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
     """A connection that was used has that long for its next request, which starts the time anew."""
-    async with port(keep_alive="400ms") as served:
+    async with port(keep_alive="1s") as served:
         wire = await served.connect()
-        for _ in range(3):
+        for _ in range(4):
             wire.send(post())
             assert 200 == (await wire.answer())[0]
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.3)
         assert b"" == await wire.rest()
 
 

@@ -118,7 +118,7 @@ async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     wire = await deployed(server)
     server.stack.backend.hold = asyncio.Event()
     wire.writer.write(post("good") + post("bad") + post("good film"))
-    await asyncio.sleep(0.05)
+    await server.stack.until(lambda: server.stack.gateway.permits.in_flight > 0)
     server.stack.backend.hold.set()
     assert ["GOOD", "BAD", "GOOD"] == [(await wire.answer())[2]["label"] for _ in range(3)]
     wire.writer.close()
@@ -218,9 +218,10 @@ async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -
     wire = await deployed(server)
     server.stack.backend.hold = asyncio.Event()
     wire.writer.write(post("good"))
-    await asyncio.sleep(0.15)
+    permits = server.stack.gateway.permits
+    await server.stack.until(lambda: permits.in_flight == 1)
     wire.writer.close()
-    await asyncio.sleep(0.1)
+    await server.stack.until(lambda: permits.in_flight == 0)
     server.stack.backend.hold.set()
     text = (await server.stack.client.get("/metrics")).text
     assert 'outcome="client_gone",route="direct",version=""} 1.0' in text

@@ -200,7 +200,7 @@ async def test_client_that_leaves_is_dropped_and_counted(stack: Any) -> None:
         "headers": [(b"content-type", b"application/json")],
     }  # fmt: skip
     call = asyncio.create_task(stack.gateway(scope, receive, send))
-    await asyncio.sleep(0.15)
+    await stack.until(lambda: stack.gateway.permits.in_flight == 1)
     left.set()
     await call
     assert [] == sent
