@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     del argv
     MODELS.write_text(models())
     PEERS.write_text(peers())
-    if (found := saved("autoscale")) is not None:
-        signals_of_autoscaling.write(found)
+    for name in signals_of_autoscaling.TABLES:
+        if (found := saved(name)) is not None:
+            signals_of_autoscaling.write(name, found)
     sys.stdout.write(f"{MODELS}\n{PEERS}\n{signals_of_autoscaling.PAGE}\n")
     return 0

@@ -1,8 +1,8 @@
-"""An exporter for pods that only exist in a Kubernetes API: what they would measure if a recorded load were upon them.
+"""Trials beside a Kubernetes API whose pods are played, and what Prometheus asks of them.
 
 Each trial is a namespace with both tiers. Which pods there are and which are ready is read from the API
-(EndpointSlices, as Prometheus does); what they do is ``world.World``. Prometheus finds and scrapes them over HTTP, one
-target a pod.
+(EndpointSlices, as Prometheus does). What those of a ``PlayedTrial`` do is ``world.World``: an exporter has what they
+would measure if a load were upon them. Those of ``processes.RealTrial`` are processes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import ssl
 import threading
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.autoscale.world import Capacity, World, gateway_text, triton_text
+from benchmarks.autoscale.world import Capacity, Tally, World, gateway_text, triton_text
 from tests.cluster.autoscalers import target
 from tests.cluster.control_plane import Cluster
 from tests.sites import Asked, site
 
 MINUTE: Final = 60.0
-_TIERS: Final = ("triton-gateway", "triton")
+TIERS: Final = ("triton-gateway", "triton")
 """Deployments, called as their Services are."""
 
 
@@ -46,13 +47,12 @@ class Scenario:
 
 
 @dataclass
-class Trial:
+class Trial(ABC):
     """A scenario in a namespace, and what came out; ``times`` in seconds since its load began."""
 
     scenario: Scenario
     signal: str
     namespace: str
-    capacity: Capacity
     times: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     bad: list[float] = field(default_factory=list)
@@ -63,18 +63,34 @@ class Trial:
     watched_total: float = 0.0
 
     def __post_init__(self) -> None:
-        self.world = World(self.capacity, self.scenario.rate, triton_works=self.scenario.triton_works)
         self._counted = 0.0, 0.0
-        self.ready: dict[str, list[str]] = {name: [] for name in _TIERS}
+        self.ready: dict[str, list[str]] = {name: [] for name in TIERS}
 
+    @property
+    @abstractmethod
+    def tally(self) -> Tally:
+        """What became of requests so far."""
+
+    @abstractmethod
     def catch_up(self, now: float) -> None:
         """Let time pass until ``now``, the end at most: counters are those of the moment in which they are read."""
-        self.world.go_on(min(now, self.scenario.seconds), self.ready["triton-gateway"], self.ready["triton"])
+
+    @abstractmethod
+    def target(self, address: str, tier: str, pod: str) -> Mapping[str, Any]:
+        """Return where Prometheus scrapes a pod, as an entry of http_sd; ``address`` is the player's."""
+
+    @abstractmethod
+    def text(self, tier: str, pod: str, now: float) -> str | None:
+        """Return the metrics of a pod whose target is the player; None if it cannot be scraped."""
+
+    @abstractmethod
+    def cpu_s(self) -> Mapping[tuple[str, str], float]:
+        """Return the seconds of CPU that pods have used, by container and pod."""
 
     def go_on(self, now: float) -> None:
         """Let time pass, and write down what became of it."""
         self.catch_up(now)
-        tally = self.world.tally
+        tally = self.tally
         bad, total = tally.bad - self._counted[0], tally.total - self._counted[1]
         self._counted = tally.bad, tally.total
         begin, end = self.scenario.watch
@@ -103,14 +119,51 @@ class Trial:
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""
-        world = self.world.tally
+        tally = self.tally
         return {
             "scenario": self.scenario.name, "signal": self.signal, "success": round(self.success, 5),
-            "failed_or_late": round(world.bad), "requests": round(world.total),
+            "failed_or_late": round(tally.bad), "requests": round(tally.total),
             "gateways": [min(self.asked["triton-gateway"]), max(self.asked["triton-gateway"])],
             "tritons": [min(self.asked["triton"]), max(self.asked["triton"])],
             "first_gateway_s": self.first_more("triton-gateway"), "first_triton_s": self.first_more("triton"),
         }  # fmt: skip
+
+
+@dataclass
+class PlayedTrial(Trial):
+    """One whose pods are counters alone."""
+
+    capacity: Capacity = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.world = World(self.capacity, self.scenario.rate, triton_works=self.scenario.triton_works)
+
+    @property
+    def tally(self) -> Tally:
+        """See ``Trial.tally``."""
+        return self.world.tally
+
+    def catch_up(self, now: float) -> None:
+        """See ``Trial.catch_up``."""
+        self.world.go_on(min(now, self.scenario.seconds), self.ready["triton-gateway"], self.ready["triton"])
+
+    def target(self, address: str, tier: str, pod: str) -> Mapping[str, Any]:
+        """See ``Trial.target``."""
+        return target(address, f"/metrics/{self.namespace}/{tier}/{pod}", self.namespace, pod)
+
+    def text(self, tier: str, pod: str, now: float) -> str | None:
+        """See ``Trial.text``."""
+        pods = sorted(self.ready[tier])
+        if pod not in pods or not self.scenario.scraped(tier, pods.index(pod), now):
+            return None
+        return (
+            gateway_text(self.world.gateways[pod]) if tier == "triton-gateway" else triton_text(self.world.tritons[pod])
+        )
+
+    def cpu_s(self) -> Mapping[tuple[str, str], float]:
+        """See ``Trial.cpu_s``: a Triton's is not played."""
+        return {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
 
 
 class Player:
@@ -119,9 +172,9 @@ class Player:
     def __init__(self, cluster: Cluster) -> None:
         self.trials: dict[str, Trial] = {}
         self.address = ""
+        self.api = Api(cluster)
         self._began: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._api = _Reader(cluster)
 
     def begin(self, trial: Trial) -> None:
         """Put the load upon a namespace."""
@@ -136,14 +189,14 @@ class Player:
 
     def go_on(self) -> None:
         """Read the API and let every trial catch up with the clock; ended ones keep their last moment."""
-        ready = self._api.ready()
-        wanted = self._api.replicas()
+        ready = self.api.ready()
+        wanted = self.api.replicas()
         with self._lock:
             for namespace, trial in self.trials.items():
                 now = time.monotonic() - self._began[namespace]
                 if now > trial.scenario.seconds:
                     continue
-                for tier in _TIERS:
+                for tier in TIERS:
                     trial.ready[tier] = ready.get((namespace, tier), [])
                     trial.asked[tier].append(wanted.get((namespace, tier), 0))
                 trial.go_on(now)
@@ -162,12 +215,8 @@ class Player:
             trial.catch_up(now)
             if job == "kubelet":
                 return 200, self._cpu(trial).encode()
-            pods, pod = sorted(trial.ready[job]), name[0]
-            if pod not in pods or not trial.scenario.scraped(job, pods.index(pod), now):
-                return 503, b""
-            world = trial.world
-            text = gateway_text(world.gateways[pod]) if job == "triton-gateway" else triton_text(world.tritons[pod])
-            return 200, text.encode()
+            text = trial.text(job, name[0], now)
+            return (503, b"") if text is None else (200, text.encode())
 
     def _targets(self, job: str) -> list[Mapping[str, Any]]:
         found = []
@@ -175,21 +224,19 @@ class Player:
             if job == "kubelet":
                 found.append(target(self.address, f"/metrics/{namespace}/kubelet", namespace, ""))
                 continue
-            found += [
-                target(self.address, f"/metrics/{namespace}/{job}/{pod}", namespace, pod) for pod in trial.ready[job]
-            ]
+            found += [trial.target(self.address, job, pod) for pod in trial.ready[job]]
         return found
 
     def _cpu(self, trial: Trial) -> str:
         lines = []
-        for name, one in trial.world.gateways.items():
-            labels = f'namespace="{trial.namespace}",pod="{name}",container="gateway",node="cpu-0"'
-            lines.append(f"container_cpu_usage_seconds_total{{{labels}}} {one.cpu_s}")
+        for (container, name), used in trial.cpu_s().items():
+            labels = f'namespace="{trial.namespace}",pod="{name}",container="{container}",node="cpu-0"'
+            lines.append(f"container_cpu_usage_seconds_total{{{labels}}} {used}")
             lines.append(f"container_memory_working_set_bytes{{{labels}}} 3e8")
         return "\n".join(lines) + "\n"
 
 
-class _Reader:
+class Api:
     """The API over one connection's worth of urllib: kubectl takes a tenth of a second of CPU for every look."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -198,15 +245,24 @@ class _Reader:
         self._tls = ssl.create_default_context(cafile=str(pki.certificate))
         self._tls.load_cert_chain(pki.folder / "admin.crt", pki.folder / "admin.key")
 
-    def _get(self, path: str) -> list[dict[str, Any]]:
+    def get(self, path: str) -> list[dict[str, Any]]:
+        """Return the items of a list."""
         with urllib.request.urlopen(self._server + path, timeout=30, context=self._tls) as answer:
             found: list[dict[str, Any]] = json.loads(answer.read())["items"]
             return found
 
+    def patch(self, path: str, change: Mapping[str, Any]) -> None:
+        """Change part of an object, or of its status."""
+        headers = {"content-type": "application/strategic-merge-patch+json"}
+        asked = urllib.request.Request(
+            self._server + path, data=json.dumps(change).encode(), headers=headers, method="PATCH"
+        )
+        urllib.request.urlopen(asked, timeout=30, context=self._tls).close()
+
     def ready(self) -> dict[tuple[str, str], list[str]]:
         """Return the pods that are ready, by namespace and Service."""
         ready: dict[tuple[str, str], list[str]] = {}
-        for item in self._get("/apis/discovery.k8s.io/v1/endpointslices"):
+        for item in self.get("/apis/discovery.k8s.io/v1/endpointslices"):
             service = item["metadata"].get("labels", {}).get("kubernetes.io/service-name")
             key = (item["metadata"]["namespace"], service)
             for one in item.get("endpoints") or ():
@@ -218,7 +274,7 @@ class _Reader:
         """Return how many replicas are asked for, by namespace and Deployment."""
         return {
             (item["metadata"]["namespace"], item["metadata"]["name"]): item["spec"].get("replicas", 1)
-            for item in self._get("/apis/apps/v1/deployments")
+            for item in self.get("/apis/apps/v1/deployments")
         }
 
 

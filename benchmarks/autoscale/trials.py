@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.autoscale.played import MINUTE, Player, Scenario, Trial, playing
+from benchmarks.autoscale.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
+from benchmarks.autoscale.processes import PRICE, Namespace, RealTrial
 from benchmarks.autoscale.world import Capacity
 from benchmarks.shared.command import ROOT
 from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus
@@ -21,6 +22,10 @@ from tests.cluster.nodes import Machines, Played
 
 CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
 SIGNALS: Final = ("ours", "cpu")
+_PLAYED: Final = Played()
+_NEVER: Final = 1e6
+PROCESSES: Final = Played(gateway_ready=_NEVER, triton_ready=_NEVER, gone=5.0)
+"""Not by kwok: pods are ready when their processes are."""
 
 
 def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]:
@@ -69,6 +74,19 @@ def outage(capacity: Capacity) -> Scenario:
     )  # fmt: skip
 
 
+def of_processes() -> dict[str, Scenario]:
+    """Return what two cores can hold as processes: the same two stories in six minutes, at what two Tritons do."""
+    base, at, end = 2 * PRICE.triton_rps * 0.6, 2 * MINUTE, 6 * MINUTE
+    everything = [
+        Scenario("step", end, lambda t: base * (4 if t >= at else 1), 2, 2, (at, end), event=at,
+                 about="four times the load from one second to the next; counted from that second"),
+        Scenario("stall", end, lambda _: base, 2, 2, (0, end), event=at,
+                 triton_works=lambda t: not at <= t < at + 2 * MINUTE,
+                 about="the GPUs stop for two minutes and come back; counted whole"),
+    ]  # fmt: skip
+    return {scenario.name: scenario for scenario in everything}
+
+
 @dataclass
 class Stage:
     """What scenarios are told on: a cluster with Prometheus, prometheus-adapter and KEDA, and the exporter."""
@@ -79,27 +97,43 @@ class Stage:
 
     def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
         """Install a release of the chart in a namespace of its own, as many pods as the scenario begins with ready."""
+        plain = signal == "cpu"
+        values = {"gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "keda"}}
+        namespace = self._install(scenario, signal, {"autoscaling": values})
+        if plain:
+            self.cluster.apply(_by_cpu(namespace, "triton-gateway"))
+        return PlayedTrial(scenario, signal, namespace, capacity=capacity)
+
+    def install_processes(self, scenario: Scenario, signal: str, begin: Callable[[str], Namespace]) -> RealTrial:
+        """The same with processes behind its pods, which ask for 100m of CPU; by CPU both tiers are scaled."""
+        plain = signal == "cpu"
+        few = {"requests": {"cpu": "100m"}}
+        values = {
+            "autoscaling": {
+                "gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "none" if plain else "keda"},
+            },
+            "gateway": {"resources": few}, "triton": {"resources": few},
+        }  # fmt: skip
+        namespace = self._install(scenario, signal, values)
+        if plain:
+            for name in TIERS:
+                self.cluster.apply(_by_cpu(namespace, name))
+        return RealTrial(scenario, signal, namespace, pods=begin(namespace))
+
+    def _install(self, scenario: Scenario, signal: str, values: dict[str, Any]) -> str:
         namespace = f"{scenario.name}-{signal}".replace(" ", "-").lower()
         cluster = self.cluster
         cluster.kubectl("create", "namespace", namespace)
         cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-        plain = signal == "cpu"
-        values: dict[str, Any] = {
-            "autoscaling": {
-                "prometheus": self.prometheus, "gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "keda"},
-            },
-            "monitoring": {"enabled": False},
-            "clearml": {"credentialsSecret": "clearml"},
-        }  # fmt: skip
+        values["autoscaling"]["prometheus"] = self.prometheus
+        values |= {"monitoring": {"enabled": False}, "clearml": {"credentialsSecret": "clearml"}}
         cluster.helm(
             "install", "triton-gateway", str(CHART), "--namespace", namespace, "--values", "-",
             given=json.dumps(values), within=300,
         )  # fmt: skip
-        for name, count in (("triton-gateway", scenario.gateways), ("triton", scenario.tritons)):
+        for name, count in zip(TIERS, (scenario.gateways, scenario.tritons), strict=True):
             cluster.kubectl("--namespace", namespace, "scale", "deployment", name, f"--replicas={count}")
-        if plain:
-            cluster.apply(_by_cpu(namespace))
-        return Trial(scenario, signal, namespace, capacity)
+        return namespace
 
     def restart_prometheus(self) -> None:
         """Start it again after it was ended: with the same data, at the same address."""
@@ -108,7 +142,7 @@ class Stage:
     def run(self, trials: Sequence[Trial], during: Callable[[], None] = lambda: None) -> None:
         """Begin every trial when its pods are ready, and go on until all have ended."""
         for trial in trials:
-            for name in ("triton-gateway", "triton"):
+            for name in TIERS:
                 self.cluster.kubectl(
                     "--namespace", trial.namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s",
                     within=330,
@@ -119,14 +153,14 @@ class Stage:
             time.sleep(1.0)
 
 
-def _by_cpu(namespace: str) -> dict[str, Any]:
+def _by_cpu(namespace: str, deployment: str) -> dict[str, Any]:
     """What everybody begins with: CPU at 65 %, and Kubernetes' own defaults."""
     target = {"type": "Utilization", "averageUtilization": 65}
     return {
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "by-cpu", "namespace": namespace},
+        "metadata": {"name": f"{deployment}-by-cpu", "namespace": namespace},
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "triton-gateway"},
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
             "minReplicas": 2, "maxReplicas": 64,
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
         },
@@ -134,11 +168,11 @@ def _by_cpu(namespace: str) -> dict[str, Any]:
 
 
 @contextmanager
-def stage(*, autoscaled_every: str = "15s") -> Iterator[Stage]:
-    """Start everything; a gateway is ready 5 s after its pod began, a Triton 30 s."""
+def stage(*, autoscaled_every: str = "15s", played: Played = _PLAYED) -> Iterator[Stage]:
+    """Start everything; a gateway is ready 5 s after its pod began, a Triton 30 s, unless it is said otherwise."""
     machines = Machines(cpu_nodes=16, gpu_nodes=26, cpus=64, gpus=8)
     with tempfile.TemporaryDirectory(prefix="scaling-", ignore_cleanup_errors=True) as folder:
-        with started(Path(folder), machines=machines, played=Played(), autoscaled_every=autoscaled_every) as cluster:
+        with started(Path(folder), machines=machines, played=played, autoscaled_every=autoscaled_every) as cluster:
             cluster.define("keda", "prometheus-operator")
             with playing(cluster) as player:
                 prometheus = start_prometheus(cluster, f"http://{player.address}/targets")

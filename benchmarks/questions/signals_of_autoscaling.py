@@ -1,25 +1,32 @@
 """On what should gateways scale: how many requests are late or fail, and how soon are more replicas asked for?
 
 Releases of the chart on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA. Its
-pods are played: an exporter has the metrics that a recorded load would give them (``benchmarks/autoscale``).
+pods are played: an exporter has the metrics that a load would give them (``benchmarks/autoscale``). With
+``--processes`` they are real gateways and real Tritons under real requests, as many as two cores hold.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.autoscale.played import Trial
+from benchmarks.autoscale.played import Scenario, Trial
+from benchmarks.autoscale.processes import Namespace
 from benchmarks.autoscale.sizing import measured
-from benchmarks.autoscale.trials import SIGNALS, Stage, outage, scenarios, stage
-from benchmarks.shared.command import narrator, parser, tell
+from benchmarks.autoscale.trials import PROCESSES, SIGNALS, Stage, of_processes, outage, scenarios, stage
+from benchmarks.shared.command import Say, narrator, parser, tell
 from benchmarks.shared.results import DOCS, IMAGES, put, save, table
 
 TAKES = "half an hour; the first time as long again to build Kubernetes"
-SAVES = "results/autoscale.json, docs/scaling.md (--write-docs)"
+SAVES = "results/autoscale.json, results/autoscale-processes.json, docs/scaling.md (--write-docs)"
 PAGE = DOCS / "scaling.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
+TABLES = {"autoscale": "signals", "autoscale-processes": "processes"}
+"""Saved runs, and where their tables stand in the page."""
 AWAY = (180.0, 360.0)
 """Seconds of the last scenario within which there is no Prometheus."""
 
@@ -28,16 +35,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Tell every scenario, with each signal in a namespace of its own, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
+    arguments.add_argument("--processes", action="store_true", help="real ones behind the pods: step and stall")
     arguments.add_argument("--write-docs", action="store_true", help="keep the result, table and pictures")
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
     last = outage(capacity)
-    every = {**scenarios(capacity), last.name: last}
+    every = of_processes() if options.processes else {**scenarios(capacity), last.name: last}
     if unknown := [name for name in options.scenario if name not in every]:
         sys.stderr.write(f"error: no scenario {unknown[0]!r}; there are {', '.join(every)}\n")
         return 2
     wanted = [one for name, one in every.items() if not options.scenario or name in options.scenario]
-    trials: list[Trial] = []
+    if options.processes:
+        trials = _with_processes(wanted, say)
+        tell(real := {"runs": [one.summary() for one in trials]})
+        if options.write_docs and not options.scenario:
+            _draw(trials, ("step", "stall"), "processes-")
+            save("autoscale-processes", real)
+            write("autoscale-processes", real)
+        return 0
+    trials = []
     with stage() as on:
         say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
         together = [one for one in wanted if one is not last]
@@ -53,10 +69,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     tell(result)
     if options.write_docs and not options.scenario:
-        _draw(trials)
+        _draw(trials, ("step", "stall", "day", "lost target"))
         save("autoscale", result)
-        write(result)
+        write("autoscale", result)
     return 0
+
+
+def _with_processes(wanted: Sequence[Scenario], say: Say) -> list[Trial]:
+    """Tell the scenarios with processes behind the pods, all at once."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pods-", ignore_cleanup_errors=True) as folder,
+        stage(played=PROCESSES) as on,
+        contextlib.ExitStack() as stack,
+    ):
+        say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
+
+        def begin(namespace: str) -> Namespace:
+            made = Namespace(Path(folder) / namespace, api=on.player.api, namespace=namespace, say=say)
+            stack.callback(made.stop)
+            return made
+
+        trials: list[Trial] = [on.install_processes(one, signal, begin) for one in wanted for signal in SIGNALS]
+        on.run(trials, _told(trials, say))
+    return trials
 
 
 def _told(trials: Sequence[Trial], say: Any) -> Any:
@@ -92,16 +127,17 @@ def _without_prometheus(on: Stage, trials: Sequence[Trial], then: Any) -> Any:
     return look
 
 
-def write(result: Mapping[str, Any]) -> None:
+def write(name: str, result: Mapping[str, Any]) -> None:
     """Write the page's table of a saved run."""
-    put(PAGE, "signals", signals_table(result["runs"]))
+    put(PAGE, TABLES[name], signals_table(result["runs"]))
 
 
-def _draw(trials: Sequence[Trial]) -> None:
+def _draw(trials: Sequence[Trial], names: Sequence[str], prefix: str = "") -> None:
     from benchmarks.autoscale.plots import draw
 
-    for name in ("step", "stall", "day", "lost target"):
-        draw([one for one in trials if one.scenario.name == name], IMAGES / f"scaling-{name.replace(' ', '-')}.png")
+    for name in names:
+        picture = IMAGES / f"scaling-{prefix}{name.replace(' ', '-')}.png"
+        draw([one for one in trials if one.scenario.name == name], picture)
 
 
 def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -122,14 +122,14 @@ class Triton:
             )
             self._write(name, build.config, build.texts, {path: bundle / at for path, at in build.linked.items()})
         else:
-            self._write(name, scripted_config(name, backend), {"1/model.py": _program("fixed_model")}, {})
+            self._write(name, scripted_config(name, backend), {"1/model.py": program("fixed_model")}, {})
         self._load(name)
 
     def serve_ensemble(self, name: str, backend: Backend, model: str, *, tokenizer: str, folder: Path) -> None:
         """Load a tokenizer of kind ``lean`` or ``auto`` over ``folder``, and an ensemble of it and ``model``."""
         step = f"{name}-tokenizer"
         self._write(
-            step, tokenizer_config(step, backend, tokenizer, folder), {"1/model.py": _program("tokenizer_model")}, {}
+            step, tokenizer_config(step, backend, tokenizer, folder), {"1/model.py": program("tokenizer_model")}, {}
         )
         self._load(step)
         self._write(name, ensemble_config(name, backend, step, model, tokenizer), {"1/.keep": ""}, {})
@@ -172,8 +172,8 @@ def mean_batch(
     return rows / calls if calls else 0.0
 
 
-def scripted_config(name: str, backend: Backend) -> str:
-    """Return config.pbtxt of a model that takes its time and answers a constant.
+def scripted_config(name: str, backend: Backend, *, most_rows: int = MAX_BATCH, stands_still: str = "") -> str:
+    """Return config.pbtxt of a model that takes its time and answers a constant, or nothing while a file exists.
 
     Ragged batches let Triton merge requests of different length for every system, which a transformer's own
     configuration would mostly not: this favours the systems that send one row at a time.
@@ -183,7 +183,7 @@ def scripted_config(name: str, backend: Backend) -> str:
     )
     return f"""name: "{name}"
 backend: "python"
-max_batch_size: {MAX_BATCH}
+max_batch_size: {most_rows}
 input [ {inputs} ]
 output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {backend.width} ] }} ]
 dynamic_batching {{ }}
@@ -195,6 +195,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
             call_ms=backend.call_ms,
             row_ms=backend.row_ms,
             token_ms=backend.token_ms,
+            stands_still=stands_still,
         )
     }
 """
@@ -241,5 +242,6 @@ def _parameters(**values: object) -> str:
     )
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return a model's program for Triton's python backend, one of ``triton_models``."""
     return (_PROGRAMS / f"{name}.py").read_text()

@@ -136,14 +136,15 @@ class Strict:
         due = time.monotonic()
         running: set[asyncio.Task[None]] = set()
         while not until():
-            task = asyncio.create_task(self._one())
+            task = asyncio.create_task(self.once())
             running.add(task)
             task.add_done_callback(running.discard)
             due += 1 / self.rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
         await asyncio.gather(*running)
 
-    async def _one(self) -> None:
+    async def once(self) -> tuple[float, float, str]:
+        """Send one request; returns what is added to ``seen``."""
         sent, problem = time.monotonic(), ""
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -154,6 +155,7 @@ class Strict:
         except (OSError, EOFError, ValueError) as error:
             problem = type(error).__name__
         self.seen.append((sent, time.monotonic(), problem))
+        return self.seen[-1]
 
     async def _ask(self) -> int:
         while self._idle:

@@ -95,7 +95,8 @@ class Fleet:
         """What callers trust, where gateways speak HTTPS."""
         self._say = say
         self._numbers = iter(range(1, 1000))
-        self._ports = dict(zip(("grpc", "http", "metrics"), processes.free_ports(3), strict=True))
+        self.ports = dict(zip(("grpc", "http", "metrics"), processes.free_ports(3), strict=True))
+        """Of every Triton, each on a loopback address of its own."""
         self.gateways: list[Gateway] = []
         self.tritons: list[Triton] = []
         self._hosts: Path | None = None
@@ -108,16 +109,16 @@ class Fleet:
         self.loop = Loop()
         self.service = Service(self.loop)
         try:
-            registry = Registry(self.state, cores=self._cores)
+            self.registry = registry = Registry(self.state, cores=self._cores)
             self._open.append(registry)
             # Everything is on loopback addresses, of which proxies' exceptions know one.
             clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
             self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
             self.cli = ClearMLServing(env=self.env, log=self.state / "logs" / "clearml-serving.log")
-            task = asyncio.run(self.cli.create_service("fleet"))
-            self.env["CLEARML_SERVING_TASK_ID"] = task
-            self._deploy(task)
+            self.task = asyncio.run(self.cli.create_service("fleet"))
+            self.env["CLEARML_SERVING_TASK_ID"] = self.task
+            self._deploy(self.task)
             self._hosts = self._lay_hosts()
         except BaseException:
             self.stop()
@@ -148,30 +149,36 @@ class Fleet:
         """Whether the Tritons have a name whose addresses change, as behind a headless Service."""
         return self._hosts is not None
 
-    def _name_the_tritons(self) -> None:
+    def name(self, *hosts: str) -> None:
+        """Let the name of the Tritons lead to these addresses."""
         if self._hosts is not None:
-            named = "".join(f"{triton.host} {NAME}\n" for triton in self.tritons)
+            named = "".join(f"{host} {NAME}\n" for host in hosts)
             self._hosts.write_text(f"127.0.0.1 localhost\n{named}")
+
+    def next_triton(self) -> tuple[str, str]:
+        """Return the name and the address of one that is still to be started."""
+        number = next(self._numbers)
+        return f"triton-{number}", f"127.0.0.{number + 1}"
 
     def start_triton(self, *, in_place_of: str = "") -> Triton:
         """Start a Triton with its sync, behind the name from the start, and wait until it has every model.
 
         ``in_place_of``: its address.
         """
-        number = next(self._numbers)
-        name, host = f"triton-{number}", in_place_of or f"127.0.0.{number + 1}"
+        name, host = self.next_triton()
+        host = in_place_of or host
         folder = self.state / name
-        grpc = f"{host}:{self._ports['grpc']}"
+        grpc = f"{host}:{self.ports['grpc']}"
         paths = ["--state-dir", str(folder), "--repository", str(folder / "repository")]
-        ports = [part for kind in ("grpc", "http", "metrics") for part in (f"--{kind}-port", str(self._ports[kind]))]
+        ports = [part for kind in ("grpc", "http", "metrics") for part in (f"--{kind}-port", str(self.ports[kind]))]
         server = self._start(name, ["triton", *paths, *ports, "--host", host])
-        server.wait_for(f"http://{host}:{self._ports['http']}/v2")
+        server.wait_for(f"http://{host}:{self.ports['http']}/v2")
         argv = ["sync", *paths, "--triton-grpc", grpc, "--engine", "python", "--poll-frequency", "500ms"]
         sync = self._start(f"{name}-sync", argv)
-        triton = Triton(name, host, server, sync, folder / "sync-status.json", self._ports)
+        triton = Triton(name, host, server, sync, folder / "sync-status.json", self.ports)
         with self._lock:
             self.tritons = [*self.tritons, triton]
-            self._name_the_tritons()
+            self.name(*(t.host for t in self.tritons))
         processes.until(triton.is_ready, f"{name} has its models")
         self._say(f"{name} is ready at {host}")
         return triton
@@ -183,18 +190,18 @@ class Fleet:
         triton.server.end()
         with self._lock:
             self.tritons = [t for t in self.tritons if t is not triton]
-            self._name_the_tritons()
+            self.name(*(t.host for t in self.tritons))
         self._say(f"{triton.name} has ended")
 
     def start_gateway(self, **settings: str) -> Gateway:
         """Start a gateway, wait until its readiness probe passes, then add it to the Service."""
         number = next(self._numbers)
         name, port = f"gateway-{number}", processes.free_port()
-        grpc = self._ports["grpc"]
+        grpc = self.ports["grpc"]
         addresses = ",".join(f"{t.host}:{grpc}" for t in self.tritons)
         env = {
             **self.env, "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_STATE_DIR": str(self.state / name),
-            "CLEARML_SERVING_POLL_FREQ": "1s", "TRITON_GATEWAY_TRITON_HTTP": str(self._ports["http"]),
+            "CLEARML_SERVING_POLL_FREQ": "1s", "TRITON_GATEWAY_TRITON_HTTP": str(self.ports["http"]),
             "TRITON_GATEWAY_TRITON_GRPC": f"dns:///{NAME}:{grpc}" if self._hosts else f"ipv4:{addresses}",
             **self.settings, **settings,
         }  # fmt: skip

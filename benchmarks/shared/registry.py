@@ -84,10 +84,13 @@ class Registry:
                 asyncio.run(_register(cli, known["gateway"], known["clearml"], backend, bundles[backend.name]))
                 known["backends"].append(backend.name)
             note.write_text(json.dumps(known, indent=1) + "\n")
-        return Registered(known["gateway"], known["clearml"], self._triton_names(known["gateway"]))
+        return Registered(known["gateway"], known["clearml"], self.triton_names(known["gateway"]))
 
-    def _triton_names(self, task_id: str) -> dict[str, list[str]]:
-        """Ask in a process of its own: the clearml SDK keeps its session for the life of a process."""
+    def triton_names(self, task_id: str) -> dict[str, list[str]]:
+        """Return Triton's names of a serving Task's models by endpoint.
+
+        Asked in a process of its own: the clearml SDK keeps its session for the life of a process.
+        """
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.shared.registry", task_id], env=self.env, capture_output=True, text=True,
             timeout=120, check=False,

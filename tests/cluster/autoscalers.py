@@ -154,10 +154,11 @@ def shipped_rules(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
-def target(address: str, path: str, namespace: str, pod: str) -> dict[str, Any]:
+def target(address: str, path: str, namespace: str, pod: str, *, is_triton: bool = False) -> dict[str, Any]:
     """Return an entry of http_sd for a pod: where it is scraped, and the labels that a ServiceMonitor adds."""
+    pool = "default" if is_triton or "/triton/" in path else ""
     labels = _LABELS | {
         "__metrics_path__": path, "namespace": namespace, "pod": pod, "instance": f"{namespace}/{pod}",
-        "release": "triton-gateway", "pool": "default" if "/triton/" in path else "",
+        "release": "triton-gateway", "pool": pool,
     }  # fmt: skip
     return {"targets": [address], "labels": labels}

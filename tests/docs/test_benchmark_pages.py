@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import pages
 from benchmarks.questions import lengths_of_hf_infinity as infinity
-from benchmarks.questions.signals_of_autoscaling import PAGE, signals_table
+from benchmarks.questions.signals_of_autoscaling import PAGE, TABLES, signals_table
 from benchmarks.shared.results import saved
 
 
@@ -18,10 +20,11 @@ def test_the_page_of_the_peers_is_what_the_saved_run_says() -> None:
     assert pages.PEERS.read_text() == pages.peers()
 
 
-def test_the_page_of_scaling_shows_the_saved_run() -> None:
-    """Its table."""
-    found, page = saved("autoscale"), PAGE.read_text()
-    assert f"<!-- signals -->\n{signals_table(found['runs'])}\n<!-- /signals -->" in page
+@pytest.mark.parametrize(("name", "mark"), TABLES.items())
+def test_the_page_of_scaling_shows_the_saved_runs(name: str, mark: str) -> None:
+    """Its tables: of pods that are played, and of processes."""
+    found, page = saved(name), PAGE.read_text()
+    assert f"<!-- {mark} -->\n{signals_table(found['runs'])}\n<!-- /{mark} -->" in page
 
 
 def test_what_is_published_passed_the_gate() -> None:
