@@ -44,12 +44,7 @@ up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C 
 
 test: lint ## run every check and test but the longest; CI adds long, ordinary and clients
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
-	@marks='not long'; said=; \
-	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
-	    marks="$$marks and not prometheus"; said="$(NO_PROMETHEUS)"; fi; \
-	if ! command -v chromium >/dev/null; then \
-	    marks="$$marks and not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
-	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
+	$(call tested,not long)
 	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most: CONTRIBUTING.md lists them), make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
@@ -63,7 +58,7 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 	@$(BIN)/lint-imports
 
 long: $(VENV)/.dev ## run the cases that make test leaves out: the longest (minutes)
-	@$(BIN)/python -m pytest $(SHARED) -m long $(ARGS)
+	$(call tested,long)
 
 ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once more without the fast path
 	@echo "== tests: the gateway without its fast path"
@@ -139,6 +134,16 @@ $(VENV)/.created:
 	@echo "== creating $(VENV) with $$($(PYTHON) -V)"
 	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
 	@touch $@
+
+# what is marked so, without what needs programs that are not here, which is said
+define tested
+@marks='$(1)'; said=; \
+    if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
+        marks="$$marks and not prometheus"; said="$(NO_PROMETHEUS)"; fi; \
+    if ! command -v chromium >/dev/null; then \
+        marks="$$marks and not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
+    $(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
+endef
 
 define install
 @echo "== installing .[$(1)] as pinned in constraints.txt; a few minutes the first time (log: $(LOG))"
