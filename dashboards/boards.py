@@ -71,6 +71,10 @@ def _heat(metric: Metric, matchers: str = _PICK) -> tuple[Query, ...]:
     return (Query(by(("le",), f"increase({metric.name}_bucket{{{matchers}}}[{_W}])"), "{{le}}"),)
 
 
+_NO_LABELS: Final = "Shown when labels come back (POST /v1/feedback)"
+_NO_CALLERS: Final = "Shown when callers have keys"
+
+
 def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str = "short", **more: object) -> Panel:
     return Panel(title, description, (Query(expr, legend),), unit=unit, **more)  # type: ignore[arg-type]  # passed on
 
@@ -132,9 +136,9 @@ OVERVIEW: Final = Board(
                          "{{endpoint}} within {{within}} s")),
                   thresholds=((1.0, _ORANGE), (14.4, _RED))),
             Panel("Error budget left", "Of what the endpoint's objective allows to fail, or to come late, in 30 days; "
-                  "below 0 it is overdrawn.",
-                  (Query(f"{rules.FAILED_LEFT}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),
-                   Query(f"{rules.LATE_LEFT}{{{_BY_ENDPOINT}}}", "{{endpoint}} within {{within}} s")),
+                  "below 0 it is overdrawn, at -100 % by as much again or more.",
+                  (Query(f"clamp_min({rules.FAILED_LEFT}{{{_BY_ENDPOINT}}}, -1)", "{{endpoint}}"),
+                   Query(f"clamp_min({rules.LATE_LEFT}{{{_BY_ENDPOINT}}}, -1)", "{{endpoint}} within {{within}} s")),
                   unit="percentunit", least=None, most=1.0),
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
@@ -157,29 +161,35 @@ OVERVIEW: Final = Board(
             _lines("Accuracy", "How often a version is right: by labels that came back, and expected of what it "
                    "answers now, by its scores.",
                    by(("endpoint", "version", "of"), catalog.ACCURACY.name + '{of=~"real|expected"}', "max"),
-                   "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0),
+                   "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0, if_empty=_NO_LABELS),
             _lines("Labels that came back", "By version, and whether the answer was right.",
                    by(("endpoint", "version", "outcome"), _rate(catalog.FEEDBACK_ANSWERS, "")),
-                   "{{endpoint}} {{version}} {{outcome}}", "suffix: labels/s"),
+                   "{{endpoint}} {{version}} {{outcome}}", "suffix: labels/s", if_empty=_NO_LABELS),
             _lines("What is taken for what", "Labels that came back, by predicted and true label.",
                    by(("predicted", "label"), f"increase({catalog.FEEDBACK.name}[{_W}])"),
-                   "{{predicted}} was {{label}}"),
+                   "{{predicted}} was {{label}}", if_empty=_NO_LABELS),
             _lines("Payload log", "Requests drawn for the payload log, by what became of them.",
-                   by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "reqps"),
+                   by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "reqps",
+                   if_empty="Shown when a payload log is kept"),
             _lines("Ended connections", "HTTP connections ended though the client would have kept them, by why.",
-                   by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "suffix: connections/s"),
+                   by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "suffix: connections/s",
+                   if_empty="None so far"),
             _lines("Refused callers", "Requests refused for who asked, by why.",
-                   by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "reqps"),
+                   by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "reqps", if_empty="None so far"),
             _lines("Tenants", "Requests answered, by who is to pay for them.",
-                   by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "reqps"),
+                   by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "reqps", if_empty=_NO_CALLERS),
             _lines("Tokens in by tenant", "Tokens sent to models.",
-                   by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "suffix: tokens/s"),
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "suffix: tokens/s",
+                   if_empty=_NO_CALLERS),
             _lines("Tokens out by tenant", "Tokens generated.",
-                   by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix: tokens/s"),
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix: tokens/s",
+                   if_empty=_NO_CALLERS),
             _lines("Over quota", "Times a tenant was over a limit, refused or (a shadow's) only counted.",
-                   by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix: times/s"),
+                   by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix: times/s",
+                   if_empty=_NO_CALLERS),
             _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
-                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0),
+                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
+                   if_empty=_NO_CALLERS),
             Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
                   "(asked of the gateway that was scraped).",
                   (Query(f"max by (endpoint, version, model, model_id, link, instance) "

@@ -24,6 +24,7 @@ from grafana_foundation_sdk.models.common import (
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataTransformerConfig,
+    DynamicConfigValue,
     GridPos,
     Threshold,
     ThresholdsMode,
@@ -39,6 +40,11 @@ Kind = Literal["lines", "stacked", "stat", "heatmap", "bars", "table"]
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH: Final = 24
 TAG: Final = "triton-gateway"
+_FIRST: Final = ("alertname", "severity", "endpoint", "version", "variable", "bin")
+"""Columns of tables, in order; others follow."""
+_LEAST_WIDTH: Final = 80
+"""Of a column: with Grafana's 150 five of them are wider than half a row."""
+_LITTLE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,9 @@ def render(board: Board, annotations: Sequence[tuple[str, str, str]] = ()) -> st
 
 def _panel(panel: Panel) -> Any:
     made = _KINDS[panel.kind](panel)
-    made = made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
+    made = made.title(panel.title).description(panel.description).datasource(SOURCE)
+    # Grafana would give a unit to every label that looks like a number: version "1 days".
+    made = made.unit("string" if panel.kind == "table" else panel.unit)
     if panel.least is not None and panel.kind != "table":
         made = made.min(panel.least)
     if panel.most is not None:
@@ -207,6 +215,8 @@ def _target(panel: Panel, letter: str, query: Query) -> Any:
 
 def _lines(panel: Panel) -> Any:
     made = timeseries.Panel().line_width(2).fill_opacity(8).tooltip(common.VizTooltipOptions())
+    if panel.unit == "percentunit" and panel.most is None:
+        made = made.axis_soft_max(_LITTLE)  # of nothing but zeros the axis would go up to 10,000 %
     if panel.thresholds:
         made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
     return made.legend(
@@ -215,6 +225,8 @@ def _lines(panel: Panel) -> Any:
         .display_mode(LegendDisplayMode.TABLE)
         .placement(LegendPlacement.BOTTOM)
         .calcs(["lastNotNull", "max"])
+        .sort_by("Last *")
+        .sort_desc(True)
     )
 
 
@@ -256,6 +268,9 @@ def _bars(_panel: Panel) -> Any:
 
 def _table(panel: Panel) -> Any:
     made = table.Panel().cell_options(TableAutoCellOptions()).align(FieldTextAlignment.AUTO).inspect(False)
+    made = made.min_width(_LEAST_WIDTH)
+    for name in panel.values:
+        made = made.override_by_name(name, [DynamicConfigValue(id_val="unit", value=panel.unit)])
     columns = ["Value"]
     if len(panel.queries) > 1:  # Grafana shows one of several tables, unless they are made one
         made = made.with_transformation(DataTransformerConfig(id_val="merge", options={}))
@@ -265,7 +280,12 @@ def _table(panel: Panel) -> Any:
     hidden = {"Time", "__name__", "alertstate", *columns} - names.keys()
     return made.with_transformation(
         DataTransformerConfig(
-            id_val="organize", options={"excludeByName": dict.fromkeys(sorted(hidden), True), "renameByName": names}
+            id_val="organize",
+            options={
+                "excludeByName": dict.fromkeys(sorted(hidden), True),
+                "renameByName": names,
+                "indexByName": {name: place for place, name in enumerate(_FIRST)},
+            },
         )
     )
 

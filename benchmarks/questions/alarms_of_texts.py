@@ -38,7 +38,7 @@ from benchmarks.shared.speech import (
 from gateway.metrics import drift, variables
 from gateway.metrics.drift import ALARM_DAYS, Bins, Words
 
-TAKES = "10 minutes"
+TAKES = "5 minutes"
 SAVES = "results/texts.json"
 _GIVEN_UP: Final = 12_000
 _NEW: Final = "a new word in 1 % of the texts"
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a line per change, then the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--references", type=int, default=5)
-    arguments.add_argument("--runs", type=int, default=120)
+    arguments.add_argument("--runs", type=int, default=40)
     arguments.add_argument("--texts", type=int, default=130_000, help="stationary ones, of each reference")
     options = arguments.parse_args(argv)
     rng = np.random.default_rng(5)

@@ -174,3 +174,13 @@ def test_tables_show_no_column_that_says_nothing_and_every_value_under_a_name() 
             hidden, named = steps["organize"]["excludeByName"], steps["organize"]["renameByName"]
             assert hidden["Time"]
             assert values == values & ({*hidden} ^ {*named}), panel["title"]
+
+
+def test_a_label_that_is_a_number_gets_no_unit_in_a_table() -> None:
+    """Version 1 is no day; only the columns of values have the panel's unit."""
+    tables = [p for file in FILES for p in json.loads(file.read_text())["panels"] if p["type"] == "table"]
+    assert {"string"} == {panel["fieldConfig"]["defaults"]["unit"] for panel in tables}
+    drifted = next(panel for panel in tables if panel["title"] == "Variables")
+    (override,) = drifted["fieldConfig"]["overrides"]
+    assert {"id": "byName", "options": "evidence"} == override["matcher"]
+    assert [{"id": "unit", "value": "suffix: days"}] == override["properties"]
