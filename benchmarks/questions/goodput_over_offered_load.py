@@ -114,6 +114,13 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
     }  # fmt: skip
 
 
+def to_do(times: Sequence[float], cells: list[dict[str, Any]]) -> Sequence[float]:
+    """Return which loads are missing behind those that were kept; forgets these if they are not the first ones."""
+    if [cell["times"] for cell in cells] != list(times[: len(cells)]):
+        cells.clear()
+    return times[len(cells) :]
+
+
 def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the lines of one system as they are shown."""
     peak = max(found[0]["capacity"], *(one["load"]["answers"] / one["load"]["seconds"] for one in found))
@@ -182,7 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench = bring_up(stack, [closed], options.state_dir.absolute(), say)
         for name in systems:
             cells = found.setdefault(name, [])
-            if times == [cell["times"] for cell in cells]:
+            missed = to_do(times, cells)
+            if not missed:
                 continue
             try:
                 with contextlib.ExitStack() as started:
@@ -191,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     say(f"{name}: {capacity:.0f} answers/s to {_CONNECTIONS} connections")
                     capacity = cells[0]["capacity"] if cells else capacity
                     bodies = prepare_bodies(bench, running, closed, name)
-                    for one in times[len(cells) :]:
+                    for one in missed:
                         within = 1.5 * cells[0]["load"]["answered"]["p99_ms"] / 1e3 if cells else 0.0
                         cells.append(bear(bench, running, bodies, capacity, one, options.seconds, within))
                         say(" | ".join(rows_of(name, cells)[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.questions.goodput_over_offered_load import rows_of, shown
+from benchmarks.questions.goodput_over_offered_load import rows_of, shown, to_do
 
 
 def cell(times: float, *, answers: int, sent: int = 1000, late: float = 1.0, recovered: float | None = 0.0) -> Any:
@@ -33,6 +33,15 @@ def test_loads_that_were_not_sent_in_time_are_marked() -> None:
     short, late = rows_of("kserve", [cell(5, answers=1, sent=980), cell(10, answers=1, late=30.0, recovered=6.0)])
     assert ["5 × (not all sent)", "10 × (not all sent)"] == [short[1], late[1]]
     assert "not in 6" == late[-1]
+
+
+def test_an_interrupted_run_goes_on_behind_the_loads_that_were_kept() -> None:
+    """Others than its first ones are not kept."""
+    kept = [cell(0.8, answers=1), cell(1.0, answers=1)]
+    assert [2.0, 5.0] == to_do([0.8, 1.0, 2.0, 5.0], kept)
+    assert [] == to_do([0.8, 1.0], kept)
+    assert [0.8, 2.0] == to_do([0.8, 2.0], kept)
+    assert [] == kept
 
 
 def test_a_page_without_a_run_says_so() -> None:
