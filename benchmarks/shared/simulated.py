@@ -340,6 +340,8 @@ class Flow:
     """Answers per second to callers of class batch."""
     dropped: int = 0
     """Requests that were taken in and refused then."""
+    sent: list[float] = field(default_factory=list, repr=False)
+    """When those were sent that were answered."""
 
     def percentile(self, percent: float) -> float:
         """Return so far a percentile of the answers' times."""
@@ -393,6 +395,7 @@ def flow(
                 loop.work(REQUEST_S / 2)
                 if error is None and warm <= loop.time() < until:
                     found.seconds.append(loop.time() - sent)
+                    found.sent.append(sent)
                 found.dropped += isinstance(error, Overloaded)
 
             try:
