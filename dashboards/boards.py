@@ -449,7 +449,7 @@ CAPACITY: Final = Board(
             _lines("Work in hand", "What one idle Triton would need for it, per gateway.",
                    by((*VERSION, "instance"), catalog.WORK.name), f"{_EV} {{{{instance}}}}", "s"),
             _lines("Limit of work", "While one holds: as a rule while requests are refused.",
-                   by((*VERSION, "instance"), catalog.WORK_LIMIT.name), f"{_EV} {{{{instance}}}}", "s"),
+                   f'{by((*VERSION, "instance"), catalog.WORK_LIMIT.name)} >= 0', f"{_EV} {{{{instance}}}}", "s"),
             _lines("Queue, by class", "Requests that wait for a call to Triton.",
                    by(("endpoint", "priority"), catalog.QUEUED.name), "{{endpoint}} {{priority}}"),
             _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
