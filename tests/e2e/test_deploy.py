@@ -24,7 +24,7 @@ from tests.e2e.test_up_demo import ROOT, Up, command
 from tests.unit.deploy.bundles.test_pooled import encoder
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 WORDS = ROOT / "deploy" / "laptop" / "demo" / "words_model"
 """A classifier that is an ONNX file already."""
@@ -77,7 +77,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "own.onnx")
     argv = [*command(), "deploy", str(tmp_path / "own.onnx"), "--endpoint", "own", "--state-dir", str(up.state)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 1 == done.returncode
     assert "own/1 is not served" in done.stderr
     assert "what was registered of it is taken back" in done.stderr
@@ -91,7 +91,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
 
     until(lambda: "own/1" not in known())
     lineage = [*command(), "lineage", taken[1], "--state-dir", str(up.state)]
-    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 1 == asked.returncode, asked.stdout
 
 
@@ -101,13 +101,13 @@ def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deplo
     """The vector is the one that is pooled here; a second time nothing is registered."""
     folder, _ = encoder(tmp_path / "encoder", "mean")
     argv = [*command(), "deploy", str(folder), "--endpoint", "vectors", "--state-dir", str(up.state)]
-    first = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    first = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 0 == first.returncode, first.stderr
     assert "pools it now (mean); the answers are equal" in first.stderr
     request, answer = answered(first.stdout)
     own = local_answer(folder, json.loads(shlex.split(request)[-1])["text"])["embedding"]
     assert 8 == len(own)
     np.testing.assert_allclose(answer["embedding"], own, atol=1e-5)
-    again = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert "vectors/1 serves these very files already" in again.stderr
     assert answer == answered(again.stdout)[1]
