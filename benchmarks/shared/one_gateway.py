@@ -51,8 +51,13 @@ class Slow(FakeBackend):
         loop = asyncio.get_running_loop()
         call, row = self._price
         rows = len(inputs["input_ids"])
-        self._busy_until = max(loop.time(), self._busy_until) + call + row * rows
-        await asyncio.sleep(self._busy_until - loop.time())
+        takes = call + row * rows
+        self._busy_until = max(loop.time(), self._busy_until) + takes
+        try:
+            await asyncio.sleep(self._busy_until - loop.time())
+        except asyncio.CancelledError:
+            self._busy_until -= takes  # nobody wants it any more, and it is not computed
+            raise
         return await super().infer(model, inputs, outputs, timeout=timeout, request_id=request_id)
 
 

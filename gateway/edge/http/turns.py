@@ -27,10 +27,10 @@ TICK_S: Final = 5e-3
 """So often it is looked who is next."""
 MIN_PER_SECOND: Final = 1000.0
 """So many are refused per second even by a process that has no time left: about 3 % of it."""
-MAX_PER_SECOND: Final = 40_000.0
-"""All of a core, if each needs a connection of its own: most of that goes with opening and closing it anyway, and a
-loop that is late refuses fewer. With half as many, callers on 5,000 new connections a second, as many as were refused,
-waited for seconds while the process used 0.3 cores.
+MAX_PER_SECOND: Final = 26_000.0
+"""Six tenths of a core, if each needs a connection of its own: most of that goes with opening and closing it anyway.
+With 20,000, callers on 5,000 new connections a second, as many as were refused, waited for seconds while the process
+used 0.3 cores; with 40,000 those who retry at once took nine tenths of a core.
 """
 AGAIN_PER_SECOND: Final = 1000.0
 """So many that were refused already are read again per second."""
