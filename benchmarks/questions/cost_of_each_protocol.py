@@ -28,7 +28,7 @@ from benchmarks.shared.results import save
 from benchmarks.shared.statistics import ratio
 from benchmarks.shared.wire import CONNECTIONS, ENDPOINTS, Load, gateway_in, request, until_served
 
-TAKES = "half a minute"
+TAKES = "40 seconds"
 SAVES = "results/protocols.json"
 BASE: Final = "serve"
 
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import uvloop
 
     arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument("--rounds", type=int, default=15)
+    arguments.add_argument("--rounds", type=int, default=60)
     arguments.add_argument("--requests", type=int, default=1280, help="of one protocol in one round")
     arguments.add_argument("--grpc-client", nargs=2, metavar=("PORT", "ENDPOINT"), help=argparse.SUPPRESS)
     options = arguments.parse_args(argv)
