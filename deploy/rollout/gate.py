@@ -13,8 +13,8 @@ in the ratio), so it exceeds 100 with probability 1 % at most, whenever one look
 begun anew now and then, each with a share of the stake: a canary that turns bad late is found as well. Errors,
 latency, labels and mirrored answers are averaged, not added: the 1 % is for all of them together.
 
-Latency is compared at a bound near stable's median and at three near its slow end: how often each side is slower than
-the bound. A canary may be slower by a tenth (``slower``); how much more often it then passes the bound follows from
+Latency is compared at a bound near stable's median and at three near its slow end, chosen from what stable took before
+and chosen anew after a thousand of its requests: how often each side is slower than the bound. A canary may be slower by a tenth (``slower``); how much more often it then passes the bound follows from
 stable's own histogram.
 """
 
@@ -41,6 +41,9 @@ _LEAST_ALLOWED: Final = (1.2, 1.25, 1.35, 1.5)
 """Odds that are allowed at these quantiles at least: so few slow requests say little about stable's own histogram."""
 _LATENCY_RATIOS: Final = (1.15, 1.4, 2.0, 4.0, 12.0)
 _LATENCY_SAMPLE: Final = 200
+"""Of stable's requests, before latencies are chosen to compare at."""
+_LATENCY_AGAIN: Final = 1000
+"""So many later they are chosen anew: a rollout that begins while all is slow would compare at nothing afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """All tests of one rollout and what they have seen. ``bounds``: latency thresholds, once stable told them."""
+    """All tests of one rollout and what they have seen. ``bounds``: latency thresholds, as stable last told them."""
 
     errors: Bets = field(default_factory=Bets)
     latency: tuple[Bets, ...] = ()
@@ -100,12 +103,13 @@ class Gate:
             ) if at.seconds in canary.slower and at.seconds in stable.slower else bets
             for bets, at in zip(self.latency, self.bounds, strict=True)
         )  # fmt: skip
-        known, bounds = self.stable_seen, self.bounds
-        if not bounds:
-            # Chosen from what was seen before, used from the next interval on: the bets stay fair.
-            known = _added(self.stable_seen, stable)
-            bounds = _bounds(known, self.slower)
-            latency = (Bets(((0.0,) * len(_LATENCY_RATIOS),), 0, _LATENCY_RATIOS),) * len(bounds)
+        known, bounds = _added(self.stable_seen, stable), self.bounds
+        if known.timed >= (_LATENCY_AGAIN if bounds else _LATENCY_SAMPLE) and (chosen := _bounds(known, self.slower)):
+            # Chosen from what was seen before, used from the next interval on: the bets stay fair, also if those on
+            # one latency are continued on another.
+            latency = latency or (Bets(((0.0,) * len(_LATENCY_RATIOS),), 0, _LATENCY_RATIOS),) * len(LATENCY_QUANTILES)
+            bounds = tuple(chosen[min(i, len(chosen) - 1)] for i in range(len(latency)))
+            known = Counts()
         return replace(
             self,
             errors=self.errors.after(canary.requests, canary.failures, stable.requests, stable.failures),
@@ -190,7 +194,7 @@ class Gate:
         return {
             "evidence": _rounded(self.evidence),
             **{name: _rounded(_fortune(log)) for name, log in self._logs().items()},
-            "latency_bounds_s": [at.seconds for at in self.bounds],
+            "latency_bounds_s": sorted({at.seconds for at in self.bounds}),
             "canary": [self.canary_requests, self.canary_failures],
             "stable": [self.stable_requests, self.stable_failures],
             **({} if self.labels is None else {"label_shares": self.labels.describe()}),
@@ -246,9 +250,7 @@ class Gate:
 
 
 def _bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
-    """Return the bucket bounds nearest to stable's quantiles; none before stable was seen often enough."""
-    if seen.timed < _LATENCY_SAMPLE:
-        return ()
+    """Return the bucket bounds nearest to stable's quantiles; none if all were in one bucket."""
     inside = [bound for bound in sorted(seen.slower) if 0 < seen.slower[bound] < seen.timed]
     found: dict[float, Bound] = {}
     for quantile, least in zip(LATENCY_QUANTILES, _LEAST_ALLOWED, strict=True):

@@ -156,6 +156,22 @@ def test_a_slow_hour_for_everybody_proves_nothing():
     assert gate.evidence < DOUBT
 
 
+@pytest.mark.parametrize("slow", [1.0, 5.0, 10.0])
+def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(slow):
+    """Stable's first thousand requests say nothing of those that follow; what is compared then, later ones choose."""
+
+    def until_found(seed):
+        gate, traffic = Gate(), Traffic(seed, weight=0.25, batch=100)
+        while gate.canary_requests < 5_000 and not gate.is_bad:
+            now = slow if gate.stable_requests < 1000 else 1.0
+            n = int(traffic.random.binomial(100, 0.25))
+            gate = gate.after(traffic._counts(n, BASE_ERRORS, 1.3 * now), traffic._counts(100 - n, BASE_ERRORS, now))
+        return gate.canary_requests if gate.is_bad else 5_000
+
+    found = [until_found(seed) for seed in range(20)]
+    assert max(found) <= (2_000 if slow == 1.0 else 3_000), found
+
+
 def test_a_verdict_says_what_speaks_most_against_the_canary():
     """Errors, latency, labels and mirrored answers each in words, with the numbers."""
     fresh = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
