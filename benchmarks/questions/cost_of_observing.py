@@ -192,9 +192,9 @@ def shown(found: Mapping[str, Any] | None) -> str:
     cost, low, high = found["sampled_us"]
     each, least, most = found["texts_us"]
     return (
-        f"The built-in variables of texts and answers cost {cost:.1f} µs of CPU per request ({low:.1f} to {high:.1f} in "
-        f"95 of 100 cases), and {each:.1f} µs ({least:.1f} to {most:.1f}) if every text is looked at. A request took "
-        f"{found['off_us']:.1f} µs without metrics, {found['on_us']:.1f} µs with everything that is on by default, "
+        f"The built-in variables of texts and answers cost {cost:.1f} µs of CPU per request ({low:.1f} to {high:.1f} "
+        f"in 95 of 100 cases), and {each:.1f} µs ({least:.1f} to {most:.1f}) if every text is looked at. A request "
+        f"took {found['off_us']:.1f} µs without metrics, {found['on_us']:.1f} µs with all that is on by default, "
         f"{found['on_ratio'][0]:.2f} times as much.\n"
     )
 

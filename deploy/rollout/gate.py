@@ -14,8 +14,8 @@ begun anew now and then, each with a share of the stake: a canary that turns bad
 latency, labels and mirrored answers are averaged, not added: the 1 % is for all of them together.
 
 Latency is compared at a bound near stable's median and at three near its slow end, chosen from what stable took before
-and chosen anew after a thousand of its requests: how often each side is slower than the bound. A canary may be slower by a tenth (``slower``); how much more often it then passes the bound follows from
-stable's own histogram.
+and chosen anew after a thousand of its requests: how often each side is slower than the bound. A canary may be slower
+by a tenth (``slower``); how much more often it then passes the bound follows from stable's own histogram.
 """
 
 from __future__ import annotations
