@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import RegistryUnavailable
 from gateway.registry.clearml.session import reason_of
 from gateway.registry.port import Publication, Published, is_id
+
+_LOOKS_IN_A_THREAD: Final = "_Task__detect_repo_async"
+"""What the SDK's class has of `development.vcs_repo_detect_async`."""
 
 
 def publish(publication: Publication) -> Published:
@@ -47,6 +50,9 @@ def _published(publication: Publication) -> Published:
     # The SDK would fork a process that reports; here threads of torch and ONNX Runtime may hold locks, which a fork
     # takes over for ever: seen to hang. There is no setting by environment.
     Task._report_subprocess_enabled = False  # noqa: SLF001
+    # Nor a thread that looks for the repository while `init` goes on: both make the Task's lock when they first need
+    # it, and one waits for ever if each has made its own. Seen to hang, with 2.1.12.
+    setattr(Task, _LOOKS_IN_A_THREAD, False)
     task = Task.init(
         project_name=publication.project, task_name=f"optimize {publication.name}", task_type=Task.TaskTypes.optimizer,
         reuse_last_task_id=False, output_uri=True, auto_connect_arg_parser=False, auto_connect_frameworks=False,
