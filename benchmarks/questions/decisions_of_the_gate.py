@@ -124,7 +124,7 @@ def shown(found: Sequence[Mapping[str, Any]]) -> str:
     rows = [["new version", "promoted", "rolled back", "after so many canary requests: half, 95 of 100", "found by"]]
     for one in found:
         counts = one["canary_requests"]
-        after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(map(str, counts)) or "–"
+        after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(f"{n:,}" for n in counts) or "–"
         rows.append([one["kind"], str(one["promoted"]), str(one["rolled_back"]), after, ", ".join(one["decided_by"])])
     return table(rows)
 

@@ -139,17 +139,12 @@ class Quota:
         self.held = 0.0
         """Tokens of requests that are under way, as estimated."""
         self._over = over
-        self._take_over(
-            limits, share, _bucket(b"requests", limits.requests_per_minute, share, now),
-            _bucket(b"tokens", limits.tokens_per_minute, share, now),
-        )  # fmt: skip
+        self._take_over(limits, share, *_buckets(limits, share, now))
 
     def change(self, limits: Limits, share: float, now: float) -> None:
         """Go on with other limits, or another share of them; what was used stays used."""
-        made = Quota(self.tenant, limits, share, now, self._over)
-        self._take_over(
-            limits, share, self.requests.resized(made.requests, now), self.tokens.resized(made.tokens, now)
-        )  # fmt: skip
+        requests, tokens = _buckets(limits, share, now)
+        self._take_over(limits, share, self.requests.resized(requests, now), self.tokens.resized(tokens, now))
 
     def _take_over(self, limits: Limits, share: float, requests: Bucket, tokens: Bucket) -> None:
         self.limits, self.share, self.requests, self.tokens = limits, share, requests, tokens
@@ -282,5 +277,10 @@ class Quotas:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)
 
 
-def _bucket(name: bytes, per_minute: float, share: float, now: float) -> Bucket:
-    return Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)
+def _buckets(limits: Limits, share: float, now: float) -> tuple[Bucket, Bucket]:
+    """Return those of requests and of tokens."""
+    requests, tokens = (
+        Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)
+        for name, per_minute in ((b"requests", limits.requests_per_minute), (b"tokens", limits.tokens_per_minute))
+    )
+    return requests, tokens

@@ -203,10 +203,9 @@ def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     Now and then a word comes more often for a while, and no change is meant by that: a little of it is expected, even
     if none came. A word that had never been seen does not come three times by chance: what came is expected.
     """
-    least = {"more": RISEN_SHARE * sum(counts.values()), "new": RISEN_SHARE * sum(counts.values()), "unseen": 0.0}
-    return enum_bins(
-        {**counts, **{name: max(few, counts.get(name, 0)) for name, few in least.items()}}, missing=missing
-    )
+    few = RISEN_SHARE * sum(counts.values())
+    least = {"more": few, "new": few, "unseen": 0.0}
+    return enum_bins({**counts, **{name: max(n, counts.get(name, 0)) for name, n in least.items()}}, missing=missing)
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:

@@ -147,9 +147,10 @@ class Lately:
         times = np.diff(np.append(firsts, len(hashes)))
         places = (sorted_[firsts] >> np.uint64(20)).view(np.int64) & (_PLACES - 1)
         # The last of several that share a place has it: there are eight times as many places as texts to remember.
-        before = np.where(self._hashes[places] == sorted_[firsts], self._newer[places] + self._older[places], 0)
-        is_other = self._hashes[places] != sorted_[firsts]
-        self._newer[places[is_other]] = self._older[places[is_other]] = 0
+        is_same = self._hashes[places] == sorted_[firsts]
+        before = np.where(is_same, self._newer[places] + self._older[places], 0)
+        others = places[~is_same]
+        self._newer[others] = self._older[others] = 0
         self._hashes[places] = sorted_[firsts]
         self._newer[places] += times.astype(np.int32)
         nth = np.arange(len(hashes)) - np.repeat(firsts - before - 1, times)
