@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "and references of drift": measure({"e/1": watched}, {}),
         "and two declared variables": measure({"e/1": watched}, {"e/1": declared}),
     }
-    texts.MOST_A_SECOND = 1_000_000  # type: ignore[misc]
+    texts.MOST_A_SECOND = texts.MOST_COUNTED = 1_000_000  # type: ignore[misc]
     found["and all texts looked at"] = measure({"e/1": watched}, {"e/1": declared})
     tell({name: {"us_per_request": us, "ms_per_scrape": ms} for name, (us, ms) in found.items()})
     return 0

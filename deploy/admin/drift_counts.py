@@ -161,6 +161,7 @@ def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str], 
     looks = texts.Looks({name: count.update for name, count in counts.items()}, texts.Sample(most + 1, random.random))
     for text in looked_at:
         looks.see([text])
+        looks.follow([text])
     looks.carry()
     counts[variables.LABEL].update(labels)
     return {name: drift.enum_bins(count) for name, count in counts.items() if count}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,10 +153,16 @@ def frequency_of(settings: Mapping[str, str], default: float) -> float:
 class Watch:
     """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1."""
 
-    def __init__(self, numbers: Accumulator, chance: Callable[[], float], watches_words: bool = True) -> None:
+    def __init__(
+        self,
+        numbers: Accumulator,
+        chance: Callable[[], float],
+        watches_words: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._numbers = numbers
         self._chance = chance
-        self._watches_words = watches_words
+        self._make = partial(_Watched, chance=chance, watches_words=watches_words, clock=clock)
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
         self.declared: Mapping[tuple[str, str, str], float] = {}
@@ -183,7 +190,7 @@ class Watch:
             if former is None or former[0] != source:
                 if former is not None:
                     former[1].flush()
-                former = source, _Watched(*source, _Numbers(self._numbers, version), self._chance, self._watches_words)
+                former = source, self._make(*source, _Numbers(self._numbers, version))
             self._known[url] = former
             watched = former[1]
             if watched.is_needed:
@@ -530,8 +537,8 @@ class _Watched:
     """Everything that is watched of one served version."""
 
     def __init__(
-        self, served: Served, declared: Declared | None, numbers: _Numbers, chance: Callable[[], float],
-        watches_words: bool,
+        self, served: Served, declared: Declared | None, numbers: _Numbers, *, chance: Callable[[], float],
+        watches_words: bool, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._numbers = numbers
         reference = served.reference
@@ -540,7 +547,7 @@ class _Watched:
         self._declared = [(_split(v.name), _declared(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
-        self._text = _Text(served, numbers, own, chance, watches_words) if served.is_text else None
+        self._text = _Text(served, numbers, own, chance, watches_words, clock) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
@@ -606,15 +613,16 @@ def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) ->
 
 
 class _Text:
-    """The built-in variables of a text task: every text of every answered request."""
+    """The built-in variables of a text task: of every answered request, or of a share by chance if many come."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
-                 "_projected", "_reference", "_score", "_scores", "_tokens", "_truncated", "_unknown", "_unusual",
-                 "_vectors", "words")  # fmt: skip
+    __slots__ = ("_drawn", "_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
+                 "_projected", "_reference", "_runs", "_score", "_scores", "_tokens", "_truncated", "_unknown",
+                 "_unusual", "_vectors", "words")  # fmt: skip
 
     def __init__(
-        self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float], watches_words: bool
-    ) -> None:
+        self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float], watches_words: bool,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
         reference = served.reference
 
         def scalar(name: str, bounds: Mapping[str, tuple[float, ...]]) -> _Scalar | None:
@@ -654,7 +662,7 @@ class _Text:
 
         of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
-        self._vectors = texts.Sample(texts.MOST_A_SECOND, chance)
+        self._vectors = texts.Sample(texts.MOST_A_SECOND, chance, clock)
         self.words: words.Watched | None = None
         """Of versions that get texts: hundreds of others would hold its tables for nothing."""
         self._reference = served.words if watches_words else None
@@ -663,12 +671,14 @@ class _Text:
             self.words = words.Watched(served.words, begin) if watches_words else None
             return texts.Looks(
                 {name: found.take_counts for name, found in looked.items() if found is not None},
-                texts.Sample(texts.MOST_A_SECOND, chance),
+                texts.Sample(texts.MOST_A_SECOND, chance, clock),
                 self.words, self._unusual.take_all,
             )  # fmt: skip
 
         self._make_looks = looks
         self._looks: texts.Looks | None = None
+        self._drawn = texts.Sample(texts.MOST_COUNTED, chance, clock)
+        self._runs = texts.Runs(texts.MOST_COUNTED, clock)
 
     def usual_words(self) -> Words | None:
         """Return the frequent words of the texts, before the first one those of the reference."""
@@ -676,16 +686,20 @@ class _Text:
 
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and the results of requests; an answer out of the response cache has no texts."""
+        number = sum([trace.rows for trace in traces])
+        drawn = self._drawn.of(traces, number)
+        if self._runs.has(number) and (came := _texts_of(traces)):
+            if self._looks is None:
+                self._looks = self._make_looks()
+            self._looks.follow(came, is_first=self._runs.is_first)
+        if not drawn:
+            return
+        traces = drawn
         rows = [row for trace in traces if trace.encoded for row in trace.encoded]
         if rows:
             self._see_texts(rows)
-        asked = [trace.prepared.request for trace in traces if trace.prepared is not None]
-        if asked:  # a request of token ids has empty texts
-            came = [text for request in asked for text in request.texts if text]
-            if came and self._looks is None:
-                self._looks = self._make_looks()
-            if self._looks is not None:
-                self._looks.see(came)
+        if self._looks is not None:
+            self._looks.see(_texts_of(traces))
         if not self._has_labels:
             self._see_vectors(traces)
             return
@@ -782,6 +796,11 @@ class _Text:
             self._scores += whole
             if len(self._scores) >= _MAX_PENDING * self._n_labels:
                 self.carry()
+
+
+def _texts_of(traces: Sequence[Trace]) -> list[texts.Text]:
+    # A request of token ids has empty texts.
+    return [text for trace in traces if trace.prepared is not None for text in trace.prepared.request.texts if text]
 
 
 def _entropies(rows: NDArray[np.float64]) -> NDArray[np.float64]:

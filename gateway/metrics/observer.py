@@ -81,6 +81,7 @@ class Observer:
         later: Callable[[Callable[[], None]], object] | None = None,
         failures: Sequence[str] = (),
         watches_words: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs.
 
@@ -97,7 +98,7 @@ class Observer:
         self._promises: set[tuple[str, str, str]] = set()
         """Labels of the promises that are shown."""
         self._states: dict[tuple[str, str], bool | None] = {}
-        self.watch = Watch(self._numbers, chance, watches_words)
+        self.watch = Watch(self._numbers, chance, watches_words, clock)
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}

@@ -1,14 +1,15 @@
 """What texts look like: script, language, letter case, whether they were seen lately, and the words they are made of.
 
 Only a text's beginning is looked at (``MOST_CHARS``), so that no text costs more than another; many texts at once:
-numpy looks at two hundred for the price of twenty. At most ``MOST_A_SECOND`` of a version are, by chance. No text is
-kept longer than until it is counted.
+numpy looks at two hundred for the price of twenty. At most ``MOST_A_SECOND`` of a version are, by chance; duplicates
+are looked for in whole runs of texts (``Runs``). No text is kept longer than until it is counted.
 
 Public: ``deploy`` may import it, to write references of bundles.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,10 @@ _MOST_HASHED: Final = 1000
 """Characters at a text's beginning that say whether it is the same as another one as long."""
 MOST_A_SECOND: Final = 100
 """Texts of a version that are looked at: of more, a share drawn by chance."""
-_MOST_KEPT: Final = 4000
-"""Of texts with more characters, and of pairs, only the beginning waits until many are looked at."""
+MOST_COUNTED: Final = 1000
+"""The same of texts whose tokens and answers are counted, and that may be duplicates: they cost a quarter."""
+_RUN: Final = 4096
+"""Texts that come one after the other, of which duplicates are looked for."""
 _AT_ONCE: Final = 256
 
 T = TypeVar("T")
@@ -192,6 +195,10 @@ class Recent:
         self._places = np.zeros(_PLACES, dtype=np.int64)
         self._seen = 0
 
+    def forget(self) -> None:
+        """Begin anew: texts have come that were not seen."""
+        self._seen = 0
+
     def see(self, keys: Sequence[int]) -> Numbers:
         """Say of each text, by its ``key``, whether it was seen: 1 or 0; of the first ones, nothing.
 
@@ -225,22 +232,62 @@ class Sample:
         self._most, self._chance, self._clock = most, chance, clock
         self._began, self._came = clock(), 0
         self._share = 1.0
+        self._skipped = 0
+        """How many are left out before the next one that is drawn."""
 
-    def of(self, texts: Sequence[T]) -> Sequence[T]:
-        """Return some of ``texts``, or of what else comes, and never twice ``most``.
+    def of(self, listed: Sequence[T], number: int = 0) -> Sequence[T]:
+        """Return some of what is ``listed``, and never twice ``most``; they count for ``number`` if it is more.
 
         They are as large a share as the last second's rate allows.
         """
         now = self._clock()
         if now - self._began >= 1:
             self._share = min(1.0, self._most * (now - self._began) / max(1, self._came))
-            self._began, self._came = now, 0
-        self._came += len(texts)
-        share, chance = self._share, self._chance
-        if share < 1:
-            texts = [text for text in texts if chance() < share]
-        step = len(texts) // self._most
-        return texts if step <= 1 else texts[int(chance() * step) :: step]
+            self._began, self._came, self._skipped = now, 0, self._gap()
+        self._came += max(number, len(listed))
+        if self._share < 1:
+            listed = self._drawn(listed)
+        step = len(listed) // self._most
+        return listed if step <= 1 else listed[int(self._chance() * step) :: step]
+
+    def _drawn(self, listed: Sequence[T]) -> Sequence[T]:
+        # One chance for each that is drawn instead of one for each that comes.
+        at, drawn = self._skipped, []
+        while at < len(listed):
+            drawn.append(listed[at])
+            at += 1 + self._gap()
+        self._skipped = at - len(listed)
+        return drawn
+
+    def _gap(self) -> int:
+        return int(math.log(1 - self._chance()) / math.log1p(-self._share)) if self._share < 1 else 0
+
+
+class Runs:
+    """Says which of the texts that come one after the other belong to a run: on average ``most`` a second at most.
+
+    While fewer come, runs follow each other without a gap.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
+        self._left, self._next = 0, -math.inf
+        self._has_gap = self.is_first = False
+        """Of ``is_first``: whether the last ``number`` were the first after texts that belonged to no run."""
+
+    def has(self, number: int) -> bool:
+        """Say whether the next ``number`` texts belong to one."""
+        if self._left > 0:
+            self._left -= number
+            self.is_first = False
+            return True
+        now = self._clock()
+        if now < self._next:
+            self._has_gap = True
+            return False
+        self._left, self._next = _RUN - number, now + _RUN / self._most
+        self.is_first, self._has_gap = self._has_gap, False
+        return True
 
 
 Take = Callable[[Mapping[str, int]], object]
@@ -262,31 +309,37 @@ class Looks:
         self._sample = sample
         self._recent = Recent() if variables.DUPLICATE in takes else None
         self._watched, self._unusual = watched, unusual
-        self._came: list[Text] = []
         self._drawn: list[str] = []
         """Beginnings of those that are looked at."""
+        self._keys: list[int] = []
+        """Of those that may be duplicates."""
 
     def see(self, texts: Sequence[Text]) -> None:
         """Count these texts, or some of them."""
-        if not texts:
+        self._drawn += map(beginning, self._sample.of(texts))
+        if len(self._drawn) >= _AT_ONCE:
+            self._count()
+
+    def follow(self, texts: Sequence[Text], *, is_first: bool = False) -> None:
+        """Count which of these were seen lately, one after the other; ``is_first``: others have come before them."""
+        if self._recent is None:
             return
-        self._came += texts
-        if len(self._came) >= _AT_ONCE or type(texts[0]) is tuple or max(map(len, texts)) > _MOST_KEPT:
-            self._draw()
-            if len(self._drawn) >= _AT_ONCE:
-                self._count()
+        if is_first:
+            self._repeat()
+            self._recent.forget()
+        self._keys += map(key, texts)
+        if len(self._keys) >= _AT_ONCE:
+            self._repeat()
 
     def carry(self) -> None:
         """Count what is pending."""
-        self._draw()
+        self._repeat()
         self._count()
 
-    def _draw(self) -> None:
-        came, self._came = self._came, []
-        if came and self._recent is not None:
-            # All of them: of a sample, less would be seen again the more come.
-            self._take(variables.DUPLICATE, self._recent.see([*map(key, came)]))
-        self._drawn += map(beginning, self._sample.of(came))
+    def _repeat(self) -> None:
+        keys, self._keys = self._keys, []
+        if keys and self._recent is not None:
+            self._take(variables.DUPLICATE, self._recent.see(keys))
 
     def _count(self) -> None:
         texts, self._drawn = self._drawn, []

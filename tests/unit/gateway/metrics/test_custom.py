@@ -38,8 +38,8 @@ def spec(*variables: MetricVariable, endpoint: str = "e/1", frequency: float | N
 class Watched:
     """An observer that watches `e/1`."""
 
-    def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, chance: Any = random.random) -> None:
-        self.observer = Observer(chance=chance, later=lambda drain: None)
+    def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, **options: Any) -> None:
+        self.observer = Observer(later=lambda drain: None, **options)
         self.served = served or Served("e", "1")
         self.configure(specs)
 
@@ -334,6 +334,34 @@ def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
     watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9, "B": 0.9, "C": 0.9}}, encoded=[encoded(3)])
     found = watched.read()
     assert (2, 2) == (found["ignored_total{entropy,missing}"], found["scalar_count{top_score}"])
+
+
+def test_of_very_many_answers_a_share_is_counted_whatever_it_is() -> None:
+    """By chance, so that shares stay right; the first second's are all counted, and duplicates are looked for in runs.
+
+    At ten thousand a second: of nine seconds after the first one, a thousand a second, and a hundred texts.
+    """
+    now = 0.0
+    served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
+    watched = Watched({}, served, chance=random.Random(1).random, clock=lambda: now)
+    for number in range(100_000):
+        now = 100 + number / 10_000
+        label = ("GOOD", "BAD")[number % 5 == 0]
+        watched.answer(
+            {}, {"label": label, "score": 0.5, "scores": {"GOOD": 0.5, "BAD": 0.5}}, encoded=[encoded(4)], rows=1,
+            prepared=Prepared([], ParsedRequest([f"text {number if number % 2 else 0}"], is_batch=False)),
+        )  # fmt: skip
+        if number % 8 == 7:
+            watched.observer._drain()
+    found = watched.read()
+    good, bad = (found[f"enum_total{{predicted_label,{label}}}"] for label in ("GOOD", "BAD"))
+    assert 18_000 < good + bad < 20_500
+    assert abs(bad / (good + bad) - 0.2) < 0.01
+    assert good + bad == found["scalar_count{token_length}"] == found["scalar_count{entropy}"]
+    assert 10_700 < found["enum_total{script,latin}"] < 11_100
+    false, true = (found[f"enum_total{{duplicate,{name}}}"] for name in ("false", "true"))
+    assert 8_000 < false + true < 12_000
+    assert abs(true / (false + true) - 0.5) < 0.01
 
 
 def test_declared_variable_takes_the_place_of_a_built_in_one() -> None:

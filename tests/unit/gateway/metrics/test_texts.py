@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import texts, variables
-from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Looks, Recent, Sample, Text
+from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Looks, Recent, Runs, Sample, Text
 from tests.words import names
 
 SENTENCES = {
@@ -164,6 +164,56 @@ def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_
     assert 150 < len(many.of(["x"] * 2000)) < 250
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 500])
+def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: int) -> None:
+    now = 0.0
+    sample, traffic, drawn = Sample(1000, random.Random(2).random, lambda: now), range(60_000), Counter[int]()
+    for start in range(0, len(traffic), at_once):
+        now = start / 10_000  # ten thousand a second, of which a thousand are drawn
+        drawn.update(number // 10_000 for number in sample.of(traffic[start : start + at_once]))
+    assert 10_000 == drawn[0]  # nobody knew that so many would come
+    assert all(900 < drawn[second] < 1100 for second in range(1, 6))
+
+
+def test_many_rows_of_few_requests_count_for_the_share() -> None:
+    clock = iter([0.0, 0.0, 1.0])
+    sample = Sample(100, random.Random(1).random, lambda: next(clock))
+    assert 100 == len(sample.of(range(100), 10_000))
+    assert len(sample.of(range(1000), 1000)) < 30
+
+
+def test_runs_follow_each_other_while_few_texts_come_and_are_a_share_when_many_do() -> None:
+    now = 0.0
+    few, many = Runs(1000, lambda: now), Runs(1000, lambda: now)
+    for number in range(10_000):
+        now = number / 900
+        assert (True, False) == (few.has(1), few.is_first)
+    began, found, firsts = now, 0, 0
+    for number in range(30_000):
+        now = began + number / 1000
+        if many.has(10):
+            found, firsts = found + 10, firsts + many.is_first
+    assert 0.95 < found / 30_000 < 1.2
+    assert 6 <= firsts <= 8
+
+
+def test_duplicates_are_as_frequent_of_runs_as_of_all() -> None:
+    """Texts before a run are not held against it: what came between is not known."""
+    random_ = random.Random(0)
+    traffic = [random_.choice("abc") if random_.random() < 0.3 else f"{i}" for i in range(60_000)]
+    shares = []
+    for runs in ([traffic], [traffic[start : start + 4096] for start in range(0, 60_000, 12_000)]):
+        counted = Counted([variables.DUPLICATE])
+        for run in runs:
+            counted.looks.follow(run, is_first=True)
+        counted.looks.carry()
+        found = counted.found[variables.DUPLICATE]
+        assert sum(map(len, runs)) - 1024 * len(runs) == found.total()
+        shares.append(found["true"] / found.total())
+    assert 0.25 < shares[0] < 0.32
+    assert abs(shares[0] - shares[1]) < 0.02
+
+
 class Counted:
     """What `Looks` counts."""
 
@@ -175,6 +225,7 @@ class Counted:
     def see(self, seen: Sequence[Text]) -> dict[str, Counter[str]]:
         """Count these, whole."""
         self.looks.see(seen)
+        self.looks.follow(seen)
         self.looks.carry()
         return self.found
 
@@ -194,12 +245,9 @@ def test_only_what_is_asked_for_is_counted() -> None:
 
 def test_long_texts_do_not_wait_whole_until_many_have_come() -> None:
     counted = Counted()
-    counted.looks.see(["short"])
-    assert ["short"] == counted.looks._came
-    counted.looks.see(["short", "x" * 100_000])
-    assert ([], 3) == (counted.looks._came, len(counted.looks._drawn))
-    counted.looks.see([("x" * 100_000, "y")])
-    assert [] == counted.looks._came
+    for long in (["short"], ["short", "x" * 100_000], [("x" * 100_000, "y")]):
+        counted.looks.see(long)
+    assert 4 == len(counted.looks._drawn)
     assert max(map(len, counted.looks._drawn)) <= texts.MOST_CHARS + 1
 
 
