@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.autoscale.world import Capacity, Tally, World, gateway_text, triton_text
+from benchmarks.shared.command import Say
 from tests.cluster.autoscalers import target
 from tests.cluster.control_plane import Cluster
 from tests.sites import Asked, site
@@ -278,19 +279,27 @@ class Api:
         }
 
 
+def look_until(over: threading.Event, every_s: float, look: Callable[[], None], say: Say) -> None:
+    """Look every so many seconds until it is over. A look that fails is said, and the next one comes as ever.
+
+    An API server that is busy for a moment must not end what keeps the pods of a run of minutes.
+    """
+    while not over.wait(every_s):
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - the top of a thread, whose end nobody would see
+            say(f"a look at the cluster failed, the next one follows: {type(error).__name__}: {error}")
+
+
 @contextmanager
-def playing(cluster: Cluster) -> Iterator[Player]:
+def playing(cluster: Cluster, say: Say) -> Iterator[Player]:
     """Serve an exporter for a cluster; ``go_on`` is called for it once a second while the context is open."""
     player = Player(cluster)
     stop = threading.Event()
 
-    def drive() -> None:
-        while not stop.wait(1.0):
-            player.go_on()
-
     with site(player.answer) as address:
         player.address = address.removeprefix("http://")
-        thread = threading.Thread(target=drive)
+        thread = threading.Thread(target=look_until, args=(stop, 1.0, player.go_on, say))
         thread.start()
         try:
             yield player

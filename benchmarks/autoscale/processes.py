@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.autoscale.played import Api, Trial
+from benchmarks.autoscale.played import Api, Trial, look_until
 from benchmarks.autoscale.world import Capacity, Tally
 from benchmarks.shared import machine
 from benchmarks.shared.backends import TOKENS, Backend, program, scripted_config
@@ -67,21 +67,20 @@ class Namespace(Fleet):
         self._over = threading.Event()
         # A child ends with the thread that made it: these stay until everything is stopped.
         self._starters = ThreadPoolExecutor(16)
-        self._kubelet = threading.Thread(target=self._keep)
+        self._kubelet = threading.Thread(target=look_until, args=(self._over, _LOOK_S, self._keep, say))
         self._kubelet.start()
 
     def _keep(self) -> None:
         """Give pods their processes, as a kubelet does."""
-        while not self._over.wait(_LOOK_S):
-            alive = {}
-            for pod in self._api.get(self._pods):
-                if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") == "Running":
-                    alive[pod["metadata"]["name"]] = pod["metadata"]["labels"]["app.kubernetes.io/component"]
-            for name in alive.keys() - self._known:
-                self._known.add(name)
-                self._do(self._begin, name, alive[name] == "triton")
-            for name in set(self.running) - alive.keys():
-                self._do(self._end, self.running.pop(name))
+        alive = {}
+        for pod in self._api.get(self._pods):
+            if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") == "Running":
+                alive[pod["metadata"]["name"]] = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        for name in alive.keys() - self._known:
+            self._known.add(name)
+            self._do(self._begin, name, alive[name] == "triton")
+        for name in set(self.running) - alive.keys():
+            self._do(self._end, self.running.pop(name))
 
     def _do(self, work: Callable[..., None], *arguments: Any) -> None:
         def told(done: Future[None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from benchmarks.autoscale.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
 from benchmarks.autoscale.processes import PRICE, Namespace, RealTrial
 from benchmarks.autoscale.world import Capacity
-from benchmarks.shared.command import ROOT
+from benchmarks.shared.command import ROOT, narrator
 from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Machines, Played
@@ -174,7 +174,7 @@ def stage(*, autoscaled_every: str = "15s", played: Played = _PLAYED) -> Iterato
     with tempfile.TemporaryDirectory(prefix="scaling-", ignore_cleanup_errors=True) as folder:
         with started(Path(folder), machines=machines, played=played, autoscaled_every=autoscaled_every) as cluster:
             cluster.define("keda", "prometheus-operator")
-            with playing(cluster) as player:
+            with playing(cluster, narrator()) as player:
                 prometheus = start_prometheus(cluster, f"http://{player.address}/targets")
                 start_adapter(cluster, prometheus, shipped_rules(cluster))
                 start_keda(cluster)

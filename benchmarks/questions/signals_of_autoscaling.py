@@ -19,7 +19,7 @@ from benchmarks.autoscale.processes import Namespace
 from benchmarks.autoscale.sizing import measured
 from benchmarks.autoscale.trials import PROCESSES, SIGNALS, Stage, of_processes, outage, scenarios, stage
 from benchmarks.shared.command import Say, narrator, parser, tell
-from benchmarks.shared.results import DOCS, IMAGES, put, save, table
+from benchmarks.shared.results import DOCS, IMAGES, put, save, saved, table
 
 TAKES = "half an hour; the first time as long again to build Kubernetes"
 SAVES = "results/autoscale.json, results/autoscale-processes.json, docs/scaling.md (--write-docs)"
@@ -27,6 +27,8 @@ PAGE = DOCS / "scaling.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
 TABLES = {"autoscale": "signals", "autoscale-processes": "processes"}
 """Saved runs, and where their tables stand in the page."""
+DRAWN = ("step", "stall", "day", "lost target")
+"""Scenarios whose pictures the page shows."""
 AWAY = (180.0, 360.0)
 """Seconds of the last scenario within which there is no Prometheus."""
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
     arguments.add_argument("--processes", action="store_true", help="real ones behind the pods: step and stall")
-    arguments.add_argument("--write-docs", action="store_true", help="keep the result, table and pictures")
+    arguments.add_argument("--write-docs", action="store_true", help="keep result, table and pictures of what was told")
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
     last = outage(capacity)
@@ -48,10 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.processes:
         trials = _with_processes(wanted, say)
         tell(real := {"runs": [one.summary() for one in trials]})
-        if options.write_docs and not options.scenario:
-            _draw(trials, ("step", "stall"), "processes-")
-            save("autoscale-processes", real)
-            write("autoscale-processes", real)
+        if options.write_docs:
+            _keep("autoscale-processes", real, list(every))
         return 0
     trials = []
     with stage() as on:
@@ -68,10 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "runs": [one.summary() for one in trials],
     }  # fmt: skip
     tell(result)
-    if options.write_docs and not options.scenario:
-        _draw(trials, ("step", "stall", "day", "lost target"))
-        save("autoscale", result)
-        write("autoscale", result)
+    if options.write_docs:
+        _draw([one for one in trials if one.scenario.name in DRAWN])
+        _keep("autoscale", result, list(every))
     return 0
 
 
@@ -132,11 +131,27 @@ def write(name: str, result: Mapping[str, Any]) -> None:
     put(PAGE, TABLES[name], signals_table(result["runs"]))
 
 
-def _draw(trials: Sequence[Trial], names: Sequence[str], prefix: str = "") -> None:
+def _keep(name: str, result: dict[str, Any], order: Sequence[str]) -> None:
+    """Save a run, and write its table; what others say of scenarios that were not told now stays."""
+    result["runs"] = merged((saved(name) or {}).get("runs", ()), result["runs"], order)
+    save(name, result)
+    write(name, result)
+
+
+def merged(
+    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], order: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Return the runs of now and those of other scenarios from before, in the order of the scenarios."""
+    told = {one["scenario"] for one in now}
+    kept = [one for one in before if one["scenario"] in order and one["scenario"] not in told]
+    return sorted([*kept, *now], key=lambda one: order.index(one["scenario"]))
+
+
+def _draw(trials: Sequence[Trial]) -> None:
     from benchmarks.autoscale.plots import draw
 
-    for name in names:
-        picture = IMAGES / f"scaling-{prefix}{name.replace(' ', '-')}.png"
+    for name in dict.fromkeys(one.scenario.name for one in trials):
+        picture = IMAGES / f"scaling-{name.replace(' ', '-')}.png"
         draw([one for one in trials if one.scenario.name == name], picture)
 
 
