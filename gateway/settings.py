@@ -473,7 +473,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     metrics_detail: str = Field(
         "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
-        description="What `/metrics` shows: `brief`, 41 series per version, or `full`, about 250: all buckets, "
+        description="What `/metrics` shows: `brief`, 30 series per version, or `full`, about 250: all buckets, "
         "all stages, batches' tokens, the word cache and built-in variables. `/metrics?detail=full` shows all at any "
         "setting ([levels of detail](metrics.md#levels-of-detail)).",
     )  # fmt: skip

@@ -1,11 +1,11 @@
-"""What do hundreds of endpoints cost many gateways: questions to Triton, start and change, CPU, memory, metrics?
+"""What do hundreds of endpoints cost many gateways: questions to Triton, start and change, CPU, memory?
 
 Every gateway is a process of its own and follows a registry in memory (all of them the same one); stand-ins for Triton
 in this process answer them over gRPC (`benchmarks/shared/stand_in.py`), or one real Triton behind a door that counts
 (`--real`). Every version has a bundle of its own, a small text model. Counted: calls to one Triton per second and
 gateway while all versions wait for it, while all are served, and while one endpoint of them changes; questions to the
 registry and CPU time of a gateway in each of these; seconds until all are served everywhere; which versions a change
-builds again; memory per version; series of one version that has answered requests.
+builds again; memory per version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import httpx
 import numpy as np
 import psutil
 
@@ -34,7 +33,6 @@ from benchmarks.shared.results import DOCS, put, save, saved, table
 from benchmarks.shared.stand_in import Door, StandIn
 from benchmarks.shared.tiny import counting_bundle
 from gateway.app import Gateway
-from gateway.metrics.exposition import parse
 from gateway.registry.ledger import Record, Records
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
@@ -102,8 +100,6 @@ def shown(kept: Mapping[str, Any]) -> str:
         ),
         "memory per version, and what the first one needs": lambda r: f"{r['bytes_per_version'] / 1e3:.0f} KB",
         "memory of a gateway that serves all": lambda r: f"{r['mb_per_gateway']} MB",
-        "series of a text version that has answered, [by default](metrics.md#levels-of-detail) and in full":
-            lambda r: f"{r['series']['default']}, {r['series']['full']}",
     }  # fmt: skip
     return table([["", *map(size, runs)], *([what, *map(cell, runs)] for what, cell in rows.items())])
 
@@ -271,7 +267,6 @@ async def _watched(
         "registry_of_change": _registry(changed, unchanged),
         "bytes_per_version": round(_middle(after, empty, "rss") / versions),
         "mb_per_gateway": round(median(one["rss"] for one in after) / 1e6),
-        "series": (await _all(children[:1], "series"))[0],
     }  # fmt: skip
 
 
@@ -337,8 +332,6 @@ async def _follow(folder: Path, given: Any) -> None:
             elif question == "change":
                 served = dict(gateway.table.current.endpoints)
                 registry.change()
-            elif question == "series":
-                told = await _series(gateway)
             else:
                 now, process = gateway.table.current, psutil.Process()
                 cpu = process.cpu_times()
@@ -349,17 +342,3 @@ async def _follow(folder: Path, given: Any) -> None:
                 }  # fmt: skip
             sys.stdout.write(json.dumps(told) + "\n")
             sys.stdout.flush()
-
-
-async def _series(gateway: Gateway) -> dict[str, int]:
-    """How many series one version has that has answered, by the level of detail."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway") as client:
-        for _ in range(5):
-            (await client.post("/serve/e1/1", json={"text": "good"})).raise_for_status()
-        await asyncio.sleep(2)
-        texts = {name: (await client.get(path)).text for name, path in
-                 (("default", "/metrics"), ("full", "/metrics?detail=full"))}  # fmt: skip
-    return {
-        name: sum(labels.get("endpoint") == "e1" and labels.get("version", "1") == "1" for _, labels, _ in parse(text))
-        for name, text in texts.items()
-    }  # fmt: skip

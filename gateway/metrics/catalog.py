@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_LATENCY_BRIEF: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-_STAGES_BRIEF: Final = {"queue": (0.05, 0.1, 0.15, 0.25, 1.0, 10.0), "infer": ()}
+_LATENCY_BRIEF: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_STAGES_BRIEF: Final = {"queue": (0.05, 0.15, 0.25, 1.0, 10.0), "infer": ()}
 """Autoscalers of Tritons ask what nearly all requests wait, and what they compute on average."""
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,

@@ -21,6 +21,7 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Floats, Series, Snapshot
+from gateway.metrics.births import Births
 from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
 from gateway.metrics.exemplars import Key, Seen
 from gateway.metrics.variables import BUILT_IN
@@ -60,12 +61,15 @@ class Numbers(Collector):
         others: Collector | None = None,
         pause: Callable[[], None] = unhurried,
         brief: Declared | None = None,
+        births: Births | None = None,
     ) -> None:
         """``exemplars`` are put on the buckets of the requests' latencies.
 
-        ``brief``: show little of each version, and of its built-in variables these. None: show everything.
+        ``brief``: show little of each version, and of its built-in variables these; of failures what ``births`` says.
+        None: show everything.
         """
         self._brief = brief
+        self._births = births if brief is not None else None
         self._snapshot = snapshot
         self._exemplars = exemplars or {}
         self._others = others
@@ -77,8 +81,9 @@ class Numbers(Collector):
         histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
         for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
             self._pause()
-            if self._shows(series):
-                single[series.metric].append((series, value))
+            shown = self._births.shown(series, value) if self._births is not None else value
+            if shown is not None and self._shows(series):
+                single[series.metric].append((series, shown))
         for series, numbers in self._snapshot.distributed():
             self._pause()
             if self._shows(series):

@@ -322,7 +322,8 @@ class Observer:
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
         """Create the failure series, at 0, of these (endpoint, version, route).
 
-        Prometheus sees growth only: of a series that is born with its first burst it sees nothing.
+        Prometheus sees growth only: of a series that is born with its first burst it sees nothing. ``births`` says
+        which of them ``/metrics`` shows before that.
         """
         for key in set(served) - self._expected:
             self._expected.add(key)

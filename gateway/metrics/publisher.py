@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, versions, words
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.accuracy import Accuracy, Standing
+from gateway.metrics.births import Births
 from gateway.metrics.evidence import Judged
 from gateway.metrics.judge import Judge, Key
 from gateway.metrics.live import STEP_S, Live
@@ -54,6 +55,7 @@ class Publisher:
         self._observer = observer
         self._folder = folder
         self._new_pace = new_pace
+        self._births = Births(observer.failures, folder)
         self._live = Live(observer.failures)
         self._judge = judge or Judge()
         self._versions = versions.Versions(self._judge.alarm_days)
@@ -118,7 +120,8 @@ class Publisher:
     ) -> tuple[bytes, str]:  # fmt: skip
         if self._folder is not None:
             seen = exemplars.gathered(self._folder, seen)
-        return exposition.respond(accept, exposition.Numbers(snapshot, seen, self._process, pause, brief))
+        numbers = exposition.Numbers(snapshot, seen, self._process, pause, brief, self._births)
+        return exposition.respond(accept, numbers)
 
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()

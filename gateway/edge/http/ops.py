@@ -177,7 +177,7 @@ def build_ops(
     async def prometheus(request: Request) -> Response:
         """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if that is asked for.
 
-        `?detail=full` shows all of them, `?detail=brief` 41 series per version.
+        `?detail=full` shows all of them, `?detail=brief` 30 series per version.
         """
         detail = request.query_params.get("detail")
         if detail not in (None, "brief", "full"):

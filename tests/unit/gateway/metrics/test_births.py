@@ -1,0 +1,101 @@
+"""Failures that hardly ever happen: no series until the first, then one that Prometheus sees grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.edge.http.problems import FAILURES
+from gateway.metrics.accumulator import Accumulator, Series
+from gateway.metrics.births import EVERYDAY, HELD_S, Births
+from gateway.metrics.catalog import ENDPOINT_READY, FALLBACKS, REQUESTS
+from gateway.metrics.exposition import Numbers, parse, respond
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    at = 1000.0
+
+    def __call__(self) -> float:
+        """Return now."""
+        return self.at
+
+
+def failed(kind: str, route: str = "stable") -> Series:
+    """The counter of one kind of failure."""
+    return Series(REQUESTS.name, ("e", "1", route, kind))
+
+
+RARE = [kind for kind in FAILURES if kind not in EVERYDAY]
+
+
+@pytest.mark.parametrize("kind", [*EVERYDAY, "ok", "bad_request"])
+def test_everyday_outcomes_are_there_from_the_start_and_never_held_back(kind: str) -> None:
+    """Autoscalers read them within a minute; what is the caller's doing is born when it happens, as ever."""
+    births = Births(FAILURES)
+    assert [0.0, 3.0] == [births.shown(failed(kind), value) for value in (0.0, 3.0)]
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_a_rare_failure_rises_from_0_before_every_scraper(kind: str) -> None:
+    """However many are counted meanwhile; and from then on it is what was counted."""
+    clock = Clock()
+    births = Births(FAILURES, now=clock)
+    seen = []
+    for value, step in ((0.0, 1.0), (4.0, 30.0), (9.0, HELD_S - 31), (9.0, 1.0), (12.0, 1.0)):
+        seen.append(births.shown(failed(kind), value))
+        clock.at += step
+    assert [None, 0.0, 0.0, 0.0, 12.0] == seen
+
+
+def test_every_series_has_its_own_birth() -> None:
+    """Another kind that comes later rises from 0, too."""
+    clock = Clock()
+    births = Births(FAILURES, now=clock)
+    births.shown(failed("internal"), 1.0)
+    clock.at += HELD_S
+    assert [1.0, 0.0] == [births.shown(failed(kind), 1.0) for kind in ("internal", "hook_failed")]
+
+
+def test_what_a_canary_is_judged_by_is_there_from_the_start_and_never_held_back() -> None:
+    """Its failures and its fallbacks; nor is a refusal before any version was asked, as of a gateway that ends."""
+    births = Births(FAILURES)
+    for series in (
+        failed("internal", "canary"), Series(FALLBACKS.name, ("e", "1", "internal")),
+        Series(REQUESTS.name, ("", "", "", "draining")), Series(ENDPOINT_READY.name, ("e", "1")),
+    ):  # fmt: skip
+        assert [0.0, 1.0] == [births.shown(series, value) for value in (0.0, 1.0)]
+
+
+def test_workers_agree_on_the_first_look(tmp_path: Path) -> None:
+    """Whichever is asked: a counter that fell would be taken for a restart."""
+    clock = Clock()
+    first, second = (Births(FAILURES, tmp_path, now=clock) for _ in range(2))
+    assert 0.0 == first.shown(failed("internal"), 2.0)
+    clock.at += HELD_S
+    assert [2.0, 2.0] == [births.shown(failed("internal"), 2.0) for births in (first, second)]
+
+
+def test_without_the_workers_folder_what_was_counted_is_shown(tmp_path: Path) -> None:
+    """A full disk costs the first rise, not the count."""
+    assert 2.0 == Births(FAILURES, tmp_path / "gone").shown(failed("internal"), 2.0)
+
+
+def test_every_detail_is_what_was_counted() -> None:
+    """The rollout's gate, `status` and whoever asks for `?detail=full` see every failure at once."""
+    numbers = Accumulator()
+    numbers.count(REQUESTS, "e", "1", "stable", "internal").value = 2
+    numbers.count(REQUESTS, "e", "1", "stable", "hook_failed")
+    births = Births(FAILURES)
+    shown = {
+        is_full: {
+            labels["outcome"]: value
+            for name, labels, value in parse(respond("", Numbers(
+                numbers.snapshot(), brief=None if is_full else frozenset(), births=births,
+            ))[0].decode())
+            if name == REQUESTS.name
+        } for is_full in (False, True)
+    }  # fmt: skip
+    assert {False: {"internal": 0.0}, True: {"internal": 2.0, "hook_failed": 0.0}} == shown
