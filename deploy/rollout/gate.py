@@ -52,7 +52,7 @@ class Counts:
 
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
     ``labels``: value → answers that gave it, of the variable that is compared. ``pairs``: mirrored requests it answered
-    as stable did, and otherwise.
+    as stable did, and otherwise. ``refused``: requests it had no room for; they are no part of ``requests``.
     """
 
     requests: int = 0
@@ -61,6 +61,7 @@ class Counts:
     slower: Mapping[float, int] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[int, int] = (0, 0)
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

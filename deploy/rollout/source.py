@@ -19,6 +19,8 @@ from gateway import errors, metrics
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
+REFUSED: Final = errors.Overloaded.kind
+"""The outcome of requests for which a version had no room."""
 
 _LINE = re.compile(
     r"""^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(?P<value>\S+)""", re.M
@@ -137,7 +139,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
 
     Values, and mirrored requests, are counted per version, on whatever route.
     """
-    requests = failures = 0.0
+    requests = failures = refused = 0.0
     slower: dict[float, float] = {}
     values: dict[str, float] = {}
     timed = 0.0
@@ -156,6 +158,8 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
                 # Failed as canary, answered by stable: in the totals it is a request of stable's.
                 if route == "canary" and labels.get("outcome") in FAILURES:
                     requests, failures = requests + grown, failures + grown
+                elif route == "canary" and labels.get("outcome") == REFUSED:
+                    refused += grown
                 continue
             if name == _VARIABLE:
                 if labels.get("variable") == variable:
@@ -173,6 +177,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
                 if outcome == "ok" or outcome in FAILURES:
                     requests += grown
                 failures += grown if outcome in FAILURES else 0.0
+                refused += grown if outcome == REFUSED else 0.0
             elif labels.get("le") == "+Inf":
                 timed += grown
             else:
@@ -181,7 +186,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()},
         {value: round(count) for value, count in values.items() if count > 0},
-        (int(mirrored["agreed"]), int(mirrored["differed"])),
+        (int(mirrored["agreed"]), int(mirrored["differed"])), int(refused),
     )  # fmt: skip
 
 

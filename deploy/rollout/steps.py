@@ -7,7 +7,7 @@ after a restart, on whatever machine, is in the ``Rollout``; what it decided and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from deploy.rollout import sight
@@ -18,6 +18,8 @@ State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
 Command = Literal["pause", "resume", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
+_SILENT_STEPS: Final = 3
+"""So many step times a canary may have no room for any request while stable answers; then it is rolled back."""
 _MAX_HISTORY: Final = 60
 
 
@@ -73,6 +75,21 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Looks in a row at which the canary answered nothing: since when, how many requests it had no room for, and how
+    many stable answered meanwhile.
+    """
+
+    since: float
+    refused: int = 0
+    stable: int = 0
+
+    def after(self, seen: Seen) -> Silence:
+        """Return the silence after one more look."""
+        return replace(self, refused=self.refused + seen.canary.refused, stable=self.stable + seen.stable.requests)
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A rollout of ``canary`` beside ``stable`` (urls) under the route ``endpoint``; times are Unix seconds."""
 
@@ -94,6 +111,8 @@ class Rollout:
     history: tuple[Decision, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
     """What has differed while this rollout ran; see ``Seen``. It decides nothing."""
+    silence: Silence | None = None
+    """None while the canary answers, or nothing was asked of it."""
 
     @property
     def weight(self) -> float:
@@ -122,6 +141,7 @@ class Rollout:
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
             "apart": dict(self.apart),
+            **({} if self.silence is None else {"silence": astuple(self.silence)}),
             "history": [decision.to_json() for decision in self.history],
         }  # fmt: skip
 
@@ -139,6 +159,7 @@ class Rollout:
             history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
                           for d in stored["history"]),
             apart={str(kind): str(how) for kind, how in stored.get("apart", {}).items()},
+            silence=Silence(*stored["silence"]) if stored.get("silence") else None,
         )  # fmt: skip
 
 
@@ -187,6 +208,13 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
             f"{THRESHOLD:g} suffice){_beside(rollout)}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
+    rollout = _listened(rollout, seen, now)
+    if (silence := rollout.silence) is not None and _is_dead(rollout, silence, now):
+        why = (
+            f"{rollout.canary} answered nothing for {now - silence.since:.0f} s: it had no room for any of "
+            f"{silence.refused} requests, while {rollout.stable} answered {silence.stable}"
+        )
+        return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
     rollout = replace(rollout, state=state, why=why if rollout.phase == "running" else rollout.why)
     if rollout.phase == "paused" or state != "healthy":
@@ -205,6 +233,21 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
 def put_right(rollout: Rollout, now: float, why: str) -> Rollout:
     """Return ``rollout`` after its weights were written again; nothing else of it changes."""
     return _decided(rollout, now, "put right", why)
+
+
+def _listened(rollout: Rollout, seen: Seen, now: float) -> Rollout:
+    """Return ``rollout`` with what is known of a canary that answers nothing."""
+    if seen.canary.requests:
+        return replace(rollout, silence=None)
+    if rollout.silence is None and not seen.canary.refused:
+        return rollout
+    return replace(rollout, silence=(rollout.silence or Silence(now)).after(seen))
+
+
+def _is_dead(rollout: Rollout, silence: Silence, now: float) -> bool:
+    """Say whether a canary has refused for so long, while stable had room, that waiting would never end."""
+    is_enough = min(silence.refused, silence.stable) >= rollout.rules.min_requests
+    return is_enough and now - silence.since >= _SILENT_STEPS * rollout.rules.step_s
 
 
 def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:

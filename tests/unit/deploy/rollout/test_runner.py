@@ -127,6 +127,27 @@ def test_a_canary_without_room_is_no_worse_than_stable_without_room(world):
     assert (0, "promoted") == (progress.rollout.gate.canary_failures, progress.rollout.phase)
 
 
+@pytest.mark.parametrize("is_answered_by_stable", [True, False])
+def test_a_canary_that_never_has_room_is_rolled_back(world, is_answered_by_stable):
+    """Whether callers got its refusals or stable's answers."""
+    runner = world.runner()
+    runner.start(fresh())
+    key = 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}'
+    for _ in range(200):
+        if is_answered_by_stable:
+            world.counters["g1"][key] = world.counters["g1"].get(key, 0) + 50
+        else:
+            world.add("g1", "2", "canary", overloaded=50)
+        world.add("g1", "1", "stable", ok=400)
+        world.now += 5
+        progress = runner.look()
+        if progress.rollout.is_over:
+            break
+    assert "rolled_back" == progress.rollout.phase
+    assert "e/2 answered nothing for" in progress.rollout.why
+    assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
+
+
 def test_fallbacks_count_against_the_canary(world):
     """Callers got stable's answer, the canary gets no credit for it."""
     runner = world.runner()

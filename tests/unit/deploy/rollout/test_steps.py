@@ -45,6 +45,41 @@ def test_few_requests_mean_waiting_however_long_it_takes():
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
+def refused(canary=20, stable=200):
+    """A look at which the canary had no room for any request."""
+    return Seen(Counts(refused=canary), Counts(stable))
+
+
+def test_a_canary_that_has_no_room_for_any_request_is_rolled_back_after_three_step_times():
+    """It would wait for requests to compare for ever, and its callers would be refused or answered by stable."""
+    rollout = start()
+    for second in range(60, 240, 20):
+        rollout = looked(rollout, refused(), float(second))
+        assert "waiting" == rollout.state
+    rollout = looked(Rollout.from_json(json.loads(json.dumps(rollout.to_json()))), refused(), 240.0)
+    assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
+    assert (
+        "e/2 answered nothing for 180 s: it had no room for any of 200 requests, while e/1 answered 2000" == rollout.why
+    )
+
+
+@pytest.mark.parametrize("look", [refused(stable=0), refused(canary=1), Seen(stable=Counts(200))])
+def test_no_room_for_anybody_few_refusals_or_no_requests_end_no_rollout(look):
+    """Whoever has no room beside a stable version without room is no worse; a handful of refusals proves nothing."""
+    rollout = start()
+    for second in range(60, 1000, 20):
+        rollout = looked(rollout, look, float(second))
+    assert (5.0, "waiting") == (rollout.weight, rollout.state)
+
+
+def test_one_answer_ends_the_silence_of_a_canary():
+    """It has little room; that is stable's answer too when all is full."""
+    rollout = start()
+    for second in range(60, 2000, 20):
+        rollout = looked(rollout, Seen(Counts(1) if second % 100 == 0 else Counts(refused=50), Counts(200)), second)
+        assert "running" == rollout.phase
+
+
 def test_without_stable_traffic_a_step_is_never_over():
     """Nothing to compare with, nothing to conclude."""
     rollout = looked(start(), Seen(Counts(10_000), Counts(0)), 1000.0)
