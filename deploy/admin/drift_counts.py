@@ -26,15 +26,20 @@ from gateway.metrics import catalog, compared, drift, performance, texts, variab
 Bins = drift.Bins
 Compared = compared.Compared
 told = compared.told
+Standing = drift.Standing
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """How variables stand, one after the other as they are shown."""
 OF_WORDS = variables.OF_WORDS
 MEANINGS = variables.BUILT_IN
+LABEL, SCORE = variables.LABEL, variables.SCORE
+LOOKS: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
+"""What a text alone tells."""
 encode = drift.encode
 in_days = drift.in_days
 
 _TIMEOUT_S: Final = 30.0
+_ALL: Final = 1 << 40
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
     catalog.VARIABLE_ENUM.name,
@@ -155,16 +160,32 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
     return found
 
 
-def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str], *, most: int) -> dict[str, Bins]:
-    """Return references of what at most so many texts look like, and of these labels, if there are any."""
-    counts: dict[str, Counter[str]] = {name: Counter() for name in variables.BUILT_IN}
-    looks = texts.Looks({name: count.update for name, count in counts.items()}, texts.Sample(most + 1, random.random))
+class Looked:
+    """Counts what texts look like, every one of them; ``counts`` is of each variable, complete after ``carry``."""
+
+    def __init__(self, names: Iterable[str] = variables.BUILT_IN) -> None:
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+        takes = {name: count.update for name, count in self.counts.items()}
+        self._looks = texts.Looks(takes, texts.Sample(_ALL, random.random))
+
+    def see(self, text: str | tuple[str, str]) -> None:
+        """Count a text."""
+        self._looks.see([text])
+        self._looks.follow([text])
+
+    def carry(self) -> None:
+        """Count what is pending."""
+        self._looks.carry()
+
+
+def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str]) -> dict[str, Bins]:
+    """Return references of what texts look like, and of these labels, if there are any."""
+    looked = Looked()
     for text in looked_at:
-        looks.see([text])
-        looks.follow([text])
-    looks.carry()
-    counts[variables.LABEL].update(labels)
-    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
+        looked.see(text)
+    looked.carry()
+    looked.counts[variables.LABEL].update(labels)
+    return {name: drift.enum_bins(count) for name, count in looked.counts.items() if count}
 
 
 def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:

@@ -35,7 +35,7 @@ def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
 def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift_counts.Bins]:
     """Return references of what texts look like, and of their labels if they have any; nothing is asked."""
     return drift_counts.of_texts(
-        (one.text for one in _shown(found, terminal)), [one.label for one in found if one.label], most=len(found)
+        (one.text for one in _shown(found, terminal)), [one.label for one in found if one.label]
     )
 
 

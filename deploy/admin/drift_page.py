@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from deploy.admin.drift_counts import MEANINGS, OF_WORDS, Verdict, Verdicts, in_days, word_shares
+from deploy.admin.drift_segments import Part, Parts, changes
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;
@@ -36,7 +37,7 @@ table{border-collapse:collapse;width:100%;table-layout:fixed;margin-top:.4rem}
 th,td{text-align:right;padding:.1rem .35rem;font-variant-numeric:tabular-nums;vertical-align:middle}
 th{font-weight:600;font-size:.8rem;color:var(--dim)}
 th:first-child,td:first-child{text-align:left;width:28%}td:first-child{font:13px ui-monospace,monospace}
-.bar{width:auto}.n{width:4.6rem}tr.moved td{font-weight:600}
+.bar{width:auto}td.wide,th.wide{width:auto;text-align:left}.n{width:4.6rem}tr.moved td{font-weight:600}
 svg{display:block;width:100%;height:14px}.now{fill:var(--blue)}.was{fill:var(--ink)}
 .key svg{display:inline-block;width:12px;height:12px;vertical-align:-1px;margin:0 .3em 0 .8em}
 @media(max-width:30rem){.n{width:3.7rem}th,td{padding:.1rem .2rem;font-size:.85rem}
@@ -60,15 +61,17 @@ MovedWords = Mapping[tuple[str, str], Mapping[str, Sequence[Mapping[str, Any]]]]
 def render(
     found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: datetime, source: str,
     told: Mapping[str, Sequence[str]] = MappingProxyType({}), against: str = "reference",
+    parts: Parts = MappingProxyType({}), by: str = "",
 ) -> str:  # fmt: skip
     """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell.
 
-    ``told`` are lines of further sections, by their title; ``against`` is what all is compared with.
+    ``told`` are lines of further sections, by their title; ``against`` is what all is compared with. ``parts`` are the
+    segments of variables by the values of a key, ``by``.
     """
     endpoints = [(name, list(of)) for name, of in groupby(sorted(found, key=_place), key=lambda v: v.endpoint)]
     endpoints.sort(key=lambda item: _ORDER.index(item[1][0].state))
     body = "".join(_summary(name, of) for name, of in endpoints) or "<li>no variable has a reference</li>"
-    shown = "".join(_endpoint(name, of, words, against) for name, of in endpoints)
+    shown = "".join(_endpoint(name, of, words, against, parts, by) for name, of in endpoints)
     right = "".join(
         f"<section><h2>{_e(title)}</h2><ul>{''.join(f'<li>{_e(line, 400)}</li>' for line in lines)}</ul></section>"
         for title, lines in told.items() if lines
@@ -112,12 +115,36 @@ def _summary(name: str, of: Sequence[Verdict]) -> str:
     return f"<li><b>{_e(name)}</b>: {word}{told and ': '}{told}{since}{sure}</li>"
 
 
-def _endpoint(name: str, of: Iterable[Verdict], words: MovedWords, against: str) -> str:
-    shown = (_variable(one, words.get((one.endpoint, one.version), {}), against) for one in of)
+def _endpoint(
+    name: str, of: Iterable[Verdict], words: MovedWords, against: str, parts: Parts, by: str
+) -> str:  # fmt: skip
+    shown = (
+        _variable(
+            one, words.get((one.endpoint, one.version), {}), against,
+            _segments(parts.get((one.endpoint, one.version, one.variable), ()), by),
+        )
+        for one in of
+    )  # fmt: skip
     return f"<section><h2>{_e(name)}</h2>{''.join(shown)}</section>"
 
 
-def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]], against: str) -> str:
+def _segments(parts: Sequence[Part], by: str) -> str:
+    """The segments of one variable as a table: those in which something moved are bold."""
+    rows = "".join(
+        f"<tr{' class=moved' if one.moved else ''}><td title='{_e(one.segment, 300)}'>{_e(one.segment, 40)}</td>"
+        f"<td class=wide>{_e(changes(one)) or '–'}</td><td class=n>{one.verdict.n:,.0f}</td>"
+        f"<td class=n>{f'{one.verdict.psi:.3f}' if one.verdict.n else '–'}</td></tr>"
+        for one in parts
+    )
+    return rows and (
+        f"<table><thead><tr><th scope=col>{_e(by)}</th><th scope=col class=wide>moved</th><th scope=col class=n>values"
+        f"</th><th scope=col class=n>PSI</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _variable(
+    verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]], against: str, segments: str
+) -> str:  # fmt: skip
     state, standing = verdict.state, verdict.standing
     is_open = " open" if state in ("drift", "moved") else ""
     meaning = MEANINGS.get(verdict.variable, "")
@@ -137,7 +164,7 @@ def _variable(verdict: Verdict, words: Mapping[str, Sequence[Mapping[str, Any]]]
         f"<small>version {_e(verdict.version or '–')}</small></summary>{meant}"
         f"{_changes(verdict)}{_words(words) if verdict.variable in OF_WORDS else ''}"
         f"<p>{_sentence('; '.join(sure)) or 'Not judged yet.'}</p>"
-        f"{_bins(verdict, against)}<p class=dim>{seen}</p></details>"
+        f"{_bins(verdict, against)}<p class=dim>{seen}</p>{segments}</details>"
     )
 
 

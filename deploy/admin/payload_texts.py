@@ -1,7 +1,7 @@
-"""Reads texts out of a payload log: what callers of one endpoint sent within a time, as the log has kept it.
+"""Reads records, and their texts, out of a payload log: of one endpoint within a time, as the log has kept them.
 
-Called by ``drift explain``. Files are read line by line; a line that is half written or no record is left out and
-counted. What the log has redacted or dropped is not there to be read.
+Called by ``drift explain`` and ``drift report --by``. Files are read line by line; a line that is half written or no
+record is left out and counted. What the log has redacted or dropped is not there to be read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ class Read:
 
 
 def texts(log: Path, wanted: Wanted, read: Read) -> Iterator[str]:
-    """Return the texts of what is wanted, the oldest file first. Raises ``DeployError`` if there is no such log."""
+    """Return the texts of what is wanted. Raises as ``records``."""
+    for record in records(log, wanted, read):
+        yield from texts_of(record.get("request"))
+
+
+def records(log: Path, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]]:
+    """Return what is wanted, the oldest file first. Raises ``DeployError`` if there is no such log."""
     files = [log] if log.is_file() else sorted([*log.glob("*.jsonl"), *log.glob("*.jsonl.part")])
     if not files:
         raise DeployError(
@@ -70,7 +76,7 @@ def texts(log: Path, wanted: Wanted, read: Read) -> Iterator[str]:
             raise DeployError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[str]:
+def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]]:
     try:
         record = json.loads(line)
         record = record.get("data", record)  # as a CloudEvent, if a receiver has written it
@@ -82,7 +88,7 @@ def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[str]:
     read.endpoints.add(str(record.get("endpoint")))
     if wanted.has(record, at):
         read.records += 1
-        yield from texts_of(record.get("request"))
+        yield record
 
 
 def texts_of(request: object) -> Iterator[str]:

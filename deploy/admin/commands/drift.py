@@ -16,10 +16,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from deploy.admin import data_rows, drift_counts, drift_data, drift_page
+from deploy.admin import data_rows, drift_counts, drift_data, drift_page, drift_segments
 from deploy.admin.commands import explain
 from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
+from deploy.admin.payload_texts import Read, Wanted
 from deploy.admin.terminal import Terminal, table
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
@@ -241,6 +242,11 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--compare", metavar="canary|VERSION",
               help="Compare versions that serve side by side instead: every canary with its stable version, or those "
               "of VERSION.")  # fmt: skip
+@click.option("--by", metavar="KEY", help="With --endpoint: tell segments apart by this field of requests "
+              "(`user.country`), or by tenant, caller, route or model_id, as a payload log has kept them.")  # fmt: skip
+@click.option("--from", "start", type=explain.TIME, metavar="TIME",
+              help="With --by: leave out what came before, a time in UTC or so long ago (`2h`).")  # fmt: skip
+@explain.LOG
 @click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
@@ -249,7 +255,8 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None,
-    compare: str | None, plot: bool, picture: Path | None, output: Path | None, as_json: bool,
+    compare: str | None, by: str | None, start: datetime | None, log: Path | None, plot: bool, picture: Path | None,
+    output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of every variable that has a reference whether it has drifted, how sure that is, since when and what moved.
 
@@ -263,6 +270,9 @@ def report(
     With --compare a version that gets a share of the requests is held against the stable version that answers the
     others, instead of against a reference: what each was asked and has answered in the same time.
 
+    With --by the requests that a payload log has kept are counted for each value of a key (the eight most frequent; the
+    rest is one) and held against the same reference: in whose texts, and answers to whom, is it?
+
     \b
     Examples:
       triton-gateway drift report --plot
@@ -270,11 +280,14 @@ def report(
       triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
       triton-gateway drift report --output report.html
       triton-gateway drift report --endpoint sentiment --compare canary
+      triton-gateway drift report --endpoint sentiment --by tenant --from 1d --output report.html
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
     if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
         raise click.UsageError(f"--output writes .html or .json, not {output.name}")
+    if by is not None and (endpoint is None or compare is not None):
+        raise click.UsageError("--by goes with --endpoint, and not with --compare")
     if compare is not None:
         if prometheus and click.get_current_context().get_parameter_source("prometheus") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--compare asks a gateway: leave --prometheus out")
@@ -292,10 +305,21 @@ def report(
                 f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
                 hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
             )
+    parts: drift_segments.Parts = {}
+    if by is not None and endpoint is not None:
+        where = log or chosen_state_dir().root / "payloads"
+        parts = drift_segments.of_log(where, Wanted(endpoint, model_version, start), by, found, Read())
+        if not parts:
+            raise DeployError(
+                f"no request in {where} tells of a variable of {endpoint} that has a reference",
+                hint=f"segments are told by {', '.join(sorted(drift_segments.VARIABLES))}",
+            )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [one.described() for one in versions] or [
         {**v.described(), **({"words": moved[v.endpoint, v.version]}
-                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
+                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {}),
+         **({"by": by, "segments": [one.described() for one in of]}
+            if (of := parts.get((v.endpoint, v.version, v.variable))) else {})}
         for v in found
     ]  # fmt: skip
     values = json.dumps(described, indent=2, ensure_ascii=False)
@@ -320,7 +344,7 @@ def report(
                         f"words of {_url(*pair)} that {name}: "
                         + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
                     )
-    for line in () if as_json else apart:
+    for line in () if as_json else (*apart, *drift_segments.told(parts, by or "")):
         click.echo(line)
     right = [
         drift_counts.accuracy_in_words(one)
@@ -337,7 +361,7 @@ def report(
         page = drift_page.render(
             found, moved, made=datetime.now(UTC), told={"Versions side by side": apart, "Right answers": right},
             source="what one gateway has counted while both versions served" if versions else source,
-            against="stable version" if versions else "reference",
+            against="stable version" if versions else "reference", parts=parts, by=by or "",
         )  # fmt: skip
         _write(output, values if output.suffix.lower() == ".json" else page)
         click.echo(f"written to {output}", err=True)

@@ -41,23 +41,25 @@ class _Time(click.ParamType):  # type: ignore[type-arg] # as in _options
             self.fail(f"{value!r} is no time: write 2026-11-20T08:30 (UTC), or how long ago (2h, 3d)", param, ctx)
 
 
-_TIME = _Time()
+TIME = _Time()
+LOG = click.option(
+    "--log", "log", type=click.Path(path_type=Path), envvar="TRITON_GATEWAY_PAYLOAD_LOG_TO", show_envvar=True,
+    help="The payload log: its folder, or a file of it.  [default: payloads in the state directory]",
+)  # fmt: skip
 
 
 @click.command(name="explain")
 @click.option("--endpoint", required=True, help="Whose texts, e.g. `sentiment`.")
 @click.option("--version", "version", help="Of this version only.")
-@click.option("--since", type=_TIME, metavar="TIME", help="The texts from then on are held against those before: a "
+@click.option("--since", type=TIME, metavar="TIME", help="The texts from then on are held against those before: a "
               "time in UTC (`2026-11-20T08:30`), or how long ago (`2h`).")  # fmt: skip
-@click.option("--from", "start", type=_TIME, metavar="TIME", help="Leave out what came before.")
-@click.option("--to", "end", type=_TIME, metavar="TIME", help="Leave out what came from then on.")
+@click.option("--from", "start", type=TIME, metavar="TIME", help="Leave out what came before.")
+@click.option("--to", "end", type=TIME, metavar="TIME", help="Leave out what came from then on.")
 @click.option("--compare", metavar="VERSION", help="Hold the texts of --version against those of VERSION instead.")
 @click.option("--against", type=click.Path(path_type=Path), help="Hold them against the texts of this data set instead "
               "(training data, say): the files that `drift capture --from` reads.")  # fmt: skip
 @click.option("--text-column", default="text", show_default=True, help="With --against: the column of the texts.")
-@click.option("--log", "log", type=click.Path(path_type=Path), envvar="TRITON_GATEWAY_PAYLOAD_LOG_TO",
-              show_envvar=True, help="The payload log: its folder, or a file of it.  [default: payloads in the state "
-              "directory]")  # fmt: skip
+@LOG
 @click.option("--most", default=2000, show_default=True, type=click.IntRange(_LEAST, 20_000),
               help="Of more texts on a side, so many are drawn by chance, always the same ones.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

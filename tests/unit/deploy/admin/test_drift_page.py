@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 from deploy.admin import drift_page
+from deploy.admin.drift_segments import Part
 from gateway.metrics.drift import Standing, Verdict, enum_bins, scalar_bins
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -44,6 +46,23 @@ def verdict(
 def rendered(*found: Verdict) -> str:
     """The page of these."""
     return drift_page.render(found, made=MADE, source="a test")
+
+
+def test_segments_of_a_variable_are_a_table_and_their_names_are_text() -> None:
+    """Beneath the variable's bins: what moved in each, and how many values there were."""
+    whole = verdict("predicted_label", (700, 300, 0, 0))
+    parts = [
+        Part(name, 400, replace(whole, counts=counts), dict(replace(whole, counts=counts).moved))
+        for name, counts in (("acme", (100.0, 300.0, 0.0, 0.0)), (EVIL, (280.0, 120.0, 0.0, 0.0)))
+    ]
+    page = drift_page.render(
+        [whole], made=MADE, source="a test", parts={("e", "1", "predicted_label"): parts}, by="tenant"
+    )
+    document = Document(page)
+    assert 2 == document.tags["table"]
+    assert 0 == document.tags["img"]
+    assert "acmeGOOD -45.0%, BAD +44.8%" in document.text
+    assert "tenantmovedvaluesPSI" in document.text
 
 
 def test_what_drifted_comes_first_with_how_sure_since_when_and_what_moved() -> None:

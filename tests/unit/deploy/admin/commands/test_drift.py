@@ -357,3 +357,30 @@ def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
             run("report", "--url", url, "--compare", "canary")
     with pytest.raises(click.UsageError, match="asks a gateway"):
         run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")
+
+
+def test_segments_of_a_payload_log_are_in_the_report(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """In words, as JSON with each variable, and as a table of the page; a key without an endpoint is refused."""
+    gateway, address = served
+    labels = drift.enum_bins({"GOOD": 7000, "BAD": 3000})
+    served_ = Served("e", "1", is_text=True, labels=("GOOD", "BAD"), reference={"predicted_label": labels})
+    gateway.observer.watch.configure({"e/1": served_}, {}, 1.0)
+    gateway.page = exposition.render(gateway.observer.snapshot())
+    (tmp_path / "payloads.jsonl").write_text("".join(
+        json.dumps({"time": "2026-11-20T08:00:00Z", "endpoint": "e", "version": "1", "tenant": tenant,
+                    "request": {"text": "a"}, "answer": {"label": label}}) + "\n"
+        for tenant, labels in (("acme", "GGGGGGGBBB"), ("bolt", "BBBBBBBBBG")) for label in
+        [{"G": "GOOD", "B": "BAD"}[one] for one in labels] * 20
+    ))  # fmt: skip
+    options = ("report", "--url", address, "--endpoint", "e", "--by", "tenant", "--log", tmp_path)
+    shown = run(*options, "--output", tmp_path / "report.html")
+    assert "tenant acme (50.0% of 400 requests of e/1): nothing moved" in shown.stdout
+    assert "tenant bolt (50.0% of 400 requests of e/1): predicted_label GOOD -5" in shown.stdout
+    assert "<td title='bolt'>bolt</td>" in (tmp_path / "report.html").read_text()
+    (told,) = json.loads(run(*options, "--json").stdout)
+    assert ("tenant", ["acme", "bolt"]) == (told["by"], [one["segment"] for one in told["segments"]])
+    assert [{}, ["BAD", "GOOD"]] == [told["segments"][0]["moved"], sorted(told["segments"][1]["moved"])]
+    with pytest.raises(click.UsageError, match="--by goes with --endpoint"):
+        run("report", "--url", address, "--by", "tenant")
+    with pytest.raises(DeployError, match=r"no request of e in .* has tenant"):
+        run(*options, "--version", "1", "--from", "2026-11-21T00:00")
