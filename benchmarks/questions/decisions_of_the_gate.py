@@ -9,20 +9,17 @@ drawn, nothing is sent: 0.3 % of all requests fail, latencies are lognormal arou
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import quantiles
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
-from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import PairTest
-from deploy.rollout.steps import STEPS, Rollout, Rules, Seen, begun, looked
+from benchmarks.shared.rollouts import SHORT, Plan, ended, rolled
+from deploy.rollout.gate import Counts
+from deploy.rollout.steps import Rollout, Seen
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 TAKES = "2 minutes"
@@ -32,22 +29,6 @@ _SLOW_PART_S: Final = _MEDIAN_S * float(np.exp(0.8416 * _SIGMA))
 """What four in five requests are faster than."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Requests a second, seconds between two looks, and what ``canary run`` is told."""
-
-    rate: int = 100
-    every_s: float = 5.0
-    steps: tuple[float, ...] = STEPS
-    min_requests: int = 200
-    step_s: float = 60.0
-    mirror_first: float = 20.0
-    mirror_wait: float = 10.0
-    """Step times that the first step waits for mirrored answers."""
-
-
-SHORT: Final = Plan(60, 2.0, (10.0, 25.0, 50.0, 100.0), 200, 20.0)
-"""That of ``rollouts-on-real-servers``."""
 _BLIND: Final = replace(SHORT, min_requests=150, step_s=10.0, mirror_first=5.0, mirror_wait=0.0)
 
 
@@ -85,38 +66,28 @@ def side(random: np.random.Generator, requests: int, kind: Kind, pairs: tuple[in
     )  # fmt: skip
 
 
-def rollout(kind: Kind, seed: int, plan: Plan) -> Rollout:
-    """Return a rollout of such a version at its end, or where it stands after an hour."""
-    random, now = np.random.default_rng(seed), 0.0
-    rules = Rules(plan.min_requests, plan.step_s, "predicted_label", 5.0, plan.mirror_first,
-                  plan.step_s * plan.mirror_wait)  # fmt: skip
-    gate = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
-    found = begun(Rollout("e", "e/2", "e/1", steps=plan.steps, rules=rules, gate=gate), now)
-    while not found.is_over and now < 3600:
-        now += plan.every_s
-        requests = int(plan.rate * plan.every_s)
-        canary = int(random.binomial(requests, found.weight / 100))
-        mirrored = int(random.binomial(requests - canary, found.mirror / 100))
+def draws(random: np.random.Generator, kind: Kind, plan: Plan) -> Callable[[Rollout], Seen]:
+    """Return what draws the next look at a rollout of such a version."""
+    requests = int(plan.rate * plan.every_s)
+
+    def drawn(rollout: Rollout) -> Seen:
+        canary = int(random.binomial(requests, rollout.weight / 100))
+        mirrored = int(random.binomial(requests - canary, rollout.mirror / 100))
         differed = int(random.binomial(mirrored, kind.differs))
         new = side(random, canary, kind, (mirrored - differed, differed))
-        found = looked(found, Seen(new, side(random, requests - canary, Kind())), now)
-    return found
+        return Seen(new, side(random, requests - canary, Kind()))
+
+    return drawn
 
 
-def judged(name: str, runs: int, plan: Plan) -> dict[str, Any]:
+def drawn(name: str, runs: int, plan: Plan) -> dict[str, Any]:
     """Return how ``runs`` rollouts of a kind ended."""
-    ends = [rollout(KINDS[name], seed, plan) for seed in range(runs)]
-    needed = [end.gate.canary_requests for end in ends if end.phase == "rolled_back"]
-    logs = [end.gate.describe() for end in ends if end.phase == "rolled_back"]
-    decided = Counter(max(("errors", "latency", "labels", "pairs"), key=lambda test: one[test]) for one in logs)
-    return {
-        "kind": name, **asdict(KINDS[name]), "runs": runs, "rolled_back": len(needed),
-        "promoted": sum(end.phase == "promoted" for end in ends),
-        "within_1000": sum(count <= 1000 for count in needed),
-        "canary_requests": [int(n) for n in quantiles(needed, n=20)] if len(needed) > 1 else needed,
-        "decided_by": dict(decided.most_common()),
-        "seconds": [end.history[-1].at for end in sorted(ends, key=lambda one: one.history[-1].at)][runs // 2],
-    }  # fmt: skip
+    kind = KINDS[name]
+    ends = []
+    for seed in range(runs):
+        draw = draws(np.random.default_rng(seed), kind, plan)
+        ends.append(rolled(plan, lambda rollout, _, draw=draw: draw(rollout)))
+    return {"kind": name, **asdict(kind), **ended(ends)}
 
 
 def shown(found: Sequence[Mapping[str, Any]]) -> str:
@@ -137,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for file, plan in (("gate", Plan()), ("gate-short", SHORT), ("gate-blind", _BLIND)):
         found = []
         for name in KINDS if plan == Plan() else REAL:
-            found.append(judged(name, options.runs, plan))
+            found.append(drawn(name, options.runs, plan))
             tell(found[-1])
         print(text := shown(found))
         if options.save:

@@ -5,13 +5,17 @@ Runtime) and gateway with two workers, stock CLI, ``triton-gateway canary run`` 
 models classify texts by a word; each kind is wrong, late or broken about its share of the texts, chosen by another
 word. Each kind is an endpoint with 60 requests a second while a version of it is rolled out. Some are at the same time,
 but for late models: what waits for others is no slower for being late, so each of these is rolled out alone.
-``--save`` keeps every rollout as it ends, asks only for those that are missing, and puts the table into
-``docs/canary.md``, beside what was drawn.
+``--save`` keeps every rollout as it ends, with what its judge was told at each look, asks only for those that are
+missing, and puts the table into ``docs/canary.md``, beside 200 rollouts of each kind that are **replayed**: through the
+same judge, from what was recorded. Of all looks of a kind at a step's share one is chosen by chance, and it and the
+four after it are told to the judge (they hang together: a queue, a slow moment), then the next five. A step that no
+rollout of a kind reached is told what was seen at the share below it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -23,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -32,11 +36,19 @@ from benchmarks.shared import processes, tiny
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady
 from benchmarks.shared.machine import cpu_model
-from benchmarks.shared.results import DOCS, put, save, saved, table
+from benchmarks.shared.results import DOCS, RESULTS, put, save, saved, table
+from benchmarks.shared.rollouts import SHORT, TESTS, ended, rolled
 from benchmarks.shared.stack import Small
+from deploy.rollout.looks import Look
+from deploy.rollout.steps import Rollout, Seen
 
 TAKES = "40 minutes; 5 minutes with --runs 1"
 SAVES = "results/rollouts.json"
+LOOKS: Final = RESULTS / "rollouts-looks.jsonl"
+"""What judges of real rollouts were told: a line each."""
+REPLAYS: Final = 200
+_BLOCK: Final = 5
+"""Looks in a row that are replayed together."""
 _RATE: Final = 60.0
 _STEPS: Final = "10,25,50,100"
 _FAILING: Final = 0.003
@@ -44,7 +56,6 @@ _WORK: Final = 40
 """Multiplications that a call takes: about 3 ms."""
 _WORK_OF_LATE: Final = 80
 """The same where a model that is late is compared: most of a request's time is the model's."""
-_TESTS: Final = ("errors", "latency", "labels", "pairs")
 _TENSORS: Final = (
     "--input-name", "input_ids", "attention_mask", "--input-type", "int64", "int64", "--input-size", "[-1, -1]",
     "[-1, -1]", "--output-name", "logits", "--output-type", "float32", "--output-size", "[-1, 2]",
@@ -79,6 +90,7 @@ class Stack:
     """The servers, with an endpoint of two versions for each of ``kinds``."""
 
     def __init__(self, folder: Path, kinds: Sequence[str]) -> None:
+        self._folder = folder
         self._small = Small(folder / "stack", tritons=1, workers=2)
         chance = random.Random(1)
         self._bodies = [json.dumps({"text": tiny.seeded_text(chance.random)}).encode() for _ in range(20_000)]
@@ -153,11 +165,11 @@ class Stack:
         subprocess.run([*canary, "set", "--endpoint", name, "1=1"], env=small.env, check=True, stdout=sys.stderr)
         small.until(lambda s: s["canaries"].get(name, {}).get(f"{name}/1") == 1, f"{name} being routed")
         load = Steady(f"{small.url}/serve/{name}", *self._bodies[run * 997 :], rate=_RATE)
-        began = time.monotonic()
+        began, looks = time.monotonic(), self._folder / f"{name}-{run}.looks"
         with load.running():
             done = subprocess.run(
                 [*canary, "run", "--endpoint", name, "--to", "2", "--steps", _STEPS, "--step-time", "20s",
-                 "--interval", "2s", "--gateway", small.url, "--json"],
+                 "--interval", "2s", "--gateway", small.url, "--json", "--looks", str(looks)],
                 env=small.env, stdout=subprocess.PIPE, text=True, check=False, timeout=900,
             )  # fmt: skip
         seconds = time.monotonic() - began
@@ -166,7 +178,7 @@ class Stack:
         decisions = [json.loads(line) for line in done.stdout.splitlines()]
         last = decisions[-1]
         evidence = last["evidence"]
-        found = max(_TESTS, key=lambda test: evidence.get(test, 0.0)) if last["what"] == "roll back" else None
+        found = max(TESTS, key=lambda test: evidence.get(test, 0.0)) if last["what"] == "roll back" else None
         return {
             "kind": kind, **asdict(KINDS[kind]), "run": run, "ended": last["what"], "found_by": found,
             "canary_requests": evidence["canary"][0], "canary_failures": evidence["canary"][1],
@@ -175,6 +187,7 @@ class Stack:
             "evidence": evidence["evidence"], "seconds": round(seconds, 1), "why": last["why"],
             "differs": [one["why"] for one in decisions if one["what"] == "differs"],
             "client": {name: value for name, value in load.summary().items() if name != "first_error"},
+            "looks": _since(decisions[0]["at"], looks),
         }  # fmt: skip
 
 
@@ -182,28 +195,79 @@ def _endpoint(kind: str) -> str:
     return f"rolled-{list(KINDS).index(kind)}"
 
 
-def shown(found: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the page: real rollouts, and beside them the half of the requests of those drawn."""
+def _since(began: float, looks: Path) -> list[dict[str, Any]]:
+    """Return what was recorded, in seconds since the rollout began."""
+    found = [json.loads(line) for line in looks.read_text().splitlines()]
+    return [{**one, "at": round(one["at"] - began, 3)} for one in found]
+
+
+def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[Look]]]:
+    """Return what judges were told: kind → number of the rollout → looks."""
+    found: dict[str, dict[int, list[Look]]] = {}
+    for line in lines:
+        one = json.loads(line)
+        found.setdefault(one["kind"], {})[one["run"]] = [*map(Look.from_json, one["looks"])]
+    return found
+
+
+def replayed(rollouts: Sequence[Sequence[Look]], seed: int) -> Rollout:
+    """Return how a rollout ends whose judge is told what others were told, in blocks and by chance."""
+    chance = random.Random(seed)
+    steps: dict[float, list[list[Look]]] = {}
+    for looks in rollouts:
+        for weight in {look.weight for look in looks}:
+            # The first look of a rollout has nothing to count from.
+            if at := [look for look in looks[1:] if look.weight == weight]:
+                steps.setdefault(weight, []).append(at)
+    gaps = [after.at - before.at for looks in rollouts for before, after in itertools.pairwise(looks)]
+    block: list[Look] = []
+    standing = 0.0
+
+    def look(rollout: Rollout, _now: float) -> Seen:
+        nonlocal block, standing
+        if not block or rollout.weight != standing:
+            pool = steps[max(weight for weight in steps if weight <= rollout.weight)]
+            at, number = chance.choice([(at, number) for at in pool for number in range(len(at))])
+            block, standing = [at[(number + i) % len(at)] for i in range(_BLOCK)], rollout.weight
+        return block.pop(0).seen
+
+    return rolled(replace(SHORT, every_s=median(gaps)), look)
+
+
+def replays(told: Mapping[str, Mapping[int, Sequence[Look]]]) -> dict[str, dict[str, Any]]:
+    """Return how ``REPLAYS`` rollouts of each kind that was recorded ended."""
+    return {
+        kind: ended([replayed([*told[kind].values()], seed) for seed in range(REPLAYS)]) for kind in KINDS
+        if kind in told
+    }  # fmt: skip
+
+
+def shown(found: Sequence[Mapping[str, Any]], beside: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of the page: real rollouts, and beside them those that were replayed."""
     rows = [["new version", "rollouts", "promoted", "rolled back", "canary requests: half, most", "found by",
-             "drawn: rolled back, half"]]  # fmt: skip
-    beside = {one["kind"]: one for one in drawn}
+             "replayed: promoted", "rolled back", "canary requests: half, 95 of 100", "found by"]]  # fmt: skip
     for kind in KINDS:
         of = [one for one in found if one["kind"] == kind]
         if not of:
             continue
         needed = sorted(one["canary_requests"] for one in of if one["ended"] == "roll back")
         by = Counter(one["found_by"] for one in of if one["found_by"])
-        one = beside.get(kind)
-        counts = one["canary_requests"] if one else []
-        half = f", {counts[9]:,}" if len(counts) == 19 else ""
         slow = sorted(each["times_as_slow"] for each in of if each["slower"] != 1 and each["times_as_slow"])
         measured = f" (measured: {slow[0]:g} to {slow[-1]:g} times as slow)" if slow else ""
         rows.append([
             kind + measured, str(len(of)), str(sum(each["ended"] == "promote" for each in of)), str(len(needed)),
             f"{median(needed):,.0f}, {needed[-1]:,}" if needed else "–", ", ".join(by) or "–",
-            f"{one['rolled_back']} of {one['runs']}{half}" if one else "–",
+            *_replayed(beside.get(kind)),
         ])  # fmt: skip
     return table(rows)
+
+
+def _replayed(one: Mapping[str, Any] | None) -> list[str]:
+    if one is None:
+        return ["–"] * 4
+    counts = one["canary_requests"]
+    after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(map(str, counts)) or "–"
+    return [f"{one['promoted']} of {one['runs']}", str(one["rolled_back"]), after, ", ".join(one["decided_by"]) or "–"]
 
 
 def missing(found: Sequence[Mapping[str, Any]], kinds: Sequence[str], runs: int) -> list[tuple[str, int]]:
@@ -268,20 +332,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.error(f"no such kind: {', '.join(sorted(unknown))}")
     found = (saved("rollouts") or {"rollouts": []})["rollouts"] if options.save else []
 
-    def ended(one: dict[str, Any]) -> None:
+    lines = LOOKS.read_text().splitlines() if LOOKS.exists() else []
+
+    def over(one: dict[str, Any]) -> None:
+        lines.append(json.dumps({"kind": one["kind"], "run": one["run"], "looks": one.pop("looks")}))
         found.append(one)
         tell(one)
         if options.save:
+            LOOKS.write_text("\n".join(lines) + "\n")
             save("rollouts", {"cpu": cpu_model(), "cores": os.cpu_count(), "rollouts": found})
-            put(DOCS / "canary.md", "rollouts", shown(found, saved("gate-short") or ()) + "\n")
 
     if wanted := missing(found, kinds, options.runs):
         with tempfile.TemporaryDirectory(prefix="rollouts-") as temporary:
             stack = Stack(Path(temporary), [kind for kind in kinds if any(kind == one for one, _ in wanted)])
             try:
                 for lanes, are_late in ((options.lanes, False), (1, True)):
-                    Lanes([one for one in wanted if KINDS[one[0]].is_late == are_late], stack.rollout, ended).run(lanes)
+                    Lanes([one for one in wanted if KINDS[one[0]].is_late == are_late], stack.rollout, over).run(lanes)
             finally:
                 stack.stop()
-    print(shown(found, saved("gate-short") or ()))
+    again = replays(recorded(lines))
+    print(text := shown(found, again))
+    if options.save:
+        save("rollouts-replayed", again)
+        put(DOCS / "canary.md", "rollouts", text + "\n")
     return 0 if all(one["ended"] == one["ends"] for one in found) else 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import defaults, record, steps
+from deploy.rollout import defaults, looks, record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, apart, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
@@ -30,11 +30,12 @@ class Unwritten(DeployError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look as it is shown: the rollout, and what was decided in this look."""
+    """One look as it is shown: the rollout, what was decided in this look, and on what (None: it was not judged)."""
 
     rollout: Rollout
     decisions: tuple[Decision, ...] = ()
     problem: str = ""
+    look: looks.Look | None = None
 
 
 class Runner:
@@ -124,6 +125,7 @@ class Runner:
             self._save(task, rollout)  # nobody has written meanwhile: what was begun is ended first
             task = self._store.task()
         self._unwritten = None
+        judged = None
         moved = carried_out(rollout, task, now)
         if moved is rollout and record.verdict(task, rollout.endpoint) == "reverted":
             found = record.found_weights(task, rollout.endpoint)
@@ -133,7 +135,7 @@ class Runner:
             task = self._store.task()
         elif moved is rollout:
             seen = self._seen(task, rollout)
-            moved = steps.looked(rollout, seen, now)
+            moved, judged = steps.looked(rollout, seen, now), looks.Look(now, rollout.weight, seen)
             if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
                 # Somebody's will ends the decision: what an old copy brings back afterwards is not put right to it.
                 self._store.write({}, [record.retired(made, now=now, by=self._me)])
@@ -141,7 +143,7 @@ class Runner:
         self._rollout = moved
         if news or now - self._saved_at >= LEASE_S / 3:
             self._save(task, moved)
-        return Progress(moved, news)
+        return Progress(moved, news, look=judged)
 
     def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Seen:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)

@@ -19,6 +19,7 @@ from gateway import errors, metrics
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
+LATENCY_BUCKETS: Final = metrics.catalog.LATENCY_BUCKETS
 REFUSED: Final = errors.Overloaded.kind
 """The outcome of requests for which a version had no room."""
 

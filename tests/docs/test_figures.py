@@ -99,7 +99,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
     ("canary.md", "neighbours"): lambda: neighbours_of_retrains.shown(saved("neighbours")),
     ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(
-        saved("rollouts")["rollouts"], saved("gate-short")
+        saved("rollouts")["rollouts"], saved("rollouts-replayed")
     ),
     ("pools.md", "endpoints"): lambda: load_of_hundreds_of_endpoints.shown(saved("endpoints")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),

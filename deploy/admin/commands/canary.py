@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import click
 from click.core import ParameterSource
@@ -141,14 +141,18 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
     help="Read counts from this Prometheus instead of the gateways.",
 )  # fmt: skip
+@click.option(
+    "--looks", type=click.File("a", lazy=False), help="Add what each look was told (counters of both versions) to this "
+    "file, a JSON line each.",
+)  # fmt: skip
 @gateways_options
 @_JSON
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
     slower: float, label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
-    other_answers: float, new_labels: bool, gateways: tuple[str, ...], prometheus: str | None, as_json: bool,
-    open_registry: OpenRegistry,
+    other_answers: float, new_labels: bool, looks: TextIO | None, gateways: tuple[str, ...], prometheus: str | None,
+    as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
@@ -198,6 +202,8 @@ def run(
             return 130
         progress = runner.look()
         rollout = progress.rollout
+        if looks is not None and progress.look is not None:
+            print(json.dumps(progress.look.to_json()), file=looks, flush=True)
         if not as_json:
             terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
         for decision in progress.decisions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -14,8 +15,14 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.questions.rollouts_on_real_servers import KINDS, Lanes, missing, shown
+from benchmarks.questions import decisions_of_the_gate
+from benchmarks.questions.decisions_of_the_gate import draws
+from benchmarks.questions.rollouts_on_real_servers import KINDS, LOOKS, Lanes, missing, recorded, replayed, shown
 from benchmarks.shared import tiny
+from benchmarks.shared.results import saved
+from benchmarks.shared.rollouts import SHORT, begin, rolled
+from deploy.rollout.looks import Look, judged
+from deploy.rollout.steps import Rollout, Seen
 
 FAILED = -1
 
@@ -64,7 +71,7 @@ def test_seeded_models_are_wrong_about_their_share_of_the_texts(answers: Callabl
     assert [one for one in right if one != FAILED][:5] == failing[:5]
 
 
-def test_the_table_has_real_rollouts_beside_those_drawn() -> None:
+def test_the_table_has_real_rollouts_beside_those_replayed() -> None:
     """Kinds without a rollout are left out; half of the requests and the most."""
     name = "25 % flipped"
     assert name in KINDS
@@ -72,12 +79,39 @@ def test_the_table_has_real_rollouts_beside_those_drawn() -> None:
         {"kind": name, "ended": "roll back", "found_by": "pairs", "canary_requests": 20 + number, "slower": 1.0}
         for number in range(3)
     ]
-    drawn = [{"kind": name, "rolled_back": 200, "runs": 200, "canary_requests": [*range(1, 20)]}]
-    rows = shown(found, drawn).splitlines()
-    assert ["| 25 % flipped | 3 | 0 | 3 | 21, 22 | pairs | 200 of 200, 10 |"] == rows[2:]
+    again = {name: {"rolled_back": 200, "promoted": 0, "runs": 200, "canary_requests": [*range(1, 20)],
+                    "decided_by": {"pairs": 200}}}  # fmt: skip
+    rows = shown(found, again).splitlines()
+    assert ["| 25 % flipped | 3 | 0 | 3 | 21, 22 | pairs | 0 of 200 | 200 | 10, 19 | pairs |"] == rows[2:]
     late = {"kind": "30 % slower", "ended": "roll back", "found_by": "latency", "canary_requests": 9, "slower": 1.3}
-    (row,) = shown([{**late, "times_as_slow": times} for times in (1.5, 1.2)], []).splitlines()[2:]
+    (row,) = shown([{**late, "times_as_slow": times} for times in (1.5, 1.2)], {}).splitlines()[2:]
     assert row.startswith("| 30 % slower (measured: 1.2 to 1.5 times as slow) | 2 |")
+
+
+@pytest.mark.parametrize(("kind", "phase"), [("the same model", "promoted"), ("25 % flipped", "rolled_back")])
+def test_a_rollout_that_is_replayed_ends_as_it_did(kind: str, phase: str) -> None:
+    """Each with other looks in another order; a healthy one goes through all steps, at their shares."""
+    told: list[list[Look]] = []
+    for seed in range(2):
+        draw, looks = draws(np.random.default_rng(seed), decisions_of_the_gate.KINDS[kind], SHORT), []
+
+        def look(rollout: Rollout, now: float, draw=draw, looks=looks) -> Seen:
+            looks.append(Look(now, rollout.weight, seen := draw(rollout)))
+            return seen
+
+        assert phase == rolled(SHORT, look).phase
+        told.append(looks)
+    ends = [replayed(told, seed) for seed in range(20)]
+    assert {phase} == {end.phase for end in ends}
+    assert len({end.gate.stable_requests for end in ends}) > 3
+    assert ends[0] == replayed(told, 0)
+
+
+def test_looks_are_read_by_kind_and_rollout() -> None:
+    """As they are saved, a line for each rollout."""
+    look = Look(1.0, 10.0, Seen())
+    line = json.dumps({"kind": "a", "run": 3, "looks": [look.to_json()]})
+    assert {"a": {3: [look]}} == recorded([line])
 
 
 def test_rollouts_that_are_kept_are_not_made_again() -> None:
@@ -118,3 +152,20 @@ def test_a_rollout_that_breaks_ends_the_others_and_loses_none() -> None:
     with pytest.raises(ValueError, match="a"):
         Lanes([("a", 0), ("a", 1), ("a", 2)], roll_out, found.append).run(2)
     assert [("a", 0)] == found
+
+
+def test_what_was_recorded_is_decided_again_as_it_was_and_replays_agree() -> None:
+    """Every real rollout with its looks, to the request; of the replays of each kind nineteen in twenty at least."""
+    real = {(one["kind"], one["run"]): one for one in saved("rollouts")["rollouts"]}
+    told = recorded(LOOKS.read_text().splitlines())
+    for kind, runs in told.items():
+        for run, looks in runs.items():
+            end, was = judged(begin(SHORT), looks), real[kind, run]
+            assert (was["ended"], was["canary_requests"], was["evidence"]) == (
+                end.history[-1].what, end.gate.canary_requests, end.gate.describe()["evidence"]
+            )  # fmt: skip
+    again = saved("rollouts-replayed")
+    assert told.keys() == again.keys()
+    for kind, one in again.items():
+        agreed = one["promoted" if KINDS[kind].ends == "promote" else "rolled_back"]
+        assert agreed >= 0.95 * one["runs"], kind
