@@ -156,7 +156,7 @@ class Gateway:
             access_log=settings.access_log,
         )  # fmt: skip
         self._mirror = Mirror(
-            self.table, self.observer, self.plane.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
+            self.table, self.observer, self.plane.records.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
         self._payloads = payload_log(settings, self.observer.logged, source=socket.gethostname())
@@ -327,11 +327,11 @@ class Gateway:
             await self._callers.look()
             shares = follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers)
             following = [asyncio.create_task(self._callers.run()), asyncio.create_task(shares)]
-            self.plane.subscribe(Usage(self.observer.used).finished)
+            self.plane.records.subscribe(Usage(self.observer.used).finished)
         if self._payloads is not None:
             self._payloads.begin(asyncio.get_running_loop().call_soon_threadsafe)
-            self.plane.keeps_pieces = True
-            self.plane.subscribe(self._payloads.answered)
+            self.plane.records.keeps_pieces = True
+            self.plane.records.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None

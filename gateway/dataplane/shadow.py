@@ -18,9 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.dataplane.asking import ask_version
 from gateway.dataplane.neighbours import Neighbours
+from gateway.dataplane.records import Listener
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.submit import Listener, ask_version
 from gateway.endpoints.endpoint import Endpoint, Lookup
 from gateway.endpoints.tensors import RawTensors
 from gateway.errors import GatewayError

@@ -425,7 +425,7 @@ class RpcServer:
                 call = await self._read_aside(request, permit.size, timeout)
                 call.streams = send is not None
                 self._address(call, metadata, timeout, caller)
-                plane.require_room(call.path, *trace.lane)
+                plane.room.require(call.path, *trace.lane)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise

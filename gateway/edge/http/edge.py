@@ -31,7 +31,7 @@ _WATCH_AFTER_S: Final = 0.1
 
 
 class Departure:
-    """Cancels a request whose client leaves; see ``submit.Watch``. ``receive`` is the request's own."""
+    """Cancels a request whose client leaves; see ``asking.Watch``. ``receive`` is the request's own."""
 
     __slots__ = ("_flight", "_listener", "_receive", "_timer")
 

@@ -167,7 +167,7 @@ class Preprocess:
 async def test_without_an_endpoint_requests_are_plain(stack: Any) -> None:
     """Decided when the gateway is made: plain traces, and nobody listens to them."""
     assert stack.gateway.plane.new_trace is Trace
-    assert () == stack.gateway.plane._listeners
+    assert () == stack.gateway.plane.records._listeners
 
 
 @pytest.mark.parametrize(

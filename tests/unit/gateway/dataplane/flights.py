@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
+from gateway.admission import Permits, Pressure
 from gateway.call import Call
+from gateway.dataplane.inflight import InFlight
+from gateway.dataplane.routing.canary import Weighted
+from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.submit import DataPlane
 from gateway.endpoints.endpoint import Endpoint, Identity, Job
 from gateway.errors import GatewayError
+from gateway.health import Health
+from gateway.metrics.observer import Observer
 from gateway.trace import Trace
 
 
@@ -107,3 +116,34 @@ class Echo(Call):
     def piece(self, event: Any) -> bytes:
         """Not asked for here."""
         raise NotImplementedError
+
+
+class Plane:
+    """A data plane over endpoints that do as they are told."""
+
+    def __init__(
+        self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
+    ) -> None:
+        self.table, self.health = RoutingTable(), Health(None)
+        self.health.first_sync_done = True
+        self.permits = Permits(max_requests, max_bytes, Pressure(limits))
+        self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
+        self.ended: list[Trace] = []
+        self.plane.records.subscribe(self.ended.append)
+        self.endpoints = {url: Counted(Obedient(), url) for url in urls}
+        self.publish()
+
+    def publish(self, **canaries: Weighted) -> None:
+        """Swap to what is in ``endpoints`` now."""
+        served: dict[str, Endpoint] = dict(self.endpoints)
+        self.table.swap(Snapshot("r", MappingProxyType(served), MappingProxyType(canaries)))
+
+    def job(self, url: str) -> Any:
+        """The newest job of an endpoint."""
+        handler: Any = self.endpoints[url].handler
+        return handler.jobs[-1]
+
+    def submit(self, call: Any) -> tuple[InFlight, list[InFlight]]:
+        """Submit; returns the flight, and a list that holds it when it has ended."""
+        done: list[InFlight] = []
+        return self.plane.submit(call, done.append), done

@@ -243,11 +243,11 @@ async def test_without_a_shadow_nothing_listens(stack: Any) -> None:
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     await stack.served("e/1", "e/2")
-    assert () == plane._listeners
+    assert () == plane.records._listeners
     shadow(stack)
-    await stack.until(lambda: len(plane._listeners) == 1)
+    await stack.until(lambda: len(plane.records._listeners) == 1)
     shadow(stack, percent=0)
-    await stack.until(lambda: plane._listeners == ())
+    await stack.until(lambda: plane.records._listeners == ())
 
 
 @pytest.mark.parametrize(

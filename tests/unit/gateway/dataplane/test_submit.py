@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor, Future
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.admission import PRESSED_S, Permits, Pressure
-from gateway.call import Ask
 from gateway.dataplane.inflight import ENDED, InFlight
 from gateway.dataplane.routing.canary import Weighted
-from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.submit import DataPlane, ask_version
-from gateway.endpoints.endpoint import Endpoint, in_task, offload
+from gateway.endpoints.endpoint import in_task, offload
 from gateway.errors import (
     BackendUnavailable,
     DeadlineExceeded,
@@ -29,41 +23,7 @@ from gateway.errors import (
     Unavailable,
     VersionNotFound,
 )
-from gateway.health import Health
-from gateway.metrics.observer import Observer
-from gateway.trace import BATCH, DEFAULT, Trace
-from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient
-
-
-class Plane:
-    """A data plane over endpoints that do as they are told."""
-
-    def __init__(
-        self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
-    ) -> None:
-        self.table, self.health = RoutingTable(), Health(None)
-        self.health.first_sync_done = True
-        self.permits = Permits(max_requests, max_bytes, Pressure(limits))
-        self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
-        self.ended: list[Trace] = []
-        self.plane.subscribe(self.ended.append)
-        self.endpoints = {url: Counted(Obedient(), url) for url in urls}
-        self.publish()
-
-    def publish(self, **canaries: Weighted) -> None:
-        """Swap to what is in ``endpoints`` now."""
-        served: dict[str, Endpoint] = dict(self.endpoints)
-        self.table.swap(Snapshot("r", MappingProxyType(served), MappingProxyType(canaries)))
-
-    def job(self, url: str) -> Any:
-        """The newest job of an endpoint."""
-        handler: Any = self.endpoints[url].handler
-        return handler.jobs[-1]
-
-    def submit(self, call: Any) -> tuple[InFlight, list[InFlight]]:
-        """Submit; returns the flight, and a list that holds it when it has ended."""
-        done: list[InFlight] = []
-        return self.plane.submit(call, done.append), done
+from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient, Plane
 
 
 async def test_a_version_that_is_replaced_is_open_for_those_who_have_chosen_it() -> None:
@@ -154,17 +114,6 @@ async def test_the_time_a_body_took_counts() -> None:
     assert isinstance(done[0].error, DeadlineExceeded)
 
 
-async def test_cancelling_who_asks_cancels_the_request() -> None:
-    """A coroutine that waits and is cancelled leaves no lease and no job behind."""
-    made = Plane("e")
-    asking = asyncio.create_task(made.plane.ask(Echo()))
-    await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert (1, ["client_gone"]) == (made.endpoints["e"].released, [trace.outcome for trace in made.ended])
-
-
 async def test_a_hooks_call_is_answered_in_process_and_raises_what_went_wrong() -> None:
     """Counted like any other request; no permit, since the one whose hook calls has one."""
     made = Plane("e", max_requests=1)
@@ -177,27 +126,6 @@ async def test_a_hooks_call_is_answered_in_process_and_raises_what_went_wrong() 
     with pytest.raises(EndpointNotFound):
         await made.plane.call("none", {}, 5.0)
     assert ["ok", "endpoint_not_found"] == [trace.outcome for trace in made.ended]
-
-
-async def test_a_version_can_be_asked_that_nobody_else_knows() -> None:
-    """Trials and shadows: the same way, recorded nowhere; a hung one ends at its deadline."""
-
-    class Doubles:
-        takes_bytes = False
-
-        async def answer(self, body: Any, _trace: Trace, _deadline: float) -> object:
-            if body == "hang":
-                await asyncio.Event().wait()
-            return body * 2
-
-        async def close(self) -> None: ...
-
-    endpoint = Counted(Doubles())
-    endpoint.handler.is_closed = False  # type: ignore[attr-defined]
-    assert "abab" == await ask_version(endpoint, "ab", 5.0, Trace("trial"))
-    with pytest.raises(DeadlineExceeded):
-        await ask_version(endpoint, "hang", 0.02, Trace("trial"))
-    assert (2, 2) == (endpoint.leased, endpoint.released)
 
 
 async def test_coroutines_end_with_their_request() -> None:
@@ -294,110 +222,3 @@ async def test_nobody_is_let_in_before_the_first_configuration_or_while_draining
     with pytest.raises(Draining):
         made.plane.permit()
     assert 0 == made.permits.in_flight
-
-
-async def test_only_what_needs_an_operator_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where no status says whose doing it was: gRPC, and callers who leave while they send."""
-    caplog.set_level("INFO")
-    made = Plane("e")
-    for error in (MalformedBody("no"), asyncio.CancelledError(), BackendUnavailable("away")):
-        made.plane.refuse(made.plane.open("r"), error)
-    levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
-    assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
-
-
-async def test_listeners_come_and_go() -> None:
-    """Each hears what ends while it listens."""
-    made = Plane("e")
-    heard: list[Trace] = []
-    leave = made.plane.subscribe(heard.append)
-    made.submit(Ask("e", {}))
-    made.job("e").answered(1)
-    leave()
-    made.submit(Ask("e", {}))
-    made.job("e").answered(2)
-    assert (1, 2) == (len(heard), len(made.ended))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that the data plane reads: the first of these."""
-    now = [100.0]
-    monkeypatch.setattr("gateway.dataplane.submit.time.monotonic", lambda: now[0])
-    return now
-
-
-def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
-    """A data plane whose endpoints have more work in hand than their limits, as soon as these hold."""
-    made = Plane(*urls, max_requests=18, limits="auto")
-    pressures = {url: made.permits.pressure.below() for url in urls}
-    for url, pressure in pressures.items():
-        batcher: Any = SimpleNamespace(is_full=lambda _rank, _tenant, of=pressure: of.is_on, pressure=pressure)
-        made.endpoints[url].work = batcher
-    return made, pressures
-
-
-def refuse(made: Plane, url: str) -> Overloaded:
-    """Refuse a request as both ways through do."""
-    error = made.plane.refusal(url, DEFAULT)
-    made.plane.refused(error, DEFAULT, url, 0.0)
-    return error
-
-
-async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_seconds_after(clock: list[float]) -> None:
-    """Waiting callers are nobody's harm until more is asked for than fits: from then on work is limited, and no
-    request goes past it unseen.
-    """
-    made, _ = pressed("e")
-    easy = made.permits.easy
-    made.plane.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
-    assert not made.plane.is_full("e", DEFAULT)
-    flights = [made.submit(Ask("e", {})) for _ in range(18)]
-    made.permits.in_flight = 18
-    assert "gateway_full" == refuse(made, "e").because
-    made.permits.in_flight = len(flights) // 2
-    assert made.permits.easy == (0, 0, 0)
-    assert made.plane.is_full("e", DEFAULT)
-    with pytest.raises(Overloaded) as refused:
-        made.plane.require_room("e", DEFAULT)
-    assert refused.value.because == "work_full"
-    assert not made.plane.is_full("another", DEFAULT)
-    clock[0] += PRESSED_S
-    assert not made.plane.is_full("e", DEFAULT)
-    assert made.permits.easy == easy
-
-
-async def test_one_endpoint_that_is_refused_limits_no_other(clock: list[float]) -> None:
-    """Whether its share of the process is full or all of it: who has little in hand is none of the reasons."""
-    made, pressures = pressed("flooded", "quiet")
-    for _ in range(16):
-        made.submit(Ask("flooded", {}))
-    made.submit(Ask("quiet", {}))
-    made.permits.in_flight = 17
-    assert "endpoint_full" == refuse(made, "flooded").because
-    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
-    clock[0] += PRESSED_S
-    assert not made.plane.is_full("quiet", DEFAULT)
-    assert not any(one.is_on for one in pressures.values())
-    made.permits.in_flight = 18
-    assert "gateway_full" == refuse(made, "quiet").because
-    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
-
-
-async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock: list[float]) -> None:
-    """Nobody has an eighth, and the process is full: somebody must be."""
-    del clock
-    urls = [f"e{number}" for number in range(17)]
-    made, pressures = pressed(*urls)
-    for url in (*urls, "e3"):
-        made.submit(Ask(url, {}))
-    made.permits.in_flight = 18
-    refuse(made, "e5")
-    assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
-
-
-async def test_the_last_place_is_for_whoever_has_none() -> None:
-    """gRPC and protocols that name the endpoint in the body have their place before it is known whose it is."""
-    made = Plane("e", "another", max_requests=1)
-    with made.plane.permit():
-        made.plane.require_room("e", DEFAULT)

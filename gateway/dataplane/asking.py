@@ -1,0 +1,77 @@
+"""Flights for coroutines: begin one and wait until it has ended; and the flights that are counted nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from gateway.call import Ask
+from gateway.dataplane.deadlines import Deadlines
+from gateway.dataplane.inflight import ENDED, Done, InFlight
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import GatewayError
+from gateway.trace import Trace
+
+PINNED: Final = "pinned"
+"""The route of a request that names exactly the version that is to answer."""
+
+Watch = Callable[[InFlight], Callable[[], None]]
+"""``watch(flight)`` looks whether the caller leaves, and then cancels the flight; returns what ends the watch."""
+
+
+async def until_end(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:
+    """Begin a flight and return it when it has ended; who is cancelled while waiting cancels it."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_flight: InFlight) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    flight = begin(wake)
+    if flight.state is ENDED:
+        return flight
+    stop = None if watch is None else watch(flight)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        flight.cancel()
+        raise
+    finally:
+        if stop is not None:
+            stop()
+    return flight
+
+
+async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: Trace) -> object:
+    """Return the answer of exactly this version, published or not, to ``body``; counted nowhere.
+
+    Raises ``GatewayError``.
+    """
+    nobody = _Unrecorded()
+
+    def begin(done: Done) -> InFlight:
+        flight = InFlight(Ask(endpoint.identity.url, body), trace, done, nobody, nobody.deadlines)
+        flight.begin(endpoint, PINNED, None, timeout)
+        return flight
+
+    flight = await until_end(begin)
+    if flight.error is not None:
+        raise flight.error
+    return flight.reply
+
+
+class _Unrecorded:
+    """A ledger for requests that are nobody's: trials of a version and shadows are counted where they are made."""
+
+    keeps_pieces = False
+
+    def __init__(self) -> None:
+        self.deadlines = Deadlines(short=math.inf)
+
+    def record(self, trace: Trace) -> None:
+        """See ``Ledger.record``."""
+
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """See ``Ledger.fell_back``."""

@@ -1,0 +1,84 @@
+"""What is written down of requests that have ended: metrics, the log, and whoever listens (spans, shadows)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gateway.dataplane.room import Room
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import OF_CALLERS, DeadlineExceeded, GatewayError, Overloaded
+from gateway.metrics.observer import Observer
+from gateway.trace import CLASSES, Trace
+
+_log = logging.getLogger("triton_gateway.request")
+
+_TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
+
+Listener = Callable[[Trace], None]
+
+
+class Records:
+    """The ledger (``inflight.Ledger``) of the requests of one event loop; ``room`` counts those it had none for."""
+
+    def __init__(self, observer: Observer, room: Room, *, access_log: bool = False) -> None:
+        self._observer = observer
+        self._room = room
+        self._access_log = access_log
+        self._listeners: tuple[Listener, ...] = ()
+        self.keeps_pieces = False
+        """See ``Ledger.keeps_pieces``."""
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with the record of every request that ends from now on; returns what ends that."""
+        self._listeners = (*self._listeners, listener)
+
+        def leave() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+        return leave
+
+    def record(self, trace: Trace) -> None:
+        """See ``Ledger.record``."""
+        self._observer.finished(trace)
+        for listener in self._listeners:
+            listener(trace)
+        error = trace.error
+        if error is None:
+            if self._access_log:
+                _write_log(trace)
+        elif isinstance(error, Overloaded):
+            self._room.count(error, trace.lane.rank)
+            if self._access_log:
+                _write_log(trace)
+        else:
+            if isinstance(error, DeadlineExceeded) and error.because:
+                self._observer.overloaded(error.because, CLASSES[trace.lane.rank])
+            _write_log(trace)
+
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """See ``Ledger.fell_back``."""
+        self._observer.fell_back(trace.endpoint, trace.version, error.kind)
+        _log.info(
+            "request fell back to %s", stable.identity.url,
+            extra={"request_id": trace.request_id, "url": trace.url, "code": error.kind, "reason": str(error)[:300]},
+        )  # fmt: skip
+
+
+def _write_log(trace: Trace) -> None:
+    error = trace.error
+    # A caller's mistake is the caller's news; what needs an operator is a warning. gRPC has no status as HTTP has.
+    is_news = error is None or 0 < trace.status < 500 or trace.outcome in OF_CALLERS
+    level = logging.INFO if is_news else logging.WARNING
+    _log.log(
+        level,
+        "request %s", trace.outcome,
+        extra={
+            "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
+            **({"trace_id": trace.trace_id} if trace.trace_id else {}),
+            "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id, "code": trace.outcome,
+            **{f"{stage}_ms": round(getattr(trace, f"{stage}_ns") / 1e6, 3) for stage in _TIMES},
+            "reason": "" if error is None else str(error)[:300],
+        },
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Whether there is room, with fakes and without sockets: whose refusals limit whom, and for how long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.admission import PRESSED_S, Pressure
+from gateway.call import Ask
+from gateway.errors import Overloaded
+from gateway.trace import BATCH, DEFAULT
+from tests.unit.gateway.dataplane.flights import Plane
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that ``room`` reads: the first of these."""
+    now = [100.0]
+    monkeypatch.setattr("gateway.dataplane.room.time.monotonic", lambda: now[0])
+    return now
+
+
+def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
+    """A data plane whose endpoints have more work in hand than their limits, as soon as these hold."""
+    made = Plane(*urls, max_requests=18, limits="auto")
+    pressures = {url: made.permits.pressure.below() for url in urls}
+    for url, pressure in pressures.items():
+        batcher: Any = SimpleNamespace(is_full=lambda _rank, _tenant, of=pressure: of.is_on, pressure=pressure)
+        made.endpoints[url].work = batcher
+    return made, pressures
+
+
+def refuse(made: Plane, url: str) -> Overloaded:
+    """Refuse a request as both ways through do."""
+    error = made.plane.room.refusal(url, DEFAULT)
+    made.plane.room.refused(error, DEFAULT, url, 0.0)
+    return error
+
+
+async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_seconds_after(clock: list[float]) -> None:
+    """Waiting callers are nobody's harm until more is asked for than fits: from then on work is limited, and no
+    request goes past it unseen.
+    """
+    made, _ = pressed("e")
+    easy = made.permits.easy
+    made.plane.room.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
+    assert not made.plane.room.is_full("e", DEFAULT)
+    flights = [made.submit(Ask("e", {})) for _ in range(18)]
+    made.permits.in_flight = 18
+    assert "gateway_full" == refuse(made, "e").because
+    made.permits.in_flight = len(flights) // 2
+    assert made.permits.easy == (0, 0, 0)
+    assert made.plane.room.is_full("e", DEFAULT)
+    with pytest.raises(Overloaded) as refused:
+        made.plane.room.require("e", DEFAULT)
+    assert refused.value.because == "work_full"
+    assert not made.plane.room.is_full("another", DEFAULT)
+    clock[0] += PRESSED_S
+    assert not made.plane.room.is_full("e", DEFAULT)
+    assert made.permits.easy == easy
+
+
+async def test_one_endpoint_that_is_refused_limits_no_other(clock: list[float]) -> None:
+    """Whether its share of the process is full or all of it: who has little in hand is none of the reasons."""
+    made, pressures = pressed("flooded", "quiet")
+    for _ in range(16):
+        made.submit(Ask("flooded", {}))
+    made.submit(Ask("quiet", {}))
+    made.permits.in_flight = 17
+    assert "endpoint_full" == refuse(made, "flooded").because
+    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+    clock[0] += PRESSED_S
+    assert not made.plane.room.is_full("quiet", DEFAULT)
+    assert not any(one.is_on for one in pressures.values())
+    made.permits.in_flight = 18
+    assert "gateway_full" == refuse(made, "quiet").because
+    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+
+
+async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock: list[float]) -> None:
+    """Nobody has an eighth, and the process is full: somebody must be."""
+    del clock
+    urls = [f"e{number}" for number in range(17)]
+    made, pressures = pressed(*urls)
+    for url in (*urls, "e3"):
+        made.submit(Ask(url, {}))
+    made.permits.in_flight = 18
+    refuse(made, "e5")
+    assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
+
+
+async def test_the_last_place_is_for_whoever_has_none() -> None:
+    """gRPC and protocols that name the endpoint in the body have their place before it is known whose it is."""
+    made = Plane("e", "another", max_requests=1)
+    with made.plane.permit():
+        made.plane.room.require("e", DEFAULT)
