@@ -44,7 +44,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.prices import Prices
-from gateway.trace import BATCH, CLASSES, DEFAULT, EVERYBODY, TRACEPARENT, Lane
+from gateway.trace import BATCH, CLASSES, CRITICAL, DEFAULT, EVERYBODY, TRACEPARENT, Lane
 from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
 
@@ -96,16 +96,14 @@ class UnderWay:
     """One call under way. It stands behind ``front`` if the server was busy when it left."""
 
     __slots__ = (
-        "by_class", "entries", "follower", "front", "front_ended", "longest", "padded", "rows", "started", "task",
+        "entries", "follower", "front", "front_ended", "longest", "others", "padded", "rows", "started", "task",
     )  # fmt: skip
 
-    def __init__(self, entries: list[Entry[Any]], by_class: list[int], longest: int, started: float) -> None:
+    def __init__(self, entries: list[Entry[Any]], started: float) -> None:
         self.entries = entries
-        self.by_class = by_class
-        """Its rows of each class."""
-        self.longest = longest
-        self.rows = sum(by_class)
-        self.padded = self.rows * longest
+        self.rows = self.longest = self.padded = 0
+        self.others: dict[int, int] = {}
+        """Its rows of classes other than default, by rank."""
         self.started = started
         self.front: UnderWay | None = None
         self.front_ended = started
@@ -142,6 +140,7 @@ class Batcher(Generic[R]):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._run = run
+        self._pressure = limits.pressure
         self._servers: Servers = servers or _One()
         self._limits = limits
         self._on_batch = on_batch
@@ -159,7 +158,7 @@ class Batcher(Generic[R]):
         """Whether others than its like wait with it."""
         self._class_rows = [0] * len(CLASSES)
         self._class_tokens = [0] * len(CLASSES)
-        """What waits of each class."""
+        """What waits of each class but default, whose is the rest: nearly always all of it."""
         self._others_at = -math.inf
         """When the last call with rows of other classes left."""
         self._others_s = 0.0
@@ -179,6 +178,7 @@ class Batcher(Generic[R]):
         self._padded_in_flight = 0
         self._class_rows_in_flight = [0] * len(CLASSES)
         self._class_padded_in_flight = [0] * len(CLASSES)
+        """The same of what is in calls."""
         self._crowd = 0.0
         """How many rows were here together lately, waiting and in calls."""
         self._is_flush_scheduled = False
@@ -218,7 +218,7 @@ class Batcher(Generic[R]):
     @property
     def most_work(self) -> float:
         """As much work should be in hand at most; infinite while that is not known."""
-        fixed, servers = self._limits.pressure.fixed, self._servers.replicas
+        fixed, servers = self._pressure.fixed, self._servers.replicas
         if fixed:
             return fixed * servers
         # Several servers are not all busy when one would have to be refused; one is, with one call if it takes one.
@@ -227,7 +227,7 @@ class Batcher(Generic[R]):
     @property
     def pressure(self) -> Pressure:
         """Whether its limit of work holds."""
-        return self._limits.pressure
+        return self._pressure
 
     def is_full(self, rank: int = DEFAULT, tenant: str = "") -> bool:
         """Return whether limits of work hold and as much of a class is in hand as may be.
@@ -245,7 +245,7 @@ class Batcher(Generic[R]):
         return False
 
     def _is_at(self, share: float, rank: int = BATCH) -> bool:
-        return self._limits.pressure.is_on and self._work_before(rank) >= self.most_work * share
+        return self._pressure.is_on and self._work_before(rank) >= self.most_work * share
 
     def _has_less(self, lane: Lane) -> bool:
         """Return whether a tenant has less than its share of what is in hand of its class."""
@@ -260,30 +260,33 @@ class Batcher(Generic[R]):
 
     def _work_before(self, rank: int) -> float:
         """Return the work in hand of a class and of more important ones."""
-        if rank == BATCH:
-            return self.work
+        rows, tokens = self._waits_before(rank)
         return self.limit.work(
-            sum(self._class_rows[: rank + 1]) + sum(self._class_rows_in_flight[: rank + 1]),
-            sum(self._class_tokens[: rank + 1]) + sum(self._class_padded_in_flight[: rank + 1]),
+            rows + _up_to(rank, self._rows_in_flight, self._class_rows_in_flight),
+            tokens + _up_to(rank, self._padded_in_flight, self._class_padded_in_flight),
         )
+
+    def _waits_before(self, rank: int) -> tuple[int, int]:
+        """Return the rows and tokens that wait of a class and of more important ones."""
+        return (
+            _up_to(rank, self._waiting_rows, self._class_rows), _up_to(rank, self._waiting_tokens, self._class_tokens)
+        )  # fmt: skip
 
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
         rank, tenant = entry.lane
         if self.is_full(rank, tenant):
             if rank != BATCH:
-                self._limits.pressure.press(self._loop.time())
+                self._pressure.press(self._loop.time())
             return _full()
-        if entry.deadline < self._near and self._is_hopeless(
-            entry, sum(self._class_rows[: rank + 1]), sum(self._class_tokens[: rank + 1]), self._loop.time()
-        ):
+        if entry.deadline < self._near and self._is_hopeless(entry, *self._waits_before(rank), self._loop.time()):
             return _hopeless()
         return None
 
     @property
     def holds(self) -> float:
         """The limit of work that holds now; NaN if there is none."""
-        most = self.most_work if self._limits.pressure.is_on else math.inf
+        most = self.most_work if self._pressure.is_on else math.inf
         return math.nan if most == math.inf else most
 
     def queued(self) -> dict[str, int]:
@@ -360,26 +363,25 @@ class Batcher(Generic[R]):
 
         ``is_in``: its request has others that were taken; it comes in as a whole, however much of the limit it takes.
         """
-        if (
-            (self._limits.pressure.is_on or entry.deadline < self._near)
-            and not is_in
-            and (refusal := self.refusal(entry))
-        ):
-            raise refusal
+        deadline, lane, waiting = entry.deadline, entry.lane, self._waiting
+        if self._pressure.is_on or deadline < self._near:
+            if not is_in and (refusal := self.refusal(entry)):
+                raise refusal
+            if lane.tenant and self._pressure.is_on:
+                self._shares[lane] += entry.count
         entry.submitted = self._clock()
-        if entry.lane.tenant and self._limits.pressure.is_on:
-            self._shares[entry.lane] += entry.count
-        if not self._waiting:
-            self._lane, self._is_mixed = entry.lane, False
-        elif entry.lane != self._lane:
+        if not waiting:
+            self._lane, self._is_mixed = lane, False
+        elif lane is not self._lane and lane != self._lane:
             self._is_mixed = True
-        self._waiting.append(entry)
+        waiting.append(entry)
         self._waiting_rows += entry.count
         self._waiting_tokens += entry.tokens
-        self._class_rows[entry.lane.rank] += entry.count
-        self._class_tokens[entry.lane.rank] += entry.tokens
-        if entry.deadline < self._due:
-            self._watch(entry.deadline)
+        if lane is not EVERYBODY and lane.rank != DEFAULT:
+            self._class_rows[lane.rank] += entry.count
+            self._class_tokens[lane.rank] += entry.tokens
+        if deadline < self._due:
+            self._watch(deadline)
         if not self._is_flush_scheduled:
             if self._alarm is not None:  # the alarm looks at the time, and what it was set by has not changed
                 if self._waiting_rows >= self._leave_rows or self._waiting_tokens >= self._limits.max_padded_tokens:
@@ -602,12 +604,12 @@ class Batcher(Generic[R]):
             self._near = now + 4 * self._expect(self._waiting_rows, self._waiting_tokens) + _NEAR_S
         if self._due < self._near and self._waiting:
             self._drop_hopeless()
-        if self._limits.pressure.is_on is not self._is_pressed:
+        if self._pressure.is_on is not self._is_pressed:
             self._is_pressed = not self._is_pressed
             self._drop_excess()
         while len(self._calls) < self._max_calls:
             if self._halves:
-                self._start(self._halves.popleft())
+                self._start([entry for entry in self._halves.popleft() if not entry.is_over])
             elif self._waiting and (not self._calls or self._may_leave()):
                 if self._class_rows[BATCH] and self._is_held():
                     break
@@ -650,45 +652,45 @@ class Batcher(Generic[R]):
     def _has_left(self, entries: Sequence[Entry[R]]) -> None:
         """Count entries that wait no longer."""
         for entry in entries:
-            self._class_rows[entry.lane.rank] -= entry.count
-            self._class_tokens[entry.lane.rank] -= entry.tokens
-        self._waiting_rows = sum(self._class_rows)
-        self._waiting_tokens = sum(self._class_tokens)
+            self._waiting_rows -= entry.count
+            self._waiting_tokens -= entry.tokens
+            if entry.lane.rank != DEFAULT:
+                self._class_rows[entry.lane.rank] -= entry.count
+                self._class_tokens[entry.lane.rank] -= entry.tokens
 
     def _none_waits(self) -> None:
         self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
-        self._class_rows, self._class_tokens = [0] * len(CLASSES), [0] * len(CLASSES)
+        if any(self._class_rows):
+            self._class_rows, self._class_tokens = [0] * len(CLASSES), [0] * len(CLASSES)
 
     def _start(self, batch: list[Entry[R]], calls: dict[UnderWay, None] | None = None) -> None:
         started = self._clock()
         now = self._loop.time()
         # What was learned long ago turns nobody away: that would be for ever, if nobody else asks.
         quickest = min(self._recent, default=0.0) if started < self._fresh_until else 0.0
-        live: list[Entry[R]] = []
+        if self._due <= now + quickest:  # the earliest deadline there is
+            batch = self._in_time(batch, started, now + quickest)
+        if not batch:
+            return
+        call = UnderWay(batch, started)
         rows: list[R] = []
-        tokens = longest = 0
-        by_class = [0] * len(CLASSES)
+        count = tokens = longest = 0
         latest = -math.inf
         for entry in batch:
-            if entry.is_over:
-                continue
+            entry.call = call
             entry.queued_ns += int((started - entry.submitted) * 1e9)
-            if entry.deadline <= now + quickest:
-                entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
-                continue
-            live.append(entry)
             rows += entry.rows
-            by_class[entry.lane.rank] += entry.count
+            count += entry.count
             tokens += entry.tokens
             if entry.longest > longest:
                 longest = entry.longest
             # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
             if entry.deadline > latest:
                 latest = entry.deadline
-        if not live:
-            return
-        first = live[0]
-        call = UnderWay(live, by_class, longest, started)
+            if entry.lane is not EVERYBODY and entry.lane.rank != DEFAULT:
+                call.others[entry.lane.rank] = call.others.get(entry.lane.rank, 0) + entry.count
+        call.rows, call.longest, call.padded = count, longest, count * longest
+        first = batch[0]
         if first.lane.rank != BATCH:
             self._others_at = started
             self._others_s += (self.prices.expect(call.rows, call.padded) - self._others_s) / 16
@@ -704,8 +706,6 @@ class Batcher(Generic[R]):
             self._count_in_flight(call, 1)
         more = self._waiting_rows - self._class_rows[BATCH] + self._rows_in_flight - self._crowd
         self._crowd += more if more > 0 else more / 32
-        for entry in live:
-            entry.call = call
         # A call that several requests share is a part of the first one's trace.
         call.task = self._loop.create_task(self._send(rows, latest - now, first.parent))
         call.task.add_done_callback(partial(self._returned, call))
@@ -715,6 +715,17 @@ class Batcher(Generic[R]):
         except Exception:  # noqa: BLE001 - counting is nobody's answer
             _log.exception("counting a call failed")
 
+    def _in_time(self, batch: list[Entry[R]], started: float, until: float) -> list[Entry[R]]:
+        """End the entries whose time is over before a call could end, and return the others."""
+        live = []
+        for entry in batch:
+            if entry.deadline > until:
+                live.append(entry)
+            else:
+                entry.queued_ns += int((started - entry.submitted) * 1e9)
+                entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
+        return [entry for entry in live if not entry.is_over]
+
     async def _send(self, rows: Sequence[R], timeout: float, parent: str) -> Any:
         TRACEPARENT.set(parent)
         return await self._run(rows, timeout)
@@ -722,7 +733,7 @@ class Batcher(Generic[R]):
     def _count_in_flight(self, call: UnderWay, sign: int) -> None:
         self._rows_in_flight += sign * call.rows
         self._padded_in_flight += sign * call.padded
-        for rank, rows in enumerate(call.by_class):
+        for rank, rows in call.others.items():
             self._class_rows_in_flight[rank] += sign * rows
             self._class_padded_in_flight[rank] += sign * rows * call.longest
 
@@ -759,7 +770,7 @@ class Batcher(Generic[R]):
                         self._learn(call, now)
                         self.limit.ended(now, call.rows, call.padded, *held)
                         if self.limit.is_rising and self._work_before(DEFAULT) >= self.most_work:
-                            self._limits.pressure.press(self._loop.time())
+                            self._pressure.press(self._loop.time())
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd
             elif isinstance(error, ROW_FAULTS):
@@ -827,6 +838,13 @@ def _hopeless() -> DeadlineExceeded:
         "the request's time is over before its turn comes: as much is in front of it", because="deadline_unreachable",
         hint="try again later, or raise x-request-timeout-ms",
     )  # fmt: skip
+
+
+def _up_to(rank: int, total: int, by_class: Sequence[int]) -> int:
+    """Return how much there is of a class and of more important ones; ``by_class`` does not count class default."""
+    if rank == CRITICAL:
+        return by_class[CRITICAL]
+    return total if rank == BATCH else total - by_class[BATCH]
 
 
 def _rank(entry: Entry[Any]) -> int:

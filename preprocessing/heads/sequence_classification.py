@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, isfinite
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import numpy as np
@@ -40,6 +41,7 @@ from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 _OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("top_k", "function_to_apply")
 _FEW_LABELS: Final = 16
+_score: Final = itemgetter(1)
 
 
 class SequenceClassification:
@@ -116,12 +118,9 @@ class SequenceClassification:
         for row in logits.tolist():
             if not isfinite(sum(row)):  # infinity and NaN survive a sum, and finite float32 numbers never overflow it
                 refuse_non_finite(name, logits)
-            scores = activate(row)
-            order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]
-            best = order[0]
-            results.append(
-                {"label": labels[best], "score": scores[best], "scores": {labels[i]: scores[i] for i in order}}
-            )
+            ranked = sorted(zip(labels, activate(row), strict=True), key=_score, reverse=True)[:top_k]
+            label, score = ranked[0]
+            results.append({"label": label, "score": score, "scores": dict(ranked)})
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:

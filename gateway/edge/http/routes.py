@@ -295,16 +295,16 @@ class FastPath:
         if _MAY_STREAM in body:
             return False
         plane = self._plane
-        parse, refuse, path = plain.reading
-        trace = plane.open(plain.request_id or new_id())
+        (parse, refuse, path), request_id, key, headers, caller, quota, lane = plain
+        trace = plane.open(request_id or new_id())
         try:
             trace.body_bytes = size = len(body)
-            trace.lane = lane = plain.lane
+            trace.lane = lane
             pending.permit = plane.permit(size, None, lane.rank)
-            trace.caller = caller = plain.caller
-            if plain.quota is not None:
-                hold(trace, plain.quota, size)
-            call = parse(body, plain.headers)
+            trace.caller = caller
+            if quota is not None:
+                hold(trace, quota, size)
+            call = parse(body, headers)
             if caller is not None and not caller.reaches(call.path):  # the body may name it
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
             if call.path != path:  # it had none when `is_full` was asked
@@ -316,7 +316,7 @@ class FastPath:
                 pending.rest(partial(plane.room.is_full, path, *trace.lane))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
-        call.key = plain.key
+        call.key = key
         call.refuse = refuse
         if call.timeout > plane.timeout:
             call.timeout = plane.timeout
