@@ -2,9 +2,11 @@
 
 Both follow the same serving Task, have the same core, the same Triton, texts and load. Within a round they are measured
 seconds apart, in an order that changes, and what is compared is formed within rounds: what disturbs a round disturbs
-both. For every cell: this checkout's CPU per request, throughput and latency over the other's, the median of the rounds
-with its 95 % bootstrap interval. A cell counts as worse when the whole product is: the upper end of the interval of its
-CPU per request is above ``--worse`` (1.05), or the lower end of its throughput's below one over that.
+both. Every round starts both anew: how a process happens to lie in memory makes it some per cent dearer or cheaper for
+as long as it lives. For every cell: this checkout's CPU per request, throughput and latency over the other's, the
+median of the rounds with its 95 % bootstrap interval. A cell counts as worse when the whole product is: the upper end
+of the interval of its CPU per request is above ``--worse`` (1.05), or the lower end of its throughput's below one over
+that.
 
 ``CHECKOUT`` is a folder with another commit (``git worktree add``); its ``.venv`` is used if it has one.
 """
@@ -24,7 +26,7 @@ import numpy as np
 
 from benchmarks.peers.plan import Scenario
 from benchmarks.peers.run import bring_up, commit, measure_cell, start
-from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, another_checkout
+from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, another_checkout
 from benchmarks.shared import machine
 from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.processes import ServerFailed
@@ -65,35 +67,41 @@ def run(before: Path, cells: Sequence[Scenario], state: Path, say: Say) -> list[
     rows = []
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, cells, state, say)
-        for backend in dict.fromkeys(cell.backend for cell in cells):
-            with contextlib.ExitStack() as started:
-                running: dict[str, Any] = {}
-                for cell in (c for c in cells if c.backend == backend):
-                    [name] = cell.systems
-                    both = (name, PAIRS[name])
-                    for system in both:
-                        if system not in running:
-                            running[system] = start(bench, started, backend, system)
-                    pairs: dict[str, list[tuple[float, float]]] = {figure: [] for figure in FIGURES}
-                    errors = 0
-                    for round_ in range(cell.rounds):
-                        found = {}
-                        for system in both if round_ % 2 else both[::-1]:
-                            found[system] = measure_cell(bench, running[system], cell, system, round_)
-                            errors += found[system]["errors"]
-                        for figure, taken in pairs.items():
-                            taken.append((found[both[0]][figure], found[both[1]][figure]))
-                    ratios = {figure: ratio(taken) for figure, taken in pairs.items()}
-                    row = {
-                        "cell": f"{cell.name}{'-nocache' if 'nocache' in name else ''}", "rounds": cell.rounds,
-                        "errors": errors,
-                        "now": {f: float(np.median([a for a, _ in taken])) for f, taken in pairs.items()},
-                        "before": {f: float(np.median([b for _, b in taken])) for f, taken in pairs.items()},
-                        "ratios": {figure: asdict(one) for figure, one in ratios.items()},
-                    }  # fmt: skip
-                    rows.append(row)
-                    say(line(row))
+        for backend, name in dict.fromkeys((cell.backend, cell.systems[0]) for cell in cells):
+            group = [cell for cell in cells if (cell.backend, cell.systems[0]) == (backend, name)]
+            for cell, rounds in _measured(bench, group, (name, PAIRS[name])).items():
+                rows.append(_row(cell, (name, PAIRS[name]), rounds))
+                say(line(rows[-1]))
     return rows
+
+
+def _measured(
+    bench: Bench, cells: Sequence[Scenario], both: tuple[str, str]
+) -> dict[Scenario, list[dict[str, dict[str, Any]]]]:
+    """Measure both systems in every cell; a round of a cell is what each was found to be."""
+    found: dict[Scenario, list[dict[str, dict[str, Any]]]] = {cell: [] for cell in cells}
+    for round_ in range(max(cell.rounds for cell in cells)):
+        order = both if round_ % 2 else both[::-1]
+        with contextlib.ExitStack() as started:
+            running = {system: start(bench, started, cells[0].backend, system) for system in order}
+            for cell in cells:
+                if round_ < cell.rounds:
+                    found[cell].append(
+                        {system: measure_cell(bench, running[system], cell, system, round_) for system in order}
+                    )
+    return found
+
+
+def _row(cell: Scenario, both: tuple[str, str], rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    now, before = both
+    pairs = {figure: [(one[now][figure], one[before][figure]) for one in rounds] for figure in FIGURES}
+    return {
+        "cell": f"{cell.name}{'-nocache' if 'nocache' in now else ''}", "rounds": cell.rounds,
+        "errors": sum(one[system]["errors"] for one in rounds for system in both),
+        "now": {f: float(np.median([a for a, _ in taken])) for f, taken in pairs.items()},
+        "before": {f: float(np.median([b for _, b in taken])) for f, taken in pairs.items()},
+        "ratios": {figure: asdict(ratio(taken)) for figure, taken in pairs.items()},
+    }  # fmt: skip
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
@@ -26,23 +27,34 @@ import orjson
 from tokenizers import Tokenizer
 
 from benchmarks.peers.plan import Scenario
-from benchmarks.peers.run import bring_up, measure_cell, start
+from benchmarks.peers.run import bring_up, commit, measure_cell, start
 from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, Running, another_checkout
+from benchmarks.shared import machine
 from benchmarks.shared.backends import BACKENDS, TOKENS
 from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.processes import ServerFailed
-from benchmarks.shared.results import table
+from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.simulated import CONNECTIONS, Lengths, Price, best, bound, turns
 
 TAKES = "20 minutes"
-SAVES = ""
+SAVES = "results/throughput.json, docs/decisions/0028-one-batcher-learned-prices.md"
 PRICED: Final = ("gpu", "tokens", "both")
 TEXTS: Final = ("short", "mixed")
+_FIGURES: Final = ("rps", "p50_ms", "batch", "errors")
+NAMES: Final = {
+    "gpu": "4 ms a call, 0.05 ms a row", "tokens": "0.01 ms a padded token",
+    "both": "2 ms a call, 0.02 ms a row, 0.005 ms a padded token",
+}  # fmt: skip
+PAGE: Final = DOCS / "decisions" / "0028-one-batcher-learned-prices.md"
 _HEADS: Final = (
     "price", "texts", "connections", "answers/s", "two full calls", "share", "made straight to Triton", "share",
     "best cut", "p50 ms", "rows/call",
     "before: answers/s", "p50 ms", "rows/call", "errors",
+)  # fmt: skip
+_SHOWN: Final = (
+    "price", "texts", "connections", "answers a second", "of two full calls, computed", "of the same calls made "
+    "straight to Triton", "p50 ms", "rows a call",
 )  # fmt: skip
 
 
@@ -59,12 +71,12 @@ def lengths_of(bench: Bench, kind: str) -> Lengths:
     return draw
 
 
-def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -> list[tuple[str, ...]]:
-    """Measure all cells; returns the rows of the table."""
+def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -> list[dict[str, Any]]:
+    """Measure all cells; of each is returned what is computed for it, and what every round gave."""
     if before is not None:
         SYSTEMS[BEFORE] = another_checkout(before)
     systems = [NOW] if before is None else [NOW, BEFORE]
-    rows = []
+    measured = []
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, cells, state, say)
         lengths = {kind: lengths_of(bench, kind) for kind in dict.fromkeys(cell.texts for cell in cells)}
@@ -76,22 +88,28 @@ def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -
                 for cell in (c for c in cells if c.backend == name):
                     calls = turns(lengths[cell.texts], cell.connections)
                     straight, found = _measure(bench, running, cell, calls)
-                    computed = [f(price, lengths[cell.texts], cell.connections) for f in (bound, best)]
-                    rows.append(_row(cell, computed, straight, found))
-                    say(" | ".join(rows[-1]))
-    return rows
+                    measured.append({
+                        "price": name, "texts": cell.texts, "connections": cell.connections,
+                        "two_full_calls": bound(price, lengths[cell.texts], cell.connections),
+                        "best_cut": best(price, lengths[cell.texts], cell.connections),
+                        "straight": straight,
+                        **{system: {figure: [one[figure] for one in rounds] for figure in _FIGURES}
+                           for system, rounds in found.items()},
+                    })  # fmt: skip
+                    say(" | ".join(_row(measured[-1])))
+    return measured
 
 
 def _measure(
     bench: Bench, running: dict[str, Running], cell: Scenario, calls: Sequence[tuple[int, int]]
-) -> tuple[float, dict[str, list[dict[str, Any]]]]:
+) -> tuple[list[float], dict[str, list[dict[str, Any]]]]:
     found: dict[str, list[dict[str, Any]]] = {system: [] for system in running}
     straight = []
     for round_ in range(cell.rounds):
         straight.append(_straight(bench.triton.http, running[NOW].models[0], calls, cell.seconds / 2))
         for system in sorted(running, reverse=bool(round_ % 2)):
             found[system].append(measure_cell(bench, running[system], cell, system, round_))
-    return statistics.median(straight), found
+    return straight, found
 
 
 def _straight(address: str, model: str, calls: Sequence[tuple[int, int]], seconds: float) -> float:
@@ -131,28 +149,33 @@ def _request(rows: int, longest: int) -> tuple[int, bytes]:
     return len(head), head + data * len(TOKENS)
 
 
-def _row(
-    cell: Scenario, computed: Sequence[float], straight: float, found: dict[str, list[dict[str, Any]]]
-) -> tuple[str, ...]:
-    def median(system: str, figure: str) -> float:
-        return statistics.median(one[figure] for one in found[system])
+def _row(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    def of(system: str, figure: str, digits: int) -> str:
+        return f"{statistics.median(cell[system][figure]):,.{digits}f}" if system in cell else "–"
 
-    now, (two, most) = median(NOW, "rps"), computed
-    row = [
-        cell.backend, cell.texts, str(cell.connections), f"{now:,.0f}", f"{two:,.0f}", f"{now / two:.2f}",
-        f"{straight:,.0f}", f"{now / straight:.2f}", f"{most:,.0f}", f"{median(NOW, 'p50_ms'):.2f}",
-        f"{median(NOW, 'batch'):.1f}",
-    ]  # fmt: skip
-    if BEFORE in found:
-        row += [f"{median(BEFORE, 'rps'):,.0f}", f"{median(BEFORE, 'p50_ms'):.2f}", f"{median(BEFORE, 'batch'):.1f}"]
-    else:
-        row += ["–"] * 3
-    return (*row, str(sum(one["errors"] for rounds in found.values() for one in rounds)))
+    now, straight = statistics.median(cell[NOW]["rps"]), statistics.median(cell["straight"])
+    two = cell["two_full_calls"]
+    return (
+        cell["price"], cell["texts"], str(cell["connections"]), f"{now:,.0f}", f"{two:,.0f}", f"{now / two:.2f}",
+        f"{straight:,.0f}", f"{now / straight:.2f}", f"{cell['best_cut']:,.0f}",
+        *(of(system, *figure) for system in (NOW, BEFORE) for figure in (("rps", 0), ("p50_ms", 2), ("batch", 1))
+          if (system, figure) != (NOW, ("rps", 0))),
+        str(sum(sum(cell[system]["errors"]) for system in (NOW, BEFORE) if system in cell)),
+    )  # fmt: skip
+
+
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the table of decision 0028."""
+    rows = [_SHOWN]
+    for cell in found["cells"]:
+        _, texts, connections, now, _, share, _, of_straight, _, p50, batch, *_ = _row(cell)
+        rows.append((NAMES[cell["price"]], texts, connections, now, share, of_straight, p50, batch))
+    return table(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
-    arguments = parser(__name__, __doc__)
+    arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--before", type=Path, help="folder with another checkout, measured in the same rounds")
     arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")
     arguments.add_argument(
@@ -171,12 +194,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     say = narrator()
     before: Path | None = options.before.resolve() if options.before else None
+    load = os.getloadavg()
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     try:
-        rows = run(cells, before, options.state_dir.absolute(), say)
+        measured = run(cells, before, options.state_dir.absolute(), say)
     except ValueError as error:
         arguments.error(str(error))
     except ServerFailed as error:
         say(f"error: {error}")
         return 1
-    print(table([_HEADS, *rows]))
+    print(table([_HEADS, *map(_row, measured)]))
+    if options.save:
+        facts = {
+            "commit": commit(), "before": "" if before is None else commit(before), "cpu": machine.cpu_model(),
+            "cores": os.cpu_count(), "load_average": load, "began": began, "rounds": options.rounds,
+            "seconds": options.seconds,
+        }  # fmt: skip
+        found = {"facts": facts, "cells": measured}
+        save("throughput", found)
+        put(PAGE, "throughput", shown(found))
     return 0
