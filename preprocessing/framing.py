@@ -44,7 +44,7 @@ class Framing:
         self._single = _Frame(single, max_length)
         self._pair = None if pair is None else _Frame(pair, max_length)
         self._keeps_end = truncation_side == "left"
-        self._unknown_id = unknown_id
+        self._unknown_id = -1 if unknown_id is None else unknown_id
         self._unknown = None if unknown_id is None else pack([unknown_id])
 
     @property
