@@ -48,10 +48,11 @@ MODULES: Final = {
         "github.com/kedacore/keda/v2",
         {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter"},
     ),
+    "fake-gcs-server": Module("github.com/fsouza/fake-gcs-server", {"fake-gcs-server": ""}),
     "versitygw": Module("github.com/versity/versitygw", {"versitygw": "cmd/versitygw"}),
     "toxiproxy": Module("github.com/Shopify/toxiproxy/v2", {"toxiproxy-server": "cmd/server"}),
 }
-"""By folder of ``programs/``; the last two are for tests of object storage (``tests/integration/object_storage``)."""
+"""By folder of ``programs/``; the last three are for tests of object storage (``tests/integration/object_storage``)."""
 
 INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
 CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda")

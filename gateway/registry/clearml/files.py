@@ -1,7 +1,7 @@
 """Files of the registry: what lies behind a model's or an artifact's address, whatever store that is.
 
-http(s) is fetched directly with ClearML's token, ``file`` is read, s3 is asked with the SDK's credentials; gs and azure
-go through the SDK's drivers, whole.
+http(s) is fetched directly with ClearML's token, ``file`` is read, and s3, gs and azure are asked with the SDK's
+credentials.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ class Files:
         address = self._rewrite(uri)
         target = folder / (unquote(urlsplit(address).path.rsplit("/", 1)[-1]) or "file")
         stored = self._open(address)
-        if stored is None:
-            stores.through_sdk(address, target)
-            return target
         expected, chunks = stored.whole()
         progress = Progress(target.name, expected)
         size = stores.write(chunks, target, progress.told)
@@ -53,8 +50,8 @@ class Files:
     def parts(self, uri: str) -> Parts | None:
         """See ``Registry.parts``."""
         stored = self._open(self._rewrite(uri))
-        size = stored.size() if stored is not None else None
-        return Parts(size, stored.read) if stored is not None and size is not None else None
+        size = stored.size()
+        return Parts(size, stored.read) if size is not None else None
 
     def size(self, uri: str) -> int | None:
         """Return how many bytes lie at ``uri``; 0 if nothing does, None if nobody can say it within seconds."""
@@ -71,14 +68,14 @@ class Files:
         length = reply.headers.get("Content-Length", "") if reply.status_code == requests.codes.ok else ""
         return int(length) if length.isdecimal() and "Content-Encoding" not in reply.headers else None
 
-    def _open(self, address: str) -> stores.Stored | None:
-        """Return the file at ``address``; None if only the SDK can read its store."""
+    def _open(self, address: str) -> stores.Stored:
+        """Return the file at ``address``."""
         scheme = urlsplit(address).scheme
         if scheme in ("http", "https"):
             return stores.OverHttp(address, *self._request(address))
         if scheme in ("", "file"):
             return stores.OnDisk(address)
-        return stores.InS3(address) if scheme == "s3" else None
+        return stores.opened(address)
 
     def _rewrite(self, uri: str) -> str:
         for prefix, replacement in self._rewrites.items():

@@ -1,4 +1,4 @@
-"""One file of a store, opened to be read: over HTTP, on this disk, in S3, or through the SDK's other storage drivers.
+"""One file of a store, opened to be read: over HTTP, on this disk, in S3, Google Cloud Storage or Azure.
 
 What a store answers is told apart here, once: no (``RegistryRefused``: credentials, nothing there), not now
 (``RegistryUnavailable``: away, slow, cut off, replaced while it was read). Nothing waits longer than ``session.READ_S``
@@ -9,10 +9,8 @@ for the next bytes. Credentials of object storage are the SDK's: ``clearml.conf`
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
@@ -24,6 +22,7 @@ from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml.session import CONNECT_S, READ_S, reason_of
 
 CHUNK: Final = 1 << 20
+_PIECE: Final = 8 << 20
 EXTRAS: Final = {"s3": "s3", "gs": "gs", "azure": "azure"}
 """Scheme of an address → the extra of this package with the library for it."""
 
@@ -188,14 +187,7 @@ class InS3:
             return self._client.get_object(**self._named, **more)
         except ClientError as error:
             said, status = error.response.get("Error", {}), error.response["ResponseMetadata"]["HTTPStatusCode"]
-            if status == requests.codes.precondition_failed:
-                raise RegistryUnavailable(f"{self._address} {_REPLACED}") from error
-            reason = f"the store answers {status} {said.get('Code', '')} for {self._address}: {said.get('Message', '')}"
-            if status in (400, 401, 403):
-                raise RegistryRefused(reason, hint=_KEYS_HINT) from error
-            if status in (404, 410):
-                raise RegistryRefused(reason) from error
-            raise RegistryUnavailable(reason) from error
+            raise _answered(self._address, status, f"{said.get('Code', '')}: {said.get('Message', '')}") from error
         except BotoCoreError as error:
             if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"):
                 raise RegistryRefused(f"{self._address}: {error}", hint=_KEYS_HINT) from error
@@ -211,15 +203,95 @@ class InS3:
             raise _cut(self._address, error) from error
 
 
-def through_sdk(address: str, target: Path) -> None:
-    """Store the whole of what lies in any other store (gs, azure) at ``target``, past the SDK's own cache."""
-    helper = _helper(address)
-    with _heard(helper.log) as said:
-        done = helper.download_to_file(address, str(target), overwrite_existing=True)
-    if done and target.is_file():
-        return
-    target.unlink(missing_ok=True)
-    _fail(address, said[-1] if said else "the store gave nothing")
+class InAzure:
+    """A blob of Azure, with the account and the key that the SDK has for its address.
+
+    Not the SDK's own download, here and below: it reads nothing in parts, says in its log alone what went wrong, and
+    asks a store that is away for minutes.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        helper = _helper(address)
+        container = helper._container  # noqa: SLF001 - nothing public
+        name = helper._normalize_object_name(address)  # noqa: SLF001
+        self._blob = container.blob_service.get_blob_client(container=container.name, blob=name)
+        self._limits = {"connection_timeout": CONNECT_S, "read_timeout": READ_S, "retry_total": 1}
+        self._same: dict[str, Any] = {}
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """See ``Stored.whole``."""
+        size = self.size()
+        return size, self.read(0, size)
+
+    def size(self) -> int:
+        """See ``Stored.size``."""
+        with _asking(self._address):
+            found = self._blob.get_blob_properties(**self._limits)
+        from azure.core import MatchConditions
+
+        self._same = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified}
+        return int(found.size)
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """See ``Stored.read``."""
+        with _asking(self._address):
+            yield from self._blob.download_blob(start, count, **self._same, **self._limits).chunks() if count else ()
+
+
+class InGoogle:
+    """An object of Google Cloud Storage, with the credentials that the SDK has for its address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        helper = _helper(address)
+        name = helper._normalize_object_name(address)  # noqa: SLF001 - nothing public
+        self._blob = helper._container.bucket.blob(name)  # noqa: SLF001
+        self._limits: dict[str, Any] = {"timeout": (CONNECT_S, READ_S), "retry": None}
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """See ``Stored.whole``."""
+        size = self.size()
+        return size, self.read(0, size)
+
+    def size(self) -> int:
+        """See ``Stored.size``."""
+        with _asking(self._address):
+            self._blob.reload(**self._limits)
+        return int(self._blob.size)
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """See ``Stored.read``."""
+        with _asking(self._address):
+            for at in range(start, start + count, _PIECE):
+                end = min(at + _PIECE, start + count) - 1  # the last byte, counted in
+                yield self._blob.download_as_bytes(
+                    start=at, end=end, if_generation_match=self._blob.generation, checksum=None, **self._limits
+                )
+
+
+@contextlib.contextmanager
+def _asking(address: str) -> Iterator[None]:
+    """Raise what a library of a cloud says as ours: those of Google and Azure have a dozen types for it."""
+    try:
+        yield
+    except Exception as error:
+        status = getattr(error, "status_code", None) or getattr(error, "code", None)
+        if isinstance(status, int):
+            raise _answered(address, status, reason_of(error)) from error
+        if type(error).__name__ in ("DefaultCredentialsError", "RefreshError", "InvalidValue", "MalformedError"):
+            raise RegistryRefused(f"{address}: {reason_of(error)}", hint=_KEYS_HINT) from error
+        raise _cut(address, error) from error
+
+
+def _answered(address: str, status: int, said: str) -> GatewayError:
+    """Return what a store's answer means: nothing there, no right to it, or not now."""
+    if status == requests.codes.precondition_failed:
+        return RegistryUnavailable(f"{address} {_REPLACED}")
+    reason = f"the store answers {status} {said} for {address}"
+    if status in (400, 401, 403):
+        return RegistryRefused(reason, hint=_KEYS_HINT)
+    return RegistryRefused(reason) if status in (404, 410) else RegistryUnavailable(reason)
 
 
 def _helper(address: str) -> Any:
@@ -246,27 +318,19 @@ def _fail(address: str, reason: str) -> NoReturn:
     raise error(f"{address} cannot be read: {reason}", hint=_KEYS_HINT)
 
 
+def opened(address: str) -> Stored:
+    """Return an object of a cloud's store. Raises as ``Stored``'s methods."""
+    stores: dict[str, Callable[[str], Stored]] = {"s3": InS3, "gs": InGoogle, "azure": InAzure}
+    scheme = urlsplit(address).scheme
+    if scheme not in stores:
+        raise RegistryRefused(
+            f"{address} is in no store that can be read", hint="upload the model to http(s), s3, gs or azure"
+        )
+    return stores[scheme](address)
+
+
 def _cut(address: str, error: Exception) -> RegistryUnavailable:
     return RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}")
-
-
-@contextlib.contextmanager
-def _heard(log: logging.Logger) -> Iterator[list[str]]:
-    """Collect the warnings of this thread: all that the SDK says of a download that failed."""
-    said: list[str] = []
-    mine = threading.get_ident()
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.thread == mine:
-                said.append(record.getMessage().strip())
-
-    ear = Ear(logging.WARNING)
-    log.addHandler(ear)
-    try:
-        yield said
-    finally:
-        log.removeHandler(ear)
 
 
 def write(chunks: Iterator[bytes], target: Path, told: Callable[[int], None]) -> int:

@@ -174,6 +174,19 @@ def test_a_model_that_computes_long_asks_for_no_replica(evaluate: Evaluate) -> N
     )  # fmt: skip
 
 
+def test_a_model_that_runs_in_the_gateway_asks_for_no_triton(evaluate: Evaluate) -> None:
+    """Engines of the gateway's own processes count what they compute as `infer`, and make no call to Triton."""
+    own = {k: v for k, v in gateway(rate=5.0, infer_s=2.0, queue_s=3.0).items() if "gateway_batch_rows" not in k}
+    evaluate(
+        own | triton(rows=1.0, busy=0.01), interval="15s",
+        promql_expr_test=[
+            {"expr": f"{name} > bool 1", "eval_time": "10m",
+             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 0}]}
+            for name in (scaling.WANTED_BY_QUEUE, scaling.WANTED_BY_P95, scaling.WANTED_BY_LOAD)
+        ],
+    )  # fmt: skip
+
+
 def test_waiting_beyond_the_objective_asks_for_one_step_more(evaluate: Evaluate) -> None:
     """Calls of 20 ms that wait 0.4 s: three Tritons become 3 / 0.7."""
     tritons = {k: v for pod in range(3) for k, v in triton(f"t-{pod}", rows=100.0, busy=0.5).items()}

@@ -432,6 +432,25 @@ def test_memory_is_guaranteed_and_cpu_is_not_throttled(objects: Objects) -> None
             assert "cpu" not in resources["limits"], name
 
 
+def test_a_cache_gives_way_before_its_volume_is_full_and_the_node_has_that_volume(plain: Objects) -> None:
+    """A kubelet evicts who fills an emptyDir; for development a node may be smaller than what the volume may hold."""
+    unit = {"Gi": 2**30, "Mi": 2**20}
+    found = 0
+    for name, _, spec in pods(plain):
+        rooms = {each["name"]: each.get("emptyDir") for each in spec.get("volumes", [])}
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            kept = environment(container).get("TRITON_GATEWAY_CACHE_BYTES")
+            if kept is None:
+                continue
+            [volume] = [each["name"] for each in container["volumeMounts"] if each["mountPath"].startswith("/var/lib/")]
+            size = rooms[volume]["sizeLimit"]
+            assert int(kept) <= 0.8 * int(size[:-2]) * unit[size[-2:]] < int(kept) + 2, name
+            if not of(plain, "PersistentVolumeClaim"):
+                assert size == container["resources"]["requests"]["ephemeral-storage"], name
+            found += 1
+    assert 0 < found
+
+
 def test_pods_are_nobody_on_a_read_only_root_without_a_token(objects: Objects) -> None:
     """The restricted Pod Security Standard, and no way to the Kubernetes API."""
     for name, _, spec in pods(objects):
@@ -526,6 +545,12 @@ def test_hpas_and_prometheus_adapter_leave_external_metrics_to_keda(objects: Obj
         assert {"Resource", "Pods", "Object"} >= {metric["type"] for metric in each["spec"]["metrics"]}
     adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
     assert {"rules"} == {*adapter}
+
+
+def test_the_adapters_rules_do_not_take_the_place_of_others(kustomize: Render) -> None:
+    """A ConfigMap called as the adapter's own would wipe its configuration, with the CPU that every HPA asks for."""
+    [made] = [each for each in kustomize("autoscaling/prometheus-adapter") if each["kind"] == "ConfigMap"]
+    assert made["metadata"]["name"].endswith("-triton-gateway")
 
 
 def test_what_prometheus_adapter_serves_is_of_the_namespace_it_is_asked_for() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+
 import pytest
 
 from deploy.modelsync.repository import ModelRepository, OnDisk
@@ -47,6 +51,24 @@ def test_weights_are_linked_and_code_is_copied(repository, source):
     path = repository.write(MODEL, "", source, {"1/model.onnx": "net.onnx", "1/code.py": "code.py"})
     assert (source / "net.onnx").samefile(path / "1/model.onnx")
     assert not (source / "code.py").samefile(path / "1/code.py")
+
+
+def test_weights_on_another_volume_are_copied_which_is_said_once(repository, source, monkeypatch, caplog):
+    """A pod has one volume for what is fetched and one for what Triton reads."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with caplog.at_level(logging.INFO):
+        paths = [
+            repository.write(OnDisk(name, "a/1", "m1", "r1", 2), "", source, {"1/model.onnx": "net.onnx"})
+            for name in ("a-1", "b-1")
+        ]
+    for path in paths:
+        assert b"weights" == (path / "1/model.onnx").read_bytes()
+        assert not (source / "net.onnx").samefile(path / "1/model.onnx")
+    assert 1 == caplog.text.count("cross-device")
 
 
 def test_a_new_build_replaces_the_old_one_of_the_same_name(repository, source):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import RegistryUnavailable
-from gateway.registry import sweep
+from gateway.registry import cache, sweep
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import ModelRecord
 from gateway.testing import FakeRegistry
@@ -101,6 +103,19 @@ def test_without_a_limit_nothing_leaves(tmp_path: Path) -> None:
     world.fetch("a", "b", "c")
     world.cache.keep([])
     assert {"a", "b", "c"} == world.there()
+
+
+def test_a_cache_keeps_below_its_volume_whatever_its_limit_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """80 % of a volume that is smaller than the limit, which is said."""
+    world = World(tmp_path, 1_000_000)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: SimpleNamespace(total=3_600, free=3_600))
+    with caplog.at_level(logging.INFO):
+        world.fetch("a", "b", "c")
+        world.cache.keep([world.record("c")])
+    assert {"b", "c"} == world.there()
+    assert 1 == caplog.text.count("80 % of its volume")
 
 
 def test_a_full_disk_makes_room_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+module triton-gateway/tests/cluster/programs/fake-gcs-server
+
+go 1.26
+
+require (
+	cel.dev/expr v0.25.2
+	cloud.google.com/go v0.123.0
+	cloud.google.com/go/auth v0.23.0
+	cloud.google.com/go/auth/oauth2adapt v0.2.8
+	cloud.google.com/go/compute/metadata v0.9.0
+	cloud.google.com/go/iam v1.11.0
+	cloud.google.com/go/monitoring v1.29.0
+	cloud.google.com/go/pubsub/v2 v2.6.2
+	cloud.google.com/go/storage v1.65.0
+	github.com/GoogleCloudPlatform/opentelemetry-operations-go/detectors/gcp v1.33.0
+	github.com/GoogleCloudPlatform/opentelemetry-operations-go/exporter/metric v0.57.0
+	github.com/GoogleCloudPlatform/opentelemetry-operations-go/internal/resourcemapping v0.57.0
+	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2
+	github.com/dustin/go-humanize v1.0.1
+	github.com/envoyproxy/go-control-plane/envoy v1.37.0
+	github.com/envoyproxy/protoc-gen-validate v1.3.3
+	github.com/felixge/httpsnoop v1.0.4
+	github.com/fsouza/fake-gcs-server v1.56.1
+	github.com/fsouza/slognil v0.4.3
+	github.com/go-jose/go-jose/v4 v4.1.4
+	github.com/go-logr/logr v1.4.3
+	github.com/go-logr/stdr v1.2.2
+	github.com/google/go-cmp v0.7.0
+	github.com/google/renameio/v2 v2.0.0
+	github.com/google/s2a-go v0.1.9
+	github.com/google/uuid v1.6.0
+	github.com/googleapis/enterprise-certificate-proxy v0.3.20
+	github.com/googleapis/gax-go/v2 v2.23.0
+	github.com/gorilla/handlers v1.5.2
+	github.com/gorilla/mux v1.8.1
+	github.com/klauspost/compress v1.19.2
+	github.com/klauspost/cpuid/v2 v2.4.0
+	github.com/klauspost/crc32 v1.3.0
+	github.com/minio/crc64nvme v1.1.1
+	github.com/minio/md5-simd v1.1.2
+	github.com/minio/minio-go/v7 v7.3.0
+	github.com/philhofer/fwd v1.2.0
+	github.com/pkg/xattr v0.4.12
+	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10
+	github.com/rs/xid v1.6.0
+	github.com/spiffe/go-spiffe/v2 v2.7.0
+	github.com/stretchr/testify v1.12.1
+	github.com/tinylib/msgp v1.6.4
+	github.com/zeebo/xxh3 v1.1.0
+	go.opencensus.io v0.24.0
+	go.opentelemetry.io/auto/sdk v1.2.1
+	go.opentelemetry.io/contrib/detectors/gcp v1.44.0
+	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.68.0
+	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.67.0
+	go.opentelemetry.io/otel v1.44.0
+	go.opentelemetry.io/otel/metric v1.44.0
+	go.opentelemetry.io/otel/sdk v1.44.0
+	go.opentelemetry.io/otel/sdk/metric v1.44.0
+	go.opentelemetry.io/otel/trace v1.44.0
+	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/crypto v0.55.0
+	golang.org/x/net v0.58.0
+	golang.org/x/oauth2 v0.36.0
+	golang.org/x/sync v0.22.0
+	golang.org/x/sys v0.47.0
+	golang.org/x/text v0.41.0
+	golang.org/x/time v0.15.0
+	google.golang.org/api v0.293.0
+	google.golang.org/genproto v0.0.0-20260519071638-aa98bba5eb94
+	google.golang.org/genproto/googleapis/api v0.0.0-20260630182238-925bb5da69e7
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260807164820-c8921c73eeea
+	google.golang.org/grpc v1.83.1
+	google.golang.org/protobuf v1.36.12
+	gopkg.in/ini.v1 v1.67.3
+)
+
+tool github.com/fsouza/fake-gcs-server

@@ -1,0 +1,261 @@
+"""Models in Azure's and Google's object storage, by servers that speak their protocols: uploaded by the unmodified SDK.
+
+Azurite (npm) and fake-gcs-server (a Go module) are installed once and kept outside the repository, and toxiproxy stands
+before each. The SDK asks Azure at its own addresses over TLS; a proxy of this test leads them to Azurite
+(``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where ``STORAGE_EMULATOR_HOST`` says, without
+keys: that server knows none, nor what the SDK asks before it uploads, whether it may, which this test answers. Not
+collected by default because that takes minutes: ``make clients``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import Any, Final
+
+import pytest
+import trustme
+
+from deploy.controlplane.testing import control_plane
+from deploy.tools import ports
+from deploy.tools.clearml_serving import PROGRAM
+from tests.cluster import programs
+from tests.integration.object_storage.long_object_storage import FILES, HERE, UPLOAD, run, sizes
+from tests.waiting import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+AZURITE: Final = "3.37.0"
+ACCOUNT, HOST = "models", "models.blob.core.windows.net"
+KEY, ANOTHER = (base64.b64encode(letter * 64).decode() for letter in (b"k", b"x"))
+CONTAINER: Final = """
+import sys
+from azure.storage.blob import BlobServiceClient
+account, key, host = sys.argv[1:]
+BlobServiceClient(f"https://{host}", {"account_name": account, "account_key": key}).create_container("bundles")
+"""
+
+
+_RIGHTS: Final = b'{"permissions": ["storage.objects.get", "storage.objects.update"]}'
+MAY: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    % len(_RIGHTS)
+) + _RIGHTS
+
+
+@dataclass
+class Cloud:
+    """A store, the proxy in front of it, a registry with one model in it, and what reads it."""
+
+    folder: Path
+    admin: str
+    task: str
+    model: str
+    environ: dict[str, str]
+
+    def ask(self, path: str, body: dict[str, Any]) -> None:
+        """Tell the proxy something."""
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.admin}{path}", data=json.dumps(body).encode(), method="POST"), timeout=10
+        ):
+            pass
+
+    def fetch(self, how: str, cache: str, *, timeout: float = 200.0, **environ: str) -> dict[str, Any]:
+        """Fetch the model in a process of its own."""
+        done = subprocess.run(
+            [sys.executable, str(HERE / "fetch.py"), how, self.task, self.model, str(self.folder / cache)],
+            env=self.environ | environ, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+
+    def left(self, cache: str) -> list[str]:
+        """What lies in a cache, its locks aside."""
+        return [path.name for path in (self.folder / cache / "models").iterdir() if path.suffix != ".lock"]
+
+
+def azurite() -> list[str]:
+    """Return Azurite's command, installed if it is not there."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        raise RuntimeError("npm and node are not on PATH (Debian: apt install npm)")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triton-gateway" / f"azurite-{AZURITE}"
+    main = cache / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if not main.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [npm, "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(cache),
+             f"azurite@{AZURITE}"], check=True, timeout=600,
+        )  # fmt: skip
+    return [node, str(main)]
+
+
+@contextmanager
+def leading_to(port: int) -> Iterator[str]:
+    """Lead every connection to one port of this machine, also as an HTTPS proxy; yields where it listens."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            first = self.rfile.readline()
+            is_proxied, is_answered = first.startswith(b"CONNECT"), b"/iam/testPermissions" in first
+            while (is_proxied or is_answered) and self.rfile.readline().strip():
+                pass
+            if is_answered:
+                self.wfile.write(MAY)
+                return
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as there:
+                if is_proxied:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                else:
+                    there.sendall(first)
+                back = threading.Thread(target=pump, args=(there.recv, self.connection))
+                back.start()
+                pump(self.rfile.read1, there)
+                back.join()
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def pump(read: Callable[[int], bytes], to: socket.socket) -> None:
+    """Pass bytes on until one side has no more; the other is told."""
+    try:
+        while some := read(1 << 16):
+            to.sendall(some)
+        to.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def azure(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[list[str], dict[str, str], str]:
+    """Azurite at a port: its command, what a client is told, and where models go."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert(HOST)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    command = [
+        *azurite(), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "data"),
+        "--cert", str(folder / "cert.pem"), "--key", str(folder / "key.pem"), "--silent", "--disableTelemetry",
+        "--skipApiVersionCheck",
+    ]  # fmt: skip
+    told = {
+        "AZURE_STORAGE_ACCOUNT": ACCOUNT, "AZURE_STORAGE_KEY": KEY, "REQUESTS_CA_BUNDLE": str(folder / "ca.pem"),
+        "HTTPS_PROXY": stack.enter_context(leading_to(proxied)), "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
+    }  # fmt: skip
+    return command, told, f"azure://{HOST}/bundles"
+
+
+def google(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[list[str], dict[str, str], str]:
+    """fake-gcs-server at a port, with one bucket."""
+    (folder / "data" / "bucket").mkdir(parents=True)
+    program = programs.paths("fake-gcs-server")["fake-gcs-server"]
+    address = stack.enter_context(leading_to(proxied))
+    command = [
+        str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory",
+        "-data", str(folder / "data"), "-public-host", address.removeprefix("http://"), "-external-url", address,
+    ]  # fmt: skip
+    return command, {"STORAGE_EMULATOR_HOST": address}, "gs://bucket"
+
+
+@pytest.fixture(scope="module", params=[azure, google], ids=["azure", "gs"])
+def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """Everything, with one folder uploaded by the SDK."""
+    folder = tmp_path_factory.mktemp("cloud")
+    bundle = folder / "bundle"
+    bundle.mkdir()
+    for name, content in FILES.items():
+        (bundle / name).write_bytes(content)
+    taken: set[int] = set()
+    for _ in range(3):
+        taken.add(ports.choose("127.0.0.1", 0, remembered=0, avoid=taken))
+    port, admin, proxied = taken
+    toxiproxy = programs.paths("toxiproxy")["toxiproxy-server"]
+    with ExitStack() as stack:
+        command, told, where = request.param(folder, port, proxied, stack)
+        server = stack.enter_context(control_plane(folder / "state"))
+        environ = server.client_environment(os.environ, folder) | told
+        log = stack.enter_context((folder / "log").open("wb"))
+        for each in (command, [str(toxiproxy), "-host", "127.0.0.1", "-port", str(admin)]):
+            process = subprocess.Popen(each, stdout=log, stderr=log, env=environ)
+            stack.callback(process.wait, 30)
+            stack.callback(process.kill)
+        for one in (port, admin):
+            until(lambda one=one: not ports.is_free("127.0.0.1", one), within=60)
+        found = Cloud(folder, f"http://127.0.0.1:{admin}", "", "", environ)
+        listening = {"listen": f"127.0.0.1:{proxied}", "upstream": f"127.0.0.1:{port}", "enabled": True}
+        found.ask("/proxies", {"name": "store", **listening})
+        if request.param is azure:
+            run([sys.executable, "-c", CONTAINER, ACCOUNT, KEY, HOST], environ, folder)
+        made = run([sys.executable, *PROGRAM, "create", "--name", "store"], environ, folder)
+        found.task = made.split("id=")[1].split()[0].strip(" ,'\"")
+        said = run([sys.executable, "-c", UPLOAD, "one", str(bundle), where], environ, folder)
+        found.model = said.split("MODEL ")[1].split()[0]
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(cloud: Cloud) -> Iterator[None]:
+    """Every test ends with a store that answers."""
+    yield
+    cloud.ask("/reset", {})
+
+
+def test_a_gateway_fetches_parts_and_model_sync_the_whole(cloud: Cloud) -> None:
+    """Of what the unmodified SDK has put there."""
+    part, whole = cloud.fetch("parts", "gateway"), cloud.fetch("whole", "sync")
+    assert sizes("config.json", "tokenizer.json") == part["files"]
+    assert sizes() == whole["files"]
+    assert part["fetched"] < 300_000 < 4_000_000 < whole["fetched"]
+
+
+def test_a_connection_that_is_cut_leaves_nothing_and_the_next_attempt_has_it(cloud: Cloud) -> None:
+    """What came until then is not taken for the whole."""
+    toxic = {"name": "cut", "type": "limit_data", "stream": "downstream", "attributes": {"bytes": 1_500_000}}
+    cloud.ask("/proxies/store/toxics", toxic)
+    answer = cloud.fetch("whole", "cut")
+    assert "RegistryUnavailable" == answer["error"], answer["message"]
+    assert [] == cloud.left("cut")
+    cloud.ask("/reset", {})
+    assert sizes() == cloud.fetch("whole", "cut")["files"]
+
+
+def test_a_store_that_is_away_leaves_nothing_and_the_next_attempt_has_it(cloud: Cloud) -> None:
+    """What was fetched before is served meanwhile."""
+    before = cloud.fetch("whole", "away")
+    cloud.ask("/proxies/store", {"enabled": False})
+    again = cloud.fetch("whole", "away")
+    assert (before["files"], 0) == (again["files"], again["fetched"])
+    answer = cloud.fetch("whole", "new", timeout=90)
+    assert "RegistryUnavailable" == answer["error"]
+    assert [] == cloud.left("new")
+    cloud.ask("/reset", {})
+    assert sizes() == cloud.fetch("whole", "new")["files"]
+
+
+@pytest.mark.parametrize("cloud", [azure], ids=["azure"], indirect=True)
+def test_keys_that_are_refused_are_told(cloud: Cloud) -> None:
+    """As a no, with what to look at. The stand-in for Google knows no keys."""
+    answer = cloud.fetch("whole", "refused", timeout=120, AZURE_STORAGE_KEY=ANOTHER)
+    assert "RegistryRefused" == answer["error"], answer["message"]
+    assert "clearml.conf" in answer["hint"]
