@@ -82,7 +82,7 @@ def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str
 def _of_variable(variable: str) -> str:
     matchers = f'{_PICK},variable="{variable}"'
     name = catalog.VARIABLE_SCALAR.name
-    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / {by(VERSION, _rate(f'{name}_count', matchers))}"
+    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / ({by(VERSION, _rate(f'{name}_count', matchers))} > 0)"
 
 
 def _stage_mean(stage: str) -> str:
@@ -142,54 +142,9 @@ OVERVIEW: Final = Board(
                   unit="percentunit", least=None, most=1.0),
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
-        Section("Configuration", (
-            Panel("Age of the last contact with ClearML", "Above the limit (three polls, two minutes at least) changes "
-                  "are not followed.",
-                  (Query(f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}"),
-                   Query(f"max(clamp_min(3 * {catalog.POLL.name}, 120))", "limit")), unit="s",
-                  thresholds=((120.0, _RED),)),
-            _lines("Looks at the serving Task", "Each poll counts once, by outcome.",
-                   by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "suffix: looks/s"),
-            _lines("Tritons", "1 where it answers the gateways that need it.",
-                   by(("backend",), catalog.BACKEND_UP.name, "min"), "{{backend}}", most=1.0),
-            _lines("Waiting for a pool", "Calls that wait as no Triton of the pool answers, and for a minute after.",
-                   by(("pool",), catalog.POOL_WAITING.name), "{{pool}}"),
-            _lines("Builds of versions", "By outcome; what is not ok is tried again.",
-                   by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
-            _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
-                   by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
-            _lines("Accuracy", "How often a version is right: by labels that came back, and expected of what it "
-                   "answers now, by its scores.",
-                   by(("endpoint", "version", "of"), catalog.ACCURACY.name + '{of=~"real|expected"}', "max"),
-                   "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0, if_empty=_NO_LABELS),
-            _lines("Labels that came back", "By version, and whether the answer was right.",
-                   by(("endpoint", "version", "outcome"), _rate(catalog.FEEDBACK_ANSWERS, "")),
-                   "{{endpoint}} {{version}} {{outcome}}", "suffix: labels/s", if_empty=_NO_LABELS),
-            _lines("What is taken for what", "Labels that came back, by predicted and true label.",
-                   by(("predicted", "label"), f"increase({catalog.FEEDBACK.name}[{_W}])"),
-                   "{{predicted}} was {{label}}", if_empty=_NO_LABELS),
-            _lines("Payload log", "Requests drawn for the payload log, by what became of them.",
-                   by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "reqps",
-                   if_empty="Shown when a payload log is kept"),
-            _lines("Ended connections", "HTTP connections ended though the client would have kept them, by why.",
-                   by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "suffix: connections/s",
-                   if_empty="None so far"),
-            _lines("Refused callers", "Requests refused for who asked, by why.",
-                   by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "reqps", if_empty="None so far"),
-            _lines("Tenants", "Requests answered, by who is to pay for them.",
-                   by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "reqps", if_empty=_NO_CALLERS),
-            _lines("Tokens in by tenant", "Tokens sent to models.",
-                   by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "suffix: tokens/s",
-                   if_empty=_NO_CALLERS),
-            _lines("Tokens out by tenant", "Tokens generated.",
-                   by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix: tokens/s",
-                   if_empty=_NO_CALLERS),
-            _lines("Over quota", "Times a tenant was over a limit, refused or (a shadow's) only counted.",
-                   by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix: times/s",
-                   if_empty=_NO_CALLERS),
-            _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
-                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
-                   if_empty=_NO_CALLERS),
+        Section("What fires, and what is served", (
+            Panel("Alerts", "What fires now; each has a section in the runbook.",
+                  (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
             Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
                   "(asked of the gateway that was scraped).",
                   (Query(f"max by (endpoint, version, model, model_id, link, instance) "
@@ -198,9 +153,62 @@ OVERVIEW: Final = Board(
                          ("Lineage: Task, data, code",
                           "http://${__data.fields.instance}/v1/endpoints/${__data.fields.endpoint}/"
                           "${__data.fields.version}/lineage"))),
-            Panel("Alerts", "What fires now; each has a section in the runbook.",
-                  (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
         )),
+        Section("Configuration", (
+            Panel("Age of the last contact with ClearML", "Above the limit (three polls, two minutes at least) changes "
+                  "are not followed.",
+                  (Query(f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}"),
+                   Query(f"max(clamp_min(3 * {catalog.POLL.name}, 120))", "limit")), unit="s",
+                  thresholds=((120.0, _RED),)),
+            _lines("Looks at the serving Task", "Each poll counts once, by outcome.",
+                   by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "suffix:looks/s"),
+            _lines("Tritons", "1 where it answers the gateways that need it.",
+                   by(("backend",), catalog.BACKEND_UP.name, "min"), "{{backend}}", most=1.0),
+            _lines("Waiting for a pool", "Calls that wait as no Triton of the pool answers, and for a minute after.",
+                   by(("pool",), catalog.POOL_WAITING.name), "{{pool}}"),
+            _lines("Builds of versions", "By outcome; what is not ok is tried again.",
+                   by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
+            _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
+                   by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
+        )),
+        Section("Labels that come back", (
+            _lines("Accuracy", "How often a version is right: by labels that came back, and expected of what it "
+                   "answers now, by its scores.",
+                   by(("endpoint", "version", "of"), catalog.ACCURACY.name + '{of=~"real|expected"}', "max"),
+                   "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0, if_empty=_NO_LABELS),
+            _lines("Labels that came back", "By version, and whether the answer was right.",
+                   by(("endpoint", "version", "outcome"), _rate(catalog.FEEDBACK_ANSWERS, "")),
+                   "{{endpoint}} {{version}} {{outcome}}", "suffix:labels/s", if_empty=_NO_LABELS),
+            _lines("What is taken for what", "Labels that came back, by predicted and true label.",
+                   by(("predicted", "label"), f"increase({catalog.FEEDBACK.name}[{_W}])"),
+                   "{{predicted}} was {{label}}", if_empty=_NO_LABELS),
+        ), is_folded=True),
+        Section("Callers and tenants", (
+            _lines("Refused callers", "Requests refused for who asked, by why.",
+                   by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "reqps", if_empty="None so far"),
+            _lines("Tenants", "Requests answered, by who is to pay for them.",
+                   by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "reqps", if_empty=_NO_CALLERS),
+            _lines("Tokens in by tenant", "Tokens sent to models.",
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "suffix:tokens/s",
+                   if_empty=_NO_CALLERS),
+            _lines("Tokens out by tenant", "Tokens generated.",
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix:tokens/s",
+                   if_empty=_NO_CALLERS),
+            _lines("Over quota", "Times a tenant was over a limit, refused or (a shadow's) only counted.",
+                   by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix:times/s",
+                   if_empty=_NO_CALLERS),
+            _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
+                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
+                   if_empty=_NO_CALLERS),
+        ), is_folded=True),
+        Section("Payload log and connections", (
+            _lines("Payload log", "Requests drawn for the payload log, by what became of them.",
+                   by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "reqps",
+                   if_empty="Shown when a payload log is kept"),
+            _lines("Ended connections", "HTTP connections ended though the client would have kept them, by why.",
+                   by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "suffix:connections/s",
+                   if_empty="None so far"),
+        ), is_folded=True),
     ),
 )  # fmt: skip
 
@@ -306,11 +314,11 @@ CANARY: Final = Board(
                   (Query(f"sum by (endpoint, version, stable) ({_COMPARED_EVIDENCE})",
                          "{{endpoint}} {{version}} beside {{stable}}"),
                    Query(f"max({rules.ALARM})", "told")),
-                  unit="suffix: days", width=12, thresholds=((ALARM_DAYS, _RED),)),
+                  unit="suffix:days", width=12, thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by what differs", "texts: the canary is asked others, so that errors, latency and labels "
                    "are not compared fairly; tokens: other texts, or another tokenizer; answers: the model answers "
                    "otherwise; declared: variables of your own. They add up to the evidence of the pair.",
-                   _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix: days", width=12),
+                   _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (
             _lines("Mirrored requests", "Answered by a version whose answers nobody gets; dropped first under load.",
@@ -360,7 +368,7 @@ DRIFT: Final = Board(
     (
         Section("What has drifted, of all endpoints", (
             Panel("Variables", "What the alert lists, the surest first; empty when nothing has drifted.",
-                  (_table(rules.FOUND),), "table", "suffix: days", width=12, height=6, values=("evidence",)),
+                  (_table(rules.FOUND),), "table", "suffix:days", width=12, height=6, values=("evidence",)),
             Panel("Categories", "How far the shares of their bins have moved, beyond noise.",
                   (_table(rules.FOUND_SHIFT, "bin"),), "table", "percentunit", width=12, height=6,
                   values=("moved by",)),
@@ -370,9 +378,9 @@ DRIFT: Final = Board(
                   "line the alert fires.",
                   (Query(f'{rules.EVIDENCE}{{endpoint=~"$endpoint"}}', "{{endpoint}}"),
                    Query(f"max({rules.ALARM})", "alarm")),
-                  unit="suffix: days", thresholds=((ALARM_DAYS, _RED),)),
+                  unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by variable", "The endpoint's is their mean over all versions.",
-                   _recorded(rules.VARIABLE_EVIDENCE), "{{variable}}", "suffix: days"),
+                   _recorded(rules.VARIABLE_EVIDENCE), "{{variable}}", "suffix:days"),
             _lines("Smallest visible change", "How far a share of one half must move to be found within a day at "
                    "today's traffic, with this reference.",
                    f"avg by (variable) ({catalog.DRIFT_VISIBLE.name}{{{_PICK}}} >= 0)", "{{variable}}", "percentunit",
@@ -402,19 +410,19 @@ DRIFT: Final = Board(
             _lines("Moved categories over 1h", "The chosen variable: difference of each share to the reference.",
                    f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None),
             _lines("New values", "The chosen variable: named values that the reference does not have.",
-                   by(("value",), _rate(catalog.DRIFT_NEW, _VAR)), "{{value}}", "suffix: values/s", width=12),
+                   by(("value",), _rate(catalog.DRIFT_NEW, _VAR)), "{{value}}", "suffix:values/s", width=12),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
             _lines("Categories over time", "Values per second of the chosen enum variable.",
-                   by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "suffix: values/s", kind="stacked",
+                   by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "suffix:values/s", kind="stacked",
                    width=12),
         )),
         Section("Text", (
             _lines("Unknown tokens", "Share of the tokens that the vocabulary does not know.",
-                   f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / {by(VERSION, _rate(catalog.TOKENS))}",
+                   f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / ({by(VERSION, _rate(catalog.TOKENS))} > 0)",
                    unit="percentunit"),
             _lines("Truncated texts", "Texts cut per second.", by(VERSION, _rate(catalog.TRUNCATED)),
-                   unit="suffix: texts/s"),
+                   unit="suffix:texts/s"),
             _lines("Mean entropy of the scores", "1: the model does not know at all.",
                    _of_variable("entropy"), unit="percentunit", most=1.0),
         )),
@@ -425,7 +433,7 @@ DRIFT: Final = Board(
                    by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
             _lines("Ignored", "Values of no use, by reason.",
                    by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}",
-                   "suffix: values/s"),
+                   "suffix:values/s"),
             Panel("References", "How many values each was made of, and its χ² quantile.",
                   (Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_REFERENCE_SIZE.name}{{{_PICK}}})"),
                    Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_CHI2.name}{{{_PICK}}})")), "table",
@@ -453,7 +461,7 @@ CAPACITY: Final = Board(
             _lines("Queue, by class", "Requests that wait for a call to Triton.",
                    by(("endpoint", "priority"), catalog.QUEUED.name), "{{endpoint}} {{priority}}"),
             _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
-                   unit="suffix: tokens/s"),
+                   unit="suffix:tokens/s"),
         )),
         Section("Scaling signals", (
             _lines("Work", "Requests each gateway's own CPU has in hand; what its autoscaler looks at beside CPU.",

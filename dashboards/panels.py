@@ -81,10 +81,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A row of panels under a title."""
+    """A row of panels under a title; one that ``is_folded`` is opened by a click, and asks nothing until then."""
 
     title: str
     panels: tuple[Panel, ...]
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +162,25 @@ def render(board: Board, annotations: Sequence[tuple[str, str, str]] = ()) -> st
     for section in board.sections:
         number += 1
         place = GridPos(h=1, w=WIDTH, x=0, y=top)
-        made = made.with_row(dashboard.Row(section.title).id(number).grid_pos(place))
+        row = dashboard.Row(section.title).id(number).grid_pos(place).collapsed(section.is_folded)
         top += 1
-        left = tallest = 0
+        below, left, tallest = top, 0, 0
+        panels = []
         for panel in section.panels:
             if left + panel.width > WIDTH:
-                top, left, tallest = top + tallest, 0, 0
+                below, left, tallest = below + tallest, 0, 0
             number += 1
-            place = GridPos(h=panel.height, w=panel.width, x=left, y=top)
-            made = made.with_panel(_panel(panel).id(number).grid_pos(place))
+            place = GridPos(h=panel.height, w=panel.width, x=left, y=below)
+            panels.append(_panel(panel).id(number).grid_pos(place))
             left, tallest = left + panel.width, max(tallest, panel.height)
-        top += tallest
+        if section.is_folded:  # Grafana keeps them inside their row, and moves what is below when it is opened
+            for made_panel in panels:
+                row = row.with_panel(made_panel)
+            made = made.with_row(row)
+            continue
+        made, top = made.with_row(row), below + tallest
+        for made_panel in panels:
+            made = made.with_panel(made_panel)
     return json.dumps(json.loads(JSONEncoder(sort_keys=True).encode(made.build())), indent=1, sort_keys=True) + "\n"
 
 

@@ -12,7 +12,7 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards import boards, rules
+from dashboards import boards, levels, rules
 from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
 from dashboards.panels import Board
 from gateway.metrics import catalog
@@ -31,6 +31,11 @@ def expressions() -> dict[str, str]:
         for i, query in enumerate(panel.queries)
     }
     return found | {f"annotation {name}": expr for name, expr, _ in ANNOTATIONS}
+
+
+def drawn(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every panel of a board, those in folded rows too."""
+    return [p for one in content["panels"] for p in (one, *one.get("panels", ()))]
 
 
 def families(expr: str) -> set[str]:
@@ -92,7 +97,7 @@ def test_each_panel_is_reviewed_for_unit_legend_and_description(board: Board) ->
     """A unit Grafana has; legends of labels that the expression keeps; a sentence that says more than the title."""
     labels = {metric.name: {*metric.labels, "le"} for metric in CATALOG}
     for panel in board.panels():
-        assert panel.unit in UNITS or panel.unit.startswith("suffix: "), panel.title
+        assert panel.unit in UNITS or re.match(r"suffix:\S", panel.unit), panel.title
         assert panel.description != panel.title + ".", panel.title
         assert len(panel.description) >= 12, f"{panel.title}: {panel.description}"
         for query in panel.queries:
@@ -122,8 +127,8 @@ def test_models_lead_to_clearml_and_their_lineage() -> None:
     assert {"link", "instance", "endpoint", "version"} == fields
     assert fields <= {*catalog.MODEL_INFO.labels, "instance"}
     content = json.loads((GRAFANA / "overview.json").read_text())
-    (drawn,) = [p for p in content["panels"] if p["title"] == panel.title]
-    assert [url for _, url in panel.links] == [link["url"] for link in drawn["fieldConfig"]["defaults"]["links"]]
+    (shown,) = [p for p in content["panels"] if p["title"] == panel.title]
+    assert [url for _, url in panel.links] == [link["url"] for link in shown["fieldConfig"]["defaults"]["links"]]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -140,7 +145,7 @@ def test_board_can_be_imported_anywhere(path: Path) -> None:
     content: dict[str, Any] = json.loads(path.read_text())
     assert f"triton-gateway-{path.stem}" == content["uid"]
     assert not content.get("id")
-    panels = [p for p in content["panels"] if p["type"] != "row"]
+    panels = [p for p in drawn(content) if p["type"] != "row"]
     assert {"${datasource}"} == {p["datasource"]["uid"] for p in panels}
     cells = [
         (x, y)
@@ -150,7 +155,20 @@ def test_board_can_be_imported_anywhere(path: Path) -> None:
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
-    assert len({p["id"] for p in content["panels"]}) == len(content["panels"])
+    assert len({p["id"] for p in drawn(content)}) == len(drawn(content))
+
+
+def test_what_most_have_no_data_for_is_folded_away() -> None:
+    """A folded row keeps its panels, which Grafana asks for when it is opened; alerts stand above it."""
+    content = json.loads((GRAFANA / "overview.json").read_text())
+    rows = [p for p in content["panels"] if p["type"] == "row"]
+    folded = {row["title"]: [p["title"] for p in row["panels"]] for row in rows if row["collapsed"]}
+    assert {"Labels that come back", "Callers and tenants", "Payload log and connections"} == folded.keys()
+    told = {p["title"]: p["fieldConfig"]["defaults"].get("noValue") for p in drawn(content) if p["type"] != "row"}
+    empty = {title for title, instead in told.items() if instead and instead != levels.NOTE}
+    assert empty == {title for titles in folded.values() for title in titles}
+    assert [row["title"] for row in rows].index("What fires, and what is served") == 2
+    assert not any(row["panels"] for row in rows if not row["collapsed"])
 
 
 def test_provisioning_finds_the_boards_and_a_datasource() -> None:
@@ -183,4 +201,4 @@ def test_a_label_that_is_a_number_gets_no_unit_in_a_table() -> None:
     drifted = next(panel for panel in tables if panel["title"] == "Variables")
     (override,) = drifted["fieldConfig"]["overrides"]
     assert {"id": "byName", "options": "evidence"} == override["matcher"]
-    assert [{"id": "unit", "value": "suffix: days"}] == override["properties"]
+    assert [{"id": "unit", "value": "suffix:days"}] == override["properties"]
