@@ -22,11 +22,11 @@ from benchmarks.shared.callers import Seen
 from benchmarks.shared.command import narrator, parser, tell
 from benchmarks.shared.fleet import AGE, Fleet, fleet
 from benchmarks.shared.processes import LOOPBACK
-from benchmarks.shared.results import DOCS, put, table
+from benchmarks.shared.results import DOCS, put, save, table
 from gateway.edge.http.certificates import LOOK_S
 
 TAKES = "4 minutes"
-SAVES = "docs/rolling.md (--write-docs)"
+SAVES = "results/rolling.json, docs/rolling.md (--write-docs)"
 
 
 def gateway_image(made: Fleet) -> str:
@@ -124,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the trials."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--rate", type=float, default=100.0, help="requests per second of all callers [100]")
-    arguments.add_argument("--write-docs", action="store_true", help="write the table of docs/rolling.md")
+    arguments.add_argument(
+        "--write-docs", action="store_true", help="keep the result, and write the table of docs/rolling.md"
+    )
     options = arguments.parse_args(argv)
     results: list[dict[str, Any]] = []
 
@@ -154,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.together(made.start_gateway, made.start_gateway)
         note("certificates", certificates)
     if options.write_docs:
+        save("rolling", results)
         put(DOCS / "rolling.md", "rolling", shown(results))
     return 1 if any(result["failed"] for result in results) else 0
 

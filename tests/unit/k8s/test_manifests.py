@@ -547,12 +547,6 @@ def test_hpas_and_prometheus_adapter_leave_external_metrics_to_keda(objects: Obj
     assert {"rules"} == {*adapter}
 
 
-def test_the_adapters_rules_do_not_take_the_place_of_others(kustomize: Render) -> None:
-    """A ConfigMap called as the adapter's own would wipe its configuration, with the CPU that every HPA asks for."""
-    [made] = [each for each in kustomize("autoscaling/prometheus-adapter") if each["kind"] == "ConfigMap"]
-    assert made["metadata"]["name"].endswith("-triton-gateway")
-
-
 def test_what_prometheus_adapter_serves_is_of_the_namespace_it_is_asked_for() -> None:
     """And the values for an adapter that serves others, too, are the same rules; its own ConfigMap stays its own."""
     configmap = yaml.safe_load(ADAPTER.read_text())
@@ -594,6 +588,10 @@ def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects
     asleep = '[{"name": "large", "autoscaling": {"min": 0}}]'
     found = {each["metadata"]["name"]: each["spec"] for each in of(helm(triton__pools=asleep), "ScaledObject")}
     assert (0, 2) == (found["triton-large"]["minReplicaCount"], found["triton"]["minReplicaCount"])
+    # KEDA looks by itself only while there is none; beyond that an HPA does, and these would say what nobody does
+    assert [{"pollingInterval"}, set()] == [
+        {"pollingInterval", "cooldownPeriod"} & found[name].keys() for name in ("triton-large", "triton")
+    ]
     *others, wakes = (each["metadata"] for each in found["triton-large"]["triggers"])
     assert "job:triton_replicas_wanted:waiting{" in wakes["query"]
     assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})

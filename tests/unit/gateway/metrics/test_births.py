@@ -50,6 +50,29 @@ def test_a_rare_failure_rises_from_0_before_every_scraper(kind: str) -> None:
     assert [None, 0.0, 0.0, 0.0, 12.0] == seen
 
 
+@pytest.mark.parametrize("every", [1.0, 15.0, 30.0, 60.0])
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.9])
+def test_the_growth_between_scrapes_is_every_failure(every: float, phase: float) -> None:
+    """What `increase` adds up, however often and whenever it is asked: also of two that ask by turns."""
+    happens = {100.0: 3.0, 101.0: 5.0, 130.0: 9.0, 400.0: 10.0}
+    clock = Clock()
+    births = Births(FAILURES, now=clock)
+    grown, at = [0.0, 0.0], phase * every
+    last: list[float | None] = [None, None]
+    while at < 600:
+        for scraper, later in enumerate((0.0, every / 3)):
+            clock.at = at + later
+            value = max((count for when, count in happens.items() if when <= clock.at), default=0.0)
+            shown = births.shown(failed("internal"), value)
+            before = last[scraper]
+            if shown is not None and before is not None:
+                assert shown >= before, "Prometheus would take it for a restart"
+                grown[scraper] += shown - before
+            last[scraper] = shown
+        at += every
+    assert [10.0, 10.0] == grown
+
+
 def test_every_series_has_its_own_birth() -> None:
     """Another kind that comes later rises from 0, too."""
     clock = Clock()
