@@ -348,12 +348,9 @@ _ONE_VERSION: Final = replace(VERSION_PICK, one=True)
 
 
 def _bin_in_order(expr: str) -> str:
-    """One series per bin, with a label ``order`` that sorts as text does: numbers padded with zeros, then the rest."""
-    ordered = f'label_replace({by(("bin",), expr, "avg")}, "order", "b$1", "bin", "(.*)")'
-    for digits in range(1, 7):
-        padded = "a" + "0" * (6 - digits) + "$1"
-        ordered = f'label_replace({ordered}, "order", "{padded}", "bin", "([0-9]{{{digits}}}(?:[.].*)?)")'
-    for order, name in (("a9999999", "[+]Inf"), ("c1", OTHER), ("c2", MISSING)):
+    """One series per bin, with a label ``order`` that is a number where the bin is one: those without stand last."""
+    ordered = f'label_replace({by(("bin",), expr, "avg")}, "order", "$1", "bin", "(.*)")'
+    for order, name in (("1e300", "[+]Inf"), ("1e301", OTHER), ("1e302", MISSING)):
         ordered = f'label_replace({ordered}, "order", "{order}", "bin", "{name}")'
     return ordered
 

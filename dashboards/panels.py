@@ -260,6 +260,12 @@ def _bars(_panel: Panel) -> Any:
     return (
         barchart.Panel()
         .with_transformation(DataTransformerConfig(id_val="joinByField", options={"byField": "order", "mode": "outer"}))
+        .with_transformation(
+            DataTransformerConfig(
+                id_val="convertFieldType",
+                options={"conversions": [{"targetField": "order", "destinationType": "number"}], "fields": {}},
+            )
+        )
         .with_transformation(DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": "order"}]}))
         .with_transformation(
             DataTransformerConfig(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,62 @@ def test_a_label_that_is_a_number_gets_no_unit_in_a_table() -> None:
     (override,) = drifted["fieldConfig"]["overrides"]
     assert {"id": "byName", "options": "evidence"} == override["matcher"]
     assert [{"id": "unit", "value": "suffix:days"}] == override["properties"]
+
+
+def asked(board: Board, title: str) -> str:
+    """The first expression of a panel, as Grafana asks it with everything chosen."""
+    (panel,) = [panel for panel in board.panels() if panel.title == title]
+    expr = panel.queries[0].expr
+    for name, value in (("$__rate_interval", "5m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*")):
+        expr = expr.replace(name, value)
+    return expr
+
+
+@pytest.mark.prometheus
+def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., None]) -> None:
+    """Versions that never agree, endpoints with versions of one name, a gateway that idles: each has its own number."""
+    of = 'job="triton-gateway",instance="i"'
+    evaluate(
+        {
+            f'gateway_shadow_requests_total{{{of},endpoint="e",version="2",outcome="agreed"}}': "0x60",
+            f'gateway_shadow_requests_total{{{of},endpoint="e",version="2",outcome="differed"}}': "0+60x60",
+            **{
+                f'gateway_variable_enum_total{{{of},endpoint="{name}",version="1",variable="predicted_label",'
+                f'value="{value}"}}': f"0+{step}x60"
+                for name, shares in (("e", {"GOOD": 30, "BAD": 10}), ("f", {"GOOD": 10, "BAD": 10}))
+                for value, step in shares.items()
+            },
+            f"process_cpu_seconds_total{{{of}}}": "0+1x60",
+            f'gateway_requests_total{{{of},endpoint="e",version="1",outcome="ok",route="direct"}}': "500x60",
+        },
+        promql_expr_test=[
+            {"expr": asked(boards.CANARY, "Agreement"), "eval_time": "30m",
+             "exp_samples": [{"labels": '{endpoint="e",version="2"}', "value": 0}]},
+            {"expr": f'round(100 * ({asked(boards.CANARY, "Labels by version")}))', "eval_time": "30m", "exp_samples": [
+                {"labels": f'{{endpoint="{name}",version="1",value="{value}"}}', "value": share}
+                for name, value, share in (("e", "BAD", 25), ("e", "GOOD", 75), ("f", "BAD", 50), ("f", "GOOD", 50))
+            ]},
+            {"expr": asked(boards.CAPACITY, "CPU per request"), "eval_time": "30m", "exp_samples": []},
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None]) -> None:
+    """-0.5 before 2 and that before 10, the open one after all, what has no number last: Grafana sorts a number."""
+    bins = {"-0.5": "-0.5", "1e-05": "1e-05", "2": "2", "10": "10", "+Inf": "1e300", "other": "1e301",
+            "missing": "1e302"}  # fmt: skip
+    assert [*bins] == sorted(bins, key=lambda name: float(bins[name]))
+    of = 'endpoint="e",version="1",variable="x",reference="r"'
+    (panel,) = [panel for panel in boards.DRIFT.panels() if panel.title == "Now over the reference"]
+    expr = panel.queries[1].expr.replace("$endpoint", ".*").replace("$version", ".*").replace("$variable", ".*")
+    evaluate(
+        {f'gateway_drift_reference_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},
+        promql_expr_test=[{
+            "expr": f"count by (order, bin) ({expr})", "eval_time": "30m", "exp_samples": [
+                {"labels": f'{{bin="{name}",order="{order}"}}', "value": 1} for name, order in bins.items()
+            ],
+        }],
+    )  # fmt: skip
+    (chart,) = [p for p in drawn(json.loads((GRAFANA / "drift.json").read_text())) if p["type"] == "barchart"]
+    assert ["joinByField", "convertFieldType", "sortBy", "organize"] == [one["id"] for one in chart["transformations"]]
