@@ -27,12 +27,15 @@ from typing import Any, Final
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
 from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
 from tests.integration.object_storage.long_object_storage import FILES, HERE, UPLOAD, run, sizes
+from tests.sites import site
 from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -254,8 +257,30 @@ def test_a_store_that_is_away_leaves_nothing_and_the_next_attempt_has_it(cloud: 
 
 
 @pytest.mark.parametrize("cloud", [azure], ids=["azure"], indirect=True)
-def test_keys_that_are_refused_are_told(cloud: Cloud) -> None:
-    """As a no, with what to look at. The stand-in for Google knows no keys."""
+def test_keys_that_azure_refuses_are_told(cloud: Cloud) -> None:
+    """As a no, with what to look at."""
     answer = cloud.fetch("whole", "refused", timeout=120, AZURE_STORAGE_KEY=ANOTHER)
     assert "RegistryRefused" == answer["error"], answer["message"]
+    assert "clearml.conf" in answer["hint"]
+
+
+@pytest.mark.parametrize("cloud", [google], ids=["gs"], indirect=True)
+def test_keys_of_a_service_account_get_a_token_or_a_no(cloud: Cloud) -> None:
+    """From where they say; what the store makes of the token was not to be seen, since the stand-in takes any."""
+    tokens = [(200, {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"})]
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    with site(lambda _: tokens[-1]) as address:
+        keys = {
+            "type": "service_account", "project_id": "models", "private_key_id": "1", "private_key": pem,
+            "client_email": "gateway@models.iam.gserviceaccount.com", "client_id": "1", "token_uri": address,
+        }  # fmt: skip
+        (cloud.folder / "keys.json").write_text(json.dumps(keys))
+        conf = cloud.folder / "keys.conf"
+        conf.write_text(f'sdk.google.storage {{ project: "models", credentials_json: "{cloud.folder}/keys.json" }}')
+        assert sizes() == cloud.fetch("whole", "known", CLEARML_CONFIG_FILE=str(conf))["files"]
+        tokens.append((400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
+        answer = cloud.fetch("whole", "unknown", timeout=120, CLEARML_CONFIG_FILE=str(conf))
+    assert "RegistryRefused" == answer["error"], answer["message"]
+    assert "Invalid JWT Signature" in answer["message"]
     assert "clearml.conf" in answer["hint"]

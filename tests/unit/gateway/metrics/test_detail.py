@@ -26,19 +26,19 @@ MOST = 30
 """Series of a version that answers, per gateway, at the level that is the default (docs/metrics.md says what for)."""
 
 
-def observer(*variables: MetricVariable) -> Observer:
+def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
     """What a gateway has counted of one text version that has answered, batches and words included."""
     found = Observer(failures=FAILURES, later=lambda call: call())
     spec = MetricSpec("e/1", None, variables)
     found.watch.configure(
         {"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {"e/1": spec} if variables else {}, 1.0
     )
-    found.expect([("e", "1", "stable")])
+    found.expect([("e", "1", route)])
     found.models({("e", "1", "m", "name", "", "default")})
     found.endpoint_states({("e", "1"): True})
     for _ in range(3):
         trace = Trace("r")
-        trace.endpoint, trace.version, trace.route, trace.outcome, trace.url = "e", "1", "stable", "ok", "e/1"
+        trace.endpoint, trace.version, trace.route, trace.outcome, trace.url = "e", "1", route, "ok", "e/1"
         trace.total_ns, trace.queue_ns, trace.infer_ns, trace.rows = 7_000_000, 1_000_000, 4_000_000, 1
         trace.answer = {"label": "GOOD", "score": 0.9}
         found.started()
@@ -68,6 +68,14 @@ def test_a_version_that_answers_has_few_series() -> None:
         "gateway_endpoint_ready": 1, "gateway_model_info": 1,
     } == found  # fmt: skip
     assert MOST >= found.total()
+
+
+def test_of_a_canary_every_failure_is_shown_from_the_start() -> None:
+    """And those that its stable version answered for (docs/metrics.md says both numbers)."""
+    brief, full = (shown(observer(route="canary"), detail) for detail in (frozenset[tuple[str, str, str]](), None))
+    assert {1 + len(FAILURES)} == {found["gateway_requests_total"] for found in (brief, full)}
+    assert {len(FAILURES)} == {found["gateway_canary_fallbacks_total"] for found in (brief, full)}
+    assert [47, 254] == [found.total() for found in (brief, full)]
 
 
 def test_a_promised_time_is_two_series_more() -> None:
