@@ -10,10 +10,10 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.metrics.catalog import LATENCY_BUCKETS
+from gateway.metrics.catalog import LATENCY_BUCKETS, STAGE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class World:
 
 
 def gateway_text(one: Gateway) -> str:
-    """Return the counters of a gateway as it exposes them: those that rules for autoscalers read."""
+    """Return the counters of a gateway as it exposes them by default: those that rules for autoscalers read."""
     served = 'endpoint="texts",version="1",route="stable"'
     lines = [
         f"gateway_request_duration_seconds_sum{{{served}}} {one.seconds}",
@@ -261,9 +261,11 @@ def gateway_text(one: Gateway) -> str:
     ):  # fmt: skip
         lines.append(f'gateway_stage_duration_seconds_sum{{{served},stage="{stage}"}} {seconds}')
         lines.append(f'gateway_stage_duration_seconds_count{{{served},stage="{stage}"}} {one.requests}')
-        total = 0.0
+        total, shown = 0.0, (*STAGE_SECONDS.brief[stage], math.inf) if isinstance(STAGE_SECONDS.brief, Mapping) else ()
         for bound, amount in zip([*LATENCY_BUCKETS, math.inf], buckets, strict=True):
             total += amount
+            if bound not in shown:
+                continue
             le = "+Inf" if bound == math.inf else f"{bound:g}"
             lines.append(f'gateway_stage_duration_seconds_bucket{{{served},stage="{stage}",le="{le}"}} {total}')
     return "\n".join(lines) + "\n"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from dashboards import rules, scaling
 from dashboards.promql import Alert, Record
+from gateway.metrics import catalog
 
 pytestmark = pytest.mark.prometheus
 Evaluate = Callable[..., None]
@@ -37,6 +38,7 @@ def phases(*parts: tuple[float, int]) -> str:
 def gateway(
     pod: str = "g-0", namespace: str = "a", *, rate: float = 100.0, refused: float = 0.0, work: float = 1.0,
     queue_s: float = 0.0, infer_s: float = 0.01, in_flight: int = 4, more: str = "",
+    bounds: Sequence[float] = (0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
 ) -> dict[str, str]:  # fmt: skip
     """One gateway of an endpoint on Triton: requests per second, seconds of each, and requests in its own hands."""
     on = f'namespace="{namespace}",release="r",pod="{pod}",instance="{pod}:8080",job="triton-gateway"'
@@ -57,7 +59,7 @@ def gateway(
     for stage, seconds in (("queue", queue_s), ("infer", infer_s)):
         found[f'gateway_stage_duration_seconds_sum{{{of},stage="{stage}"}}'] = grows(rate * seconds)
         found[f'gateway_stage_duration_seconds_count{{{of},stage="{stage}"}}'] = grows(rate)
-        for bound in (0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0):
+        for bound in bounds:
             seen = rate if seconds <= bound else 0.0
             found[f'gateway_stage_duration_seconds_bucket{{{of},stage="{stage}",le="{bound}"}}'] = grows(seen)
         found[f'gateway_stage_duration_seconds_bucket{{{of},stage="{stage}",le="+Inf"}}'] = grows(rate)
@@ -207,6 +209,29 @@ def test_an_endpoint_may_wait_for_what_it_promises(evaluate: Evaluate, within: s
     share = 0.95 if within else 0
     series[f'gateway_objective_ratio{{{on},objective="latency",within="{within}"}}'] = f"{share}x{STEPS}"
     evaluate(series, interval="15s", promql_expr_test=says(scaling.WANTED_BY_P95, a=wanted))
+
+
+@pytest.mark.parametrize(
+    ("waits", "within", "asks"),
+    [(0.04, "0.1", False), (0.14, "0.1", True), (0.14, "", False), (0.24, "", True), (0.4, "", True),
+     (0.9, "2.5", False), (5.0, "2.5", True)],
+)  # fmt: skip
+def test_the_bounds_that_are_shown_by_default_tell_who_waits_too_long(
+    evaluate: Evaluate, waits: float, within: str, asks: bool
+) -> None:
+    """Within 250 ms, a tenth of a second, or seconds; less what a call of 20 ms takes."""
+    brief = catalog.STAGE_SECONDS.brief
+    assert isinstance(brief, Mapping)
+    tritons = {k: v for pod in range(3) for k, v in triton(f"t-{pod}", rows=100.0, busy=0.5).items()}
+    series = gateway(rate=300.0, infer_s=0.02, queue_s=waits, bounds=brief["queue"]) | tritons
+    on = 'namespace="a",release="r",pod="g-0",instance="g-0:8080",job="triton-gateway",endpoint="e"'
+    if within:
+        series[f'gateway_objective_ratio{{{on},objective="latency",within="{within}"}}'] = f"0.95x{STEPS}"
+    labels = '{namespace="a",release="r",pool="default"}'
+    evaluate(series, interval="15s", promql_expr_test=[
+        {"expr": f"{scaling.WANTED_BY_P95} > bool 3", "eval_time": "10m",
+         "exp_samples": [{"labels": labels, "value": int(asks)}]},
+    ])  # fmt: skip
 
 
 def test_a_full_tier_asks_for_what_comes_in_over_what_one_replica_does(evaluate: Evaluate) -> None:

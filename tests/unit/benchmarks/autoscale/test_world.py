@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from benchmarks.autoscale.world import Capacity, World, gateway_text, triton_text
+from gateway.metrics.catalog import STAGE_SECONDS
 
 CAPACITY = Capacity(9000.0, 0.004, 50e-6)
 BASE = 0.6 * 4 * CAPACITY.gateway_rps
@@ -68,3 +71,7 @@ def test_counters_are_written_as_prometheus_reads_them() -> None:
     served = 'endpoint="texts",version="1",route="stable",stage="infer"'
     counted = lines[f"gateway_stage_duration_seconds_count{{{served}}}"]
     assert float(lines[f'gateway_stage_duration_seconds_bucket{{{served},le="+Inf"}}']) == pytest.approx(float(counted))
+    assert isinstance(STAGE_SECONDS.brief, Mapping)
+    for stage in ("queue", "infer"):
+        bounds = [name for name in lines if f'stage="{stage}",le=' in name]
+        assert len(STAGE_SECONDS.brief[stage]) + 1 == len(bounds), "more than gateways show by default"
