@@ -39,7 +39,7 @@ from benchmarks.shared.machine import cpu_model
 from benchmarks.shared.results import DOCS, RESULTS, put, save, saved, table
 from benchmarks.shared.rollouts import SHORT, TESTS, ended, rolled
 from benchmarks.shared.stack import Small
-from deploy.rollout.looks import Look
+from deploy.rollout.looks import Told
 from deploy.rollout.steps import Rollout, Seen
 
 TAKES = "40 minutes; 5 minutes with --runs 1"
@@ -201,26 +201,26 @@ def _since(began: float, looks: Path) -> list[dict[str, Any]]:
     return [{**one, "at": round(one["at"] - began, 3)} for one in found]
 
 
-def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[Look]]]:
+def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[Told]]]:
     """Return what judges were told: kind → number of the rollout → looks."""
-    found: dict[str, dict[int, list[Look]]] = {}
+    found: dict[str, dict[int, list[Told]]] = {}
     for line in lines:
         one = json.loads(line)
-        found.setdefault(one["kind"], {})[one["run"]] = [*map(Look.from_json, one["looks"])]
+        found.setdefault(one["kind"], {})[one["run"]] = [*map(Told.from_json, one["looks"])]
     return found
 
 
-def replayed(rollouts: Sequence[Sequence[Look]], seed: int) -> Rollout:
+def replayed(rollouts: Sequence[Sequence[Told]], seed: int) -> Rollout:
     """Return how a rollout ends whose judge is told what others were told, in blocks and by chance."""
     chance = random.Random(seed)
-    steps: dict[float, list[list[Look]]] = {}
+    steps: dict[float, list[list[Told]]] = {}
     for looks in rollouts:
         for weight in {look.weight for look in looks}:
             # The first look of a rollout has nothing to count from.
             if at := [look for look in looks[1:] if look.weight == weight]:
                 steps.setdefault(weight, []).append(at)
     gaps = [after.at - before.at for looks in rollouts for before, after in itertools.pairwise(looks)]
-    block: list[Look] = []
+    block: list[Told] = []
     standing = 0.0
 
     def look(rollout: Rollout, _now: float) -> Seen:
@@ -234,7 +234,7 @@ def replayed(rollouts: Sequence[Sequence[Look]], seed: int) -> Rollout:
     return rolled(replace(SHORT, every_s=median(gaps)), look)
 
 
-def replays(told: Mapping[str, Mapping[int, Sequence[Look]]]) -> dict[str, dict[str, Any]]:
+def replays(told: Mapping[str, Mapping[int, Sequence[Told]]]) -> dict[str, dict[str, Any]]:
     """Return how ``REPLAYS`` rollouts of each kind that was recorded ended."""
     return {
         kind: ended([replayed([*told[kind].values()], seed) for seed in range(REPLAYS)]) for kind in KINDS

@@ -16,8 +16,8 @@ from deploy.rollout.source import LATENCY_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look: when (Unix seconds), at which share of the canary (percent), and what was seen."""
+class Told:
+    """What one look told: when (Unix seconds), at which share of the canary (percent), and what was seen."""
 
     at: float
     weight: float
@@ -33,7 +33,7 @@ class Look:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Look:
+    def from_json(cls, stored: Mapping[str, Any]) -> Told:
         """Return what ``to_json`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         seen = steps.Seen(
             _read(stored["canary"]), _read(stored["stable"]), tuple(stored.get("missing", ())),
@@ -42,7 +42,7 @@ class Look:
         return cls(float(stored["at"]), float(stored["weight"]), seen)
 
 
-def judged(rollout: steps.Rollout, looks: Iterable[Look]) -> steps.Rollout:
+def judged(rollout: steps.Rollout, looks: Iterable[Told]) -> steps.Rollout:
     """Return ``rollout`` after so many looks, or at its end: what the same judge decides on them."""
     for look in looks:
         rollout = steps.looked(rollout, look.seen, look.at)

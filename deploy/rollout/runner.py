@@ -30,12 +30,12 @@ class Unwritten(DeployError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look as it is shown: the rollout, what was decided in this look, and on what (None: it was not judged)."""
+    """One look as it is shown: the rollout, what was decided in this look, and on what (None: nothing was judged)."""
 
     rollout: Rollout
     decisions: tuple[Decision, ...] = ()
     problem: str = ""
-    look: looks.Look | None = None
+    told: looks.Told | None = None
 
 
 class Runner:
@@ -135,7 +135,7 @@ class Runner:
             task = self._store.task()
         elif moved is rollout:
             seen = self._seen(task, rollout)
-            moved, judged = steps.looked(rollout, seen, now), looks.Look(now, rollout.weight, seen)
+            moved, judged = steps.looked(rollout, seen, now), looks.Told(now, rollout.weight, seen)
             if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
                 # Somebody's will ends the decision: what an old copy brings back afterwards is not put right to it.
                 self._store.write({}, [record.retired(made, now=now, by=self._me)])
@@ -143,7 +143,7 @@ class Runner:
         self._rollout = moved
         if news or now - self._saved_at >= LEASE_S / 3:
             self._save(task, moved)
-        return Progress(moved, news, look=judged)
+        return Progress(moved, news, told=judged)
 
     def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Seen:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)

@@ -202,8 +202,8 @@ def run(
             return 130
         progress = runner.look()
         rollout = progress.rollout
-        if looks is not None and progress.look is not None:
-            print(json.dumps(progress.look.to_json()), file=looks, flush=True)
+        if looks is not None and progress.told is not None:
+            print(json.dumps(progress.told.to_json()), file=looks, flush=True)
         if not as_json:
             terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
         for decision in progress.decisions:

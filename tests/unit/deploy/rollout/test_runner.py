@@ -10,6 +10,7 @@ import pytest
 from deploy.rollout import record, steps
 from deploy.rollout.gate import Counts, Gate
 from deploy.rollout.labels import LabelTest
+from deploy.rollout.looks import Told, judged
 from deploy.rollout.pairs import PairTest
 from deploy.rollout.record import Asked, Lease
 from deploy.rollout.runner import Runner, act
@@ -146,6 +147,22 @@ def test_a_canary_that_never_has_room_is_rolled_back(world, is_answered_by_stabl
     assert "rolled_back" == progress.rollout.phase
     assert "e/2 answered nothing for" in progress.rollout.why
     assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
+
+
+def test_what_each_look_was_told_is_at_hand_and_is_judged_the_same_again(world):
+    """Kept as lines, to the decision; a look at which a command was carried out was told nothing."""
+    runner = world.runner()
+    begun, told = runner.start(fresh()), []
+    while not (progress := world.tick(runner, canary_failures=10)).rollout.is_over:
+        told.append(progress.told)
+    told.append(progress.told)
+    assert (5.0, 200, 20) == (told[-1].weight, told[-1].seen.canary.requests, told[-1].seen.canary.failures)
+    again = judged(begun, [Told.from_json(json.loads(json.dumps(look.to_json()))) for look in told])
+    assert progress.rollout == again
+    runner = world.runner()
+    runner.start(fresh())
+    world.write({}, [record.command("e", Asked("1", "pause", "ann"))])
+    assert world.tick(runner).told is None
 
 
 def test_fallbacks_count_against_the_canary(world):
