@@ -413,9 +413,11 @@ class Gateway:
             return None
         usual = self.observer.watch.usual_words(url)
         if usual is None:
-            return {"url": url, "texts": 0, "counts": {}, "seen": ""}
+            return {"url": url, "texts": 0, "counts": {}, "seen": "", "known": 0}
         seen = base64.b64encode(usual.seen).decode()
-        return {"url": url, "texts": usual.texts, "counts": dict(usual.counts), "seen": seen}
+        return {
+            "url": url, "texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known,
+        }  # fmt: skip
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

@@ -6,7 +6,8 @@ simulated. References are captured as a gateway does, from 20,000 texts. How oft
 are everywhere, most are rare, and however many texts have come, some words of the next one are new.
 
 Beside each the ideal: a CUSUM that is told both distributions and which variable changes, or the new word itself. Of
-the new word a second one, too, which shares its budget among ten thousand words and is not told which it will be.
+the new word a second one, too, which is not told which it will be: it shares its budget among ten thousand words, as
+many variables as a gateway watches there.
 ``--save`` keeps the numbers and puts the tables into ``docs/drift.md``.
 """
 
@@ -101,9 +102,10 @@ def ideals(bins: Mapping[str, Bins], found: Found, change: str, among: int = 1) 
         pairs = [(np.array(one.ratios()), drift.shares(counts[name])) for name, one in bins.items()]
         pairs = sorted(pairs, key=lambda pair: -float(np.sum(pair[1] * np.log(pair[1] / pair[0]))))[:1]
     return {
-        str(rate): min(cusum.texts_needed(p, q, rate, VARIABLES * among) for p, q in pairs) / looked_at(rate)
+        str(rate): min(cusum.texts_needed(p, q, rate * looked_at(rate), VARIABLES * among) for p, q in pairs)
+        / looked_at(rate)
         for rate in RATES
-    }  # fmt: skip
+    }
 
 
 def stationary(references: Sequence[tuple[dict[str, Bins], Words]], english: Draw, number: int) -> dict[str, Any]:
@@ -135,15 +137,22 @@ def shown(found: Sequence[Mapping[str, Any]]) -> str:
         for one in found[:-1]
     ]
     last, named = found[-1], found[-2]["texts_95"]["named"]
-    *first, last_of = (f"{found[-2]['untold_95'][str(rate)]:,.0f}" for rate in RATES)
-    untold = f"{', '.join(first)} and {last_of} texts"
+    untold = _listed([f"{found[-2]['untold_95'][str(rate)]:,.0f}" for rate in RATES])
+    times = _listed(
+        [f"{found[-2]['texts_95'][str(rate)] / found[-2]['untold_95'][str(rate)]:.2f}" for rate in RATES]
+    )  # fmt: skip
     return (
-        f"{table(rows)}\n\nAn ideal that is told only that one of {_VOCABULARY:,} words will be new needs {untold}. "
+        f"{table(rows)}\n\nAn ideal that is told only that one of {_VOCABULARY:,} words will be new, and shares the "
+        f"budget among as many, needs {untold} texts: the gateway {times} times as many. "
         f"The new word was named after {named:,.0f} texts that were looked at, in 95 of 100 runs. Of "
         f"traffic that is like its reference: {last['alarms']} alarms in {last['endpoint_days']:,} endpoint-days at "
         f"{last['rate']} texts a minute ({last['allowed']:g} allowed), and in {last['looks_for_words']:,} looks "
         f"{last['words_named']:,} words that were named without a reason.\n"
     )
+
+
+def _listed(numbers: Sequence[str]) -> str:
+    return f"{', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -110,9 +110,9 @@ def captured(draw: Draw) -> tuple[dict[str, Bins], Words]:
     bounds = (*catalog.WORD_RATIO_BUCKETS, math.inf)
     counts = np.bincount(np.searchsorted(bounds, found[variables.UNUSUAL]), minlength=len(bounds))
     bins = {name: drift.enum_bins(Counter(found[name])) for name in _ENUMS if name != variables.RISEN}
-    bins[variables.RISEN] = drift.risen_bins(Counter(found[variables.RISEN]))
     words = seen.watched.usual()
     assert words is not None
+    bins[variables.RISEN] = drift.known_later(drift.risen_bins(Counter(found[variables.RISEN])), words)
     return {**bins, variables.UNUSUAL: drift.bucket_bins(bounds, counts.tolist())}, words
 
 
@@ -123,7 +123,11 @@ class Endpoint:
         self._bins, self._rate, self._now, self._rng = bins, rate, 0.0, rng
         self._variables = {
             name: evidence.Variable(
-                np.array(one.ratios()), one.total, ordered=one.kind == "scalar", alarm_days=ALARM_DAYS
+                np.array(one.ratios()),
+                one.total,
+                ordered=one.kind == "scalar",
+                alarm_days=ALARM_DAYS,
+                never=drift.cannot_come(one.names),
             )
             for name, one in bins.items()
         }

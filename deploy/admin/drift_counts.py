@@ -70,10 +70,16 @@ def words(gateway: str, url: str) -> drift.Words | None:
     """Return the frequent words of one version's texts; None if the gateway does not say."""
     found = _told(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
     try:
-        seen = base64.b64decode(found.get("seen", ""))  # an earlier gateway does not say
-        return drift.Words(float(found["texts"]), found["counts"], seen) if found["counts"] else None
+        # An earlier gateway does not say what was seen.
+        seen, known = base64.b64decode(found.get("seen", "")), float(found.get("known", 0))
+        return drift.Words(float(found["texts"]), found["counts"], seen, known) if found["counts"] else None
     except (AttributeError, ValueError, KeyError, TypeError):
         return None
+
+
+def known_later(bins: Mapping[str, Bins], words: drift.Words) -> dict[str, Bins]:
+    """Return the references, that of risen words as it is worth once all of ``words`` are known."""
+    return {name: drift.known_later(one, words) if name == variables.RISEN else one for name, one in bins.items()}
 
 
 def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:

@@ -22,7 +22,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -50,6 +50,7 @@ SHIFT_SIGMAS: Final = 3.29
 """Deviations of noise a share must have moved by to be told: 99.9 %."""
 RISEN_SHARE: Final = 0.0005
 """Texts that may have a word that has risen: see ``risen_bins``."""
+_UNSEEN: Final = "unseen"
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
@@ -120,6 +121,8 @@ class Words:
     counts: Mapping[str, float]
     seen: bytes = b""
     """All words that ever came (``wording.Vocabulary``), empty if that is not known."""
+    known: float = 0.0
+    """How many texts these words came in; 0: not known, and in no file."""
 
     def shares(self) -> dict[str, float]:
         """Return the share of the texts that have each word."""
@@ -204,8 +207,32 @@ def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     if none came. A word that had never been seen does not come three times by chance: what came is expected.
     """
     few = RISEN_SHARE * sum(counts.values())
-    least = {"more": few, "new": few, "unseen": 0.0}
+    least = {"more": few, "new": few, _UNSEEN: 0.0}
     return enum_bins({**counts, **{name: max(n, counts.get(name, 0)) for name, n in least.items()}}, missing=missing)
+
+
+def cannot_come(names: Sequence[str]) -> frozenset[int]:
+    """Return the places of bins that nothing can be in: a text has one of the values of risen words, and no other."""
+    if set(names) == {"none", "more", "new", _UNSEEN, OTHER, MISSING}:
+        return frozenset({names.index(OTHER), names.index(MISSING)})
+    return frozenset()
+
+
+def known_later(bins: Bins, words: Words) -> Bins:
+    """Return the bins of risen words with as many unseen ones as would have come had all ``words`` been known.
+
+    Fewer were: words became known while texts were counted. Good and Turing: that a word which was in none of ``m``
+    texts comes for the fourth time within a few texts is rarer with the third power of ``m``. By how much less is the
+    mean of that power over the texts that were counted, which are the last ones that came; if there are more of them
+    than are known, several workers have counted them, and nothing is changed. No share is less than if none had come.
+    """
+    if not 0 < bins.total < words.known:
+        return bins
+    before, known = max(words.known - bins.total, words.known / 2), words.known
+    times = known**3 * (before**-2 - known**-2) / (2 * (known - before))
+    counts = dict(zip(bins.names, bins.counts, strict=True))
+    counts[_UNSEEN] = max(0.0, (counts.get(_UNSEEN, 0.0) + SMOOTHING) / times - SMOOTHING)
+    return replace(bins, counts=tuple(counts[name] for name in bins.names))
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:

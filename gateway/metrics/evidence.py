@@ -20,7 +20,7 @@ that the reference is too small for are not made.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -56,16 +56,16 @@ _USUAL_STAKE: Final = 0.01
 """Days' worth of money that a bet has begun with when something changes: about a quarter of an hour's."""
 
 
-def bets(p: Floats, size: float, *, ordered: bool) -> Floats:
+def bets(p: Floats, size: float, *, ordered: bool, never: Collection[int] = ()) -> Floats:
     """Return the shares that the bets on one variable expect: a row per bet, a column per bin.
 
     ``p`` is the reference's share of each bin, of ``size`` values; none is 0. ``ordered``: the bins are those of a
-    number, in their order, the last one (missing) aside.
+    number, in their order, the last one (missing) aside. ``never``: bins that nothing can be in, which nobody bets on.
     """
     found: list[Floats] = _tilted(p) if ordered else []
     usual = (_ODDS[1],) if ordered else _ODDS
     odds_of = [usual if share >= _RARE else _RARE_ODDS if share >= _HARDLY_EVER else _HARDLY_EVER_ODDS for share in p]
-    found += [_times(p, b, odds) for b, several in enumerate(odds_of) for odds in several]
+    found += [_times(p, b, odds) for b, several in enumerate(odds_of) if b not in never for odds in several]
     common = np.flatnonzero(p >= _COMMON)
     if not ordered and len(common) > 2:  # of two, more of the one is less of the other
         found += [_times(p, b, odds) for b in common.tolist() for odds in _LESS_ODDS]
@@ -172,8 +172,10 @@ class Money:
 class Variable:
     """The bets on one variable, against one reference (``p``, ``size``: see ``bets``)."""
 
-    def __init__(self, p: Floats, size: float, *, ordered: bool, alarm_days: float) -> None:
-        expected = bets(p, size, ordered=ordered)
+    def __init__(
+        self, p: Floats, size: float, *, ordered: bool, alarm_days: float, never: Collection[int] = ()
+    ) -> None:
+        expected = bets(p, size, ordered=ordered, never=never)
         self._gains = np.log(expected / p)
         self._size = size
         self._alarm = alarm_days

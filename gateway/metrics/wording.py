@@ -170,6 +170,11 @@ class Vocabulary:
         """Return what another one can be made of."""
         return self._bits.astype("<u8").tobytes()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether half of the bits are set."""
+        return self._set >= 4 * VOCABULARY_BYTES
+
     def has(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Say of each of these words whether it came."""
         places, bits = self._of(hashes)
@@ -179,7 +184,7 @@ class Vocabulary:
     def add(self, hashes: Hashes) -> None:
         """Let these words have come."""
         new = hashes[~self.has(hashes)]
-        if self._set < 4 * VOCABULARY_BYTES:
+        if not self.is_full:
             places, bits = self._of(new)
             np.bitwise_or.at(self._bits, places, bits)
             self._set += 3 * len(new)

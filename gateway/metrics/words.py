@@ -239,7 +239,7 @@ class Watched:
         self._lately, self._aged_at = Lately(), 0
         self._first_seen: tuple[list[Hashes], list[Hashes]] = [], []
         """Of the last but one, and the last ``_LATELY`` texts."""
-        self._looked_at = 0
+        self._looked_at = self._came = 0
         self._has_reference = reference is not None
         self._learned_at = [] if reference is not None else list(_LEARNED_AT)
         self._risen: list[int] = []
@@ -257,6 +257,7 @@ class Watched:
             self._look()
         numbers = self._lookup.find(texts.hashes)
         tally.texts += len(texts)
+        self._came += len(texts)
         usual = len(self._usual.shares)
         is_unusual = (numbers < 0) | (numbers >= usual)
         shares, risen = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -315,7 +316,8 @@ class Watched:
         shares, texts = self._usual.shares, float(self._tally.texts)
         counts = self._tally.counts[: len(shares)].tolist()
         found = {word: count or share * texts for (word, share), count in zip(shares.items(), counts, strict=True)}
-        return Words(texts, found, self._seen.content())
+        known = 0 if self._has_reference or self._seen.is_full else self._came
+        return Words(texts, found, self._seen.content(), known)
 
     def recent(self) -> Recent | None:
         """Return what came lately, for another thread; None if there is no reference, or too little came."""

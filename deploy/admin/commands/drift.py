@@ -183,7 +183,8 @@ def _keep(
     words = drift_counts.words(gateway, url) if gateway and drift_counts.OF_WORDS & enough.keys() else None
     if words is None:
         enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
-    text = drift_counts.encode(enough, words=words, endpoint=endpoint, version=model_version, source=source)
+    written = enough if words is None else drift_counts.known_later(enough, words)
+    text = drift_counts.encode(written, words=words, endpoint=endpoint, version=model_version, source=source)
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     _write(path, text)
     for name, bins in sorted(enough.items()):

@@ -226,6 +226,23 @@ def test_a_little_of_risen_words_is_expected_even_if_none_came() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counted", "known", "left"),
+    [(20_000, 36_000, 2.5 / 3), (20_000, 200_000, 2.5 / 1.1728), (20_000, 0, 2.5), (20_000, 19_000, 2.5)],
+)
+def test_words_that_are_unseen_at_the_end_of_a_capture_recur_more_seldom_than_those_at_its_beginning(
+    counted: float, known: float, left: float
+) -> None:
+    """What else was counted stays, and so does what several workers have counted, of whom one says what is known."""
+    words = drift.Words(1000.0, {"w": 1.0}, known=known)
+    bins = drift.risen_bins({"none": counted - 2, "unseen": 2.0})
+    found = dict(zip(bins.names, drift.known_later(bins, words).counts, strict=True))
+    assert left == pytest.approx(found.pop("unseen") + 0.5, rel=0.001)
+    assert {name: n for name, n in zip(bins.names, bins.counts, strict=True) if name != "unseen"} == found
+    none = drift.risen_bins({"none": counted})
+    assert none == drift.known_later(none, words)
+
+
+@pytest.mark.parametrize(
     ("days", "told"),
     [(0.0, "less than a day"), (29.6, "30 days"), (1234.0, "1,234 days"), (math.inf, "more than 10,000 days")],
 )

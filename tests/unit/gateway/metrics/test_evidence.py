@@ -138,6 +138,17 @@ def test_a_reference_that_is_too_small_is_not_bet_against() -> None:
     assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
 
 
+def test_nobody_bets_on_what_cannot_come() -> None:
+    """A text has one of the values of risen words: the money that lay on others is on these."""
+    bins = drift.risen_bins({"none": 20_000.0})
+    p, never = np.array(bins.ratios()), drift.cannot_come(bins.names)
+    assert {"other", "missing"} == {bins.names[place] for place in never}
+    assert frozenset() == drift.cannot_come(drift.enum_bins({"none": 5.0, "unseen": 5.0}).names)
+    every, fewer = (evidence.bets(p, bins.total, ordered=False, never=of) for of in ((), never))
+    assert 0 < len(fewer) < len(every)
+    assert not [bet for bet in fewer if (bet / p)[[*never]].max() > 1]
+
+
 def test_what_is_known_survives_a_restart() -> None:
     """The same evidence after the next texts; of other bets nothing is taken."""
     one, other = (Endpoint(np.random.default_rng(7)) for _ in range(2))

@@ -241,7 +241,8 @@ class OfTexts(Gateway):
             if usual is None:
                 return 200, b"null"
             seen = base64.b64encode(usual.seen).decode()
-            return 200, json.dumps({"texts": usual.texts, "counts": dict(usual.counts), "seen": seen}).encode()
+            told = {"texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known}
+            return 200, json.dumps(told).encode()
         if path == "/v1/status":
             recent = watch.recent_words()
             told = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
