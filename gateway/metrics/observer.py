@@ -106,8 +106,8 @@ class Observer:
         self._waiting: list[Trace] = []
         """Answered, and not yet counted."""
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
-        self._in_flight = 0
-        self._begun = 0
+        self._begun = self._ended = self._sampled = 0
+        """Requests, in all; and those that had begun at the last sample of ``waited``."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
@@ -119,13 +119,12 @@ class Observer:
 
     def started(self) -> None:
         """Count a request in."""
-        self._in_flight += 1
         self._begun += 1
 
     def finished(self, trace: Trace) -> None:
         """Count a request out, under exactly one outcome: an answered one when what runs now is done."""
         try:
-            self._in_flight -= 1
+            self._ended += 1
             if trace.outcome == "ok":
                 waiting = self._waiting
                 waiting.append(trace)
@@ -196,7 +195,7 @@ class Observer:
         A loop that works through one round of everything that is ready lets a request wait about that round: half of it
         until the round ends, half of it for its place in the next one. A timer only waits for the first half.
         """
-        begun, self._begun = self._begun, 0
+        begun, self._sampled = self._begun - self._sampled, self._begun
         if begun and late > 0:
             self._cpu_wait.value += 2 * late * begun
 
@@ -264,7 +263,7 @@ class Observer:
     def snapshot(self) -> Snapshot:
         """Return a copy of everything this process has counted."""
         self.settle()
-        self._numbers.gauge(catalog.IN_FLIGHT).value = self._in_flight
+        self._numbers.gauge(catalog.IN_FLIGHT).value = self._begun - self._ended
         return self._numbers.snapshot()
 
     @_harmless

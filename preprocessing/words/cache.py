@@ -199,7 +199,7 @@ class WordCache:
             text = self._as_text(word) if self._marks_first else word
             if not rules.allow(text.removeprefix(" ")):
                 raise KeyError(word)
-            pieces = rules.pieces(text)
+            pieces = None if text.isalnum() else rules.pieces(text)  # which looks at this last
             if pieces is None:
                 ids = None if rules.spelling is None else rules.spelling.spell(word)
             else:

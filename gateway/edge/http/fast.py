@@ -309,7 +309,8 @@ class FastProtocol(GatewayProtocol):
             heads = fast_path.heads if self._own_heads is None else self._own_heads
             known = heads.find(data)
             if known is not None:
-                if self._is_taken(fast_path, *known):
+                head, body = known
+                if self._is_taken(fast_path, head, body):
                     return
             elif data.startswith(fast_path.starts):
                 found = read_head(data, self._room.max_headers)
