@@ -7,8 +7,8 @@ texts cost, with everything but the built-in variables of texts and their answer
 and answers counted instead of a share (``every``). Rounds of load go to one after the other, in an order that changes;
 CPU time is the kernel's, of the whole process. Ratios, ``sampled_us`` (``on`` less ``unwatched``) and ``texts_us``
 (``every`` less ``unwatched``) with their 95 % bootstrap intervals are of rounds that were neighbours. ``--forms``
-measures some of them. ``--save`` keeps the numbers and puts what texts cost into ``docs/drift.md``; it needs ``off
-unwatched on every``.
+measures some of them. ``--save`` keeps the numbers and puts what texts cost into ``docs/drift.md``, and what spans do
+into ``docs/tracing.md``; it needs ``off unwatched on every``.
 """
 
 from __future__ import annotations
@@ -199,6 +199,17 @@ def shown(found: Mapping[str, Any] | None) -> str:
     )
 
 
+def shown_spans(found: Mapping[str, Any]) -> str:
+    """Return what the page about spans says."""
+    if "spans_ratio" not in found:
+        return "What a span for every request and stage costs was not measured in the saved run.\n"
+    times, low, high = found["spans_ratio"]
+    return (
+        f"With a span for every request and stage a request took {found['spans_us']:.0f} µs of CPU, {times:.1f} times "
+        f"as much as without metrics and spans ({low:.1f} to {high:.1f} in 95 of 100 cases).\n"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print one JSON line."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -253,4 +264,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.save:
         save("observing", report)
         put(DOCS / "drift.md", "observing", shown(report))
+        put(DOCS / "tracing.md", "spans", shown_spans(report))
     return 0
