@@ -409,10 +409,10 @@ DRIFT: Final = Board(
             _lines("New values", "The chosen variable: named values that the reference does not have.",
                    by(("value",), _rate(catalog.DRIFT_NEW, _VAR)), "{{value}}", "suffix:values/s", width=12),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
-                  _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
+                  _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12, if_empty="Of a number"),
             _lines("Categories over time", "Values per second of the chosen enum variable.",
                    by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "suffix:values/s", kind="stacked",
-                   width=12),
+                   width=12, if_empty="Of categories"),
         )),
         Section("Text", (
             _lines("Unknown tokens", "Share of the tokens that the vocabulary does not know.",
@@ -552,7 +552,8 @@ def _with_notes(board: Board) -> Board:
     """Let panels that need every detail say so, and how to have it, where they would be empty."""
     return replace(board, sections=tuple(
         replace(section, panels=tuple(
-            replace(panel, description=f"{panel.description} {levels.NOTE}.", if_empty=levels.NOTE)
+            replace(panel, description=f"{panel.description} {levels.NOTE}.",
+                    if_empty=f"{panel.if_empty}. {levels.NOTE}" if panel.if_empty else levels.NOTE)
             if any(levels.needs_detail(query.expr) for query in panel.queries) else panel
             for panel in section.panels
         )) for section in board.sections

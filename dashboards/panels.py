@@ -276,6 +276,7 @@ def _bars(_panel: Panel) -> Any:
                 },
             )
         )
+        .override_by_name("bin", [DynamicConfigValue(id_val="unit", value="string")])  # or bin 3 would be "300%"
         .x_field("bin")
         .group_width(0.9)
     )

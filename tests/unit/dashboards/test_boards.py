@@ -166,7 +166,7 @@ def test_what_most_have_no_data_for_is_folded_away() -> None:
     folded = {row["title"]: [p["title"] for p in row["panels"]] for row in rows if row["collapsed"]}
     assert {"Labels that come back", "Callers and tenants", "Payload log and connections"} == folded.keys()
     told = {p["title"]: p["fieldConfig"]["defaults"].get("noValue") for p in drawn(content) if p["type"] != "row"}
-    empty = {title for title, instead in told.items() if instead and instead != levels.NOTE}
+    empty = {title for title, instead in told.items() if instead and levels.NOTE not in instead}
     assert empty == {title for titles in folded.values() for title in titles}
     assert [row["title"] for row in rows].index("What fires, and what is served") == 2
     assert not any(row["panels"] for row in rows if not row["collapsed"])
@@ -262,3 +262,7 @@ def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None])
     )  # fmt: skip
     (chart,) = [p for p in drawn(json.loads((GRAFANA / "drift.json").read_text())) if p["type"] == "barchart"]
     assert ["joinByField", "convertFieldType", "sortBy", "organize"] == [one["id"] for one in chart["transformations"]]
+    (override,) = chart["fieldConfig"]["overrides"]
+    assert ({"id": "byName", "options": "bin"}, [{"id": "unit", "value": "string"}]) == (
+        override["matcher"], override["properties"]
+    )  # fmt: skip
