@@ -230,14 +230,19 @@ async def traffic(stack: Any, seconds: float) -> None:
         await asyncio.sleep(float(rng.uniform(0.001, 0.02)))
 
 
+def chromium() -> str:
+    """The browser; a test that needs it fails without it, it is never skipped."""
+    found = shutil.which("chromium")
+    assert found, "chromium is not on PATH: install Debian's chromium, or leave these tests out: -m 'not browser'"
+    return found
+
+
 @pytest.mark.browser
 async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
     """Chromium draws it, its script swaps in what is newer, and nothing is asked of any other host.
 
     `PAGE_SCREENSHOT=docs/images/page.png` keeps the picture, after half a minute of traffic.
     """
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is not on PATH: install Debian's chromium, or leave this test out: -m 'not browser'"
     keep, folder = os.environ.get("PAGE_SCREENSHOT"), tmp_path
     references = stack.settings.state_dir / "references" / "sentiment"
     references.mkdir(parents=True)
@@ -269,7 +274,7 @@ async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
             await traffic(stack, 0.5)  # a curve needs two points, and there is one every few seconds
         picture = Path(keep) if keep else folder / "page.png"
         common = [
-            chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
             "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1130",
             f"--user-data-dir={folder / 'profile'}",
         ]  # fmt: skip
@@ -339,12 +344,38 @@ dark:matchMedia('(prefers-color-scheme:dark)').matches});document.body.append(sa
 """Looks at every page of a document of frames as WCAG asks: does it fit, are things named, can texts be read."""
 
 
+_SELECTED = """
+let asked=0;window.fetch=async()=>{asked++;return new Response(document.documentElement.outerHTML)};
+addEventListener('load',()=>{getSelection().selectAllChildren(document.querySelector('#live summary b'));
+setTimeout(()=>{const held=[asked,getSelection().toString()];getSelection().removeAllRanges();
+setTimeout(()=>{const said=document.createElement('pre');said.id='said';
+said.textContent=JSON.stringify([...held,asked]);document.body.append(said);},7000);},7000);});
+"""
+
+
+@pytest.mark.browser
+def test_what_somebody_selects_stays_until_it_is_let_go(tmp_path: Path) -> None:
+    """An error can be copied: while text is selected the page is not drawn anew, and afterwards it is again."""
+    page = render_page(status_of(endpoint("broken", broken="no such model")), "/serve/")
+    document = tmp_path / "page.html"
+    document.write_text(page.replace("<head>", f"<head><script>{_SELECTED}</script>", 1))
+    done = subprocess.run(
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=16000", "--dump-dom",
+         document.as_uri()],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    assert said is not None
+    asked, selected, asked_again = json.loads(html.unescape(said[1]))
+    assert (0, "broken") == (asked, selected)
+    assert asked_again >= 2
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
     """With no endpoint, three and 300, one of them open; light and dark."""
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is not on PATH: install Debian's chromium, or leave this test out: -m 'not browser'"
     worst = [
         endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
         endpoint("adrift", drifts="drift"),
@@ -364,7 +395,7 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
     document = tmp_path / "frames.html"
     document.write_text(f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}")
     done = subprocess.run(
-        [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--no-first-run", "--hide-scrollbars", "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'profile'}",
          *(["--force-dark-mode"] if scheme == "dark" else []), "--virtual-time-budget=5000", "--dump-dom",
          document.as_uri()],
