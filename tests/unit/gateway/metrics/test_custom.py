@@ -23,6 +23,7 @@ from gateway.metrics.custom import Served, check, declared_for
 from gateway.metrics.drift import Bins, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Workers
+from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
@@ -584,3 +585,36 @@ def test_a_version_that_got_no_text_holds_no_tables_of_words() -> None:
     assert held / len(served) < 60_000
     assert observer.watch.usual_words("e7/1") == reference
     assert {} == observer.watch.recent_words()
+
+
+@pytest.mark.parametrize("has_reference", [True, False])
+def test_what_is_kept_of_a_versions_texts_is_about_a_megabyte(has_reference: bool) -> None:
+    """However many words they have: more of them come than have a place."""
+    random_, now = random.Random(1), 0.0
+    pool = ["".join(random_.choices("abcdefghij", k=7)) for _ in range(8000)]
+    seen = Vocabulary()
+    seen.add(hashed(pool[:1000]))
+    reference = Words(5000.0, dict.fromkeys(pool[:1000], 10.0), seen.content()) if has_reference else None
+    served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(2)}
+    observer = Observer(later=lambda drain: None, clock=lambda: now)
+    observer.watch.configure(served, {}, 1.0)
+    held = []
+    tracemalloc.start()
+    for url in served:  # the first one's are tables that all share, too
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(80):
+            now += 1.0
+            for _ in range(50):
+                trace = Trace("id")
+                trace.endpoint, trace.version, trace.url, trace.rows = url[:2], "1", url, 1
+                trace.prepared = Prepared([], ParsedRequest([" ".join(random_.choices(pool, k=20))], is_batch=False))
+                observer.started()
+                observer.finished(trace)
+            observer.settle()
+        held.append(tracemalloc.get_traced_memory()[0] - before)
+    tracemalloc.stop()
+    assert 300_000 < held[1] < 1_200_000
+    watched = observer.watch._watched["e1/1"]._text
+    assert watched is not None
+    assert watched.words is not None
+    assert len(watched.words._names) > 2500
