@@ -6,14 +6,13 @@ Endpoints here are hooks, so that no Triton is needed: what is tested is the pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,9 +27,11 @@ import pytest
 
 from benchmarks.shared.processes import free_port
 from deploy.controlplane.testing import control_plane
+from gateway.metrics import drift
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
 from tests.gateways import GatewayProcess
+from tests.prometheus import Prometheus
 from tests.stock import Client, ended
 from tests.waiting import soon, until
 
@@ -173,42 +174,6 @@ print("FOUND", json.dumps([scalars, console]))
     assert any("endpoint echo: is served" in line for line in console)
 
 
-class Scraped:
-    """A real Prometheus that scrapes one address every second."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        binary = shutil.which("prometheus")
-        assert binary, (
-            "prometheus is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
-        )
-        self.url = f"http://127.0.0.1:{free_port()}"
-        config = folder / "prometheus.yml"
-        config.write_text(json.dumps({
-            "global": {"scrape_interval": "1s"},
-            "scrape_configs": [{"job_name": "triton-gateway", "static_configs": [{"targets": [target]}]}],
-        }))  # fmt: skip
-        with (folder / "prometheus.log").open("w") as log:
-            self.process = subprocess.Popen(
-                [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
-                 f"--web.listen-address={self.url.removeprefix('http://')}"], stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def __enter__(self) -> Scraped:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait(20)
-
-    def value(self, expr: str) -> float | None:
-        """The one value of an instant query; None where there is none, or nobody answers yet."""
-        try:
-            found = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=20).json()["data"]["result"]
-        except httpx.TransportError:
-            return None
-        return float(found[0]["value"][1]) if found else None
-
-
 def _counted(process: Process) -> float:
     """Requests that were answered, as the gateway says."""
     text = httpx.get(f"{process.url}/metrics").text
@@ -243,7 +208,7 @@ def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_th
 
     name = "gateway_request_duration_seconds"
     with Process(service, tmp_path / "state", workers=2) as process:
-        with Scraped(tmp_path, process.url.removeprefix("http://")) as prometheus:
+        with Prometheus(tmp_path, process.url.removeprefix("http://")) as prometheus:
             known = lambda: prometheus.value('sum(gateway_requests_total{outcome="ok"})') or 0.0  # noqa: E731
             until(lambda: process.serves(1))
             until(lambda: len(process.workers()) == 2)
@@ -276,6 +241,69 @@ def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_th
     low, high = next((a, b) for a, b in pairwise((0.0, *shown)) if a < callers_p99 <= b)
     assert p99 is not None
     assert abs(p99 - callers_p99) <= high - low, (p99, callers_p99)
+
+
+WATCHED = """
+import os
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {"worker": os.getppid()}
+"""
+
+
+@pytest.mark.prometheus
+def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus(
+    service: Service, tmp_path: Path
+) -> None:
+    """To the value: every bin of every variable, whichever of the four workers has counted it; requests as well."""
+    rng = np.random.default_rng(1)
+    bins = {"n": drift.scalar_bins(rng.normal(size=1000)), "animal": drift.enum_bins({"cat": 600, "dog": 400})}
+    code = tmp_path / "watched.py"
+    code.write_text(WATCHED)
+    service.add("watched", "--preprocess", str(code), engine="custom")
+    service.stock("metrics", "add", "--endpoint", "watched", "--variable-scalar", "n=0,1", "--variable-enum",
+                  "animal=cat,dog")  # fmt: skip
+    states = [tmp_path / name for name in ("one", "two")]
+    for state in states:
+        (state / "references").mkdir(parents=True)
+        (state / "references" / "watched.json").write_text(drift.encode(bins))
+    bodies = [{"n": float(rng.normal(0.3)), "animal": str(rng.choice(["cat", "dog", "eel"]))} for _ in range(400)] + [
+        {"n": 1.0},
+        {"animal": "cat"},
+    ]
+    workers: set[int] = set()
+
+    def send(body: dict[str, Any]) -> None:
+        for gateway in gateways:
+            reply = gateway.post(body, "watched")
+            assert 200 == reply.status_code
+            workers.add(reply.json()["worker"])
+
+    expected = {
+        (name, bin_name): 2 * float(found)
+        for name, of in bins.items()
+        for bin_name, found in zip(of.names, drift.count(of, [body.get(name) for body in bodies]), strict=True)
+    }
+    with contextlib.ExitStack() as stack:
+        gateways = [stack.enter_context(Process(service, state, workers=2)) for state in states]
+        targets = [gateway.url.removeprefix("http://") for gateway in gateways]
+        prometheus = stack.enter_context(Prometheus(tmp_path, *targets))
+        until(lambda: all(len(gateway.workers()) == 2 for gateway in gateways))
+        for gateway in gateways:  # of another endpoint: nothing of the waiting is counted
+            until(lambda gateway=gateway: gateway.serves(1))
+            until(lambda gateway=gateway: all(gateway.serves(1) for _ in range(20)))
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(send, bodies))
+
+        def summed() -> dict[tuple[str, str], float]:
+            query = 'sum by (variable, bin) (gateway_drift_observations_total{endpoint="watched"})'
+            return {(labels["variable"], labels["bin"]): value for labels, value in prometheus.series(query)}
+
+        until(lambda: summed() == expected, within=30)
+        assert workers == {pid for gateway in gateways for pid in gateway.workers()}, "each has answered some"
+        assert 2.0 * len(bodies) == prometheus.value('sum(gateway_requests_total{endpoint="watched"})')
+    service.stock("metrics", "remove", "--endpoint", "watched")
+    service.stock("model", "remove", "--endpoint", "watched")
 
 
 async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> None:
