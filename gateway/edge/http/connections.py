@@ -187,8 +187,12 @@ class Connections:
             loop.call_later(TICK_S, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.turns.look(loop.time()):
-            loop.call_later(TICK_S, self._look, loop)
+        goes_on = True
+        try:
+            goes_on = self.turns.look(loop.time())
+        finally:  # whatever one connection has raised: the others wait for their turn
+            if goes_on:
+                loop.call_later(TICK_S, self._look, loop)
 
     def forget(self, connection: Connection) -> None:
         """Take a connection out of every line."""

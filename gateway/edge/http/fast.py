@@ -355,7 +355,7 @@ class FastProtocol(GatewayProtocol):
             return super()._goes_first(data)
         return not fast_path.is_full(head.plain)
 
-    def go_on(self) -> None:
+    def go_on(self) -> bool:
         """See ``turns.Rests``. Who waited for long is refused, room or not: those who have just come are answered
         quickly, and under a flood they need all the room there is.
         """
@@ -370,8 +370,8 @@ class FastProtocol(GatewayProtocol):
             held = self._take_held()
             if not self._is_refused(fast_path, head, since):
                 self.data_received(held)
-        else:
-            super().go_on()
+            return True
+        return super().go_on()
 
     def _is_refused(self, fast_path: FastPathLike, head: Head, since: float) -> bool:
         """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done.

@@ -297,10 +297,10 @@ class GatewayProtocol(HttpToolsProtocol):
         """Return whether what came is looked at although as many were refused as may be."""
         return self._room.turns.has_time_for_urgent() and self._room.is_urgent(data[: self._room.max_head_bytes])
 
-    def go_on(self) -> None:
+    def go_on(self) -> bool:
         """See ``turns.Rests``."""
         if not self._held:
-            return
+            return False
         self._came = self._waits_since
         held = self._take_held()
         if not self.transport.is_closing():
@@ -308,6 +308,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._is_ended and not self._held and not self.eof_received():
                 self.transport.close()
         self._came = 0.0
+        return True
 
     def _take_held(self) -> bytes:
         held, self._held, self._waits_since, self._rests_until = self._held, b"", 0.0, 0.0

@@ -56,8 +56,10 @@ class Rests(Protocol):
         """Return whether what it was refused by is over."""
         ...
 
-    def go_on(self) -> None:
-        """Read from it again, beginning with what has come already."""
+    def go_on(self) -> bool:
+        """Read from it again, beginning with what has come already; returns whether there was anything: it may have
+        been let go on before, or be gone.
+        """
         ...
 
 
@@ -164,8 +166,7 @@ class Turns:
             else:
                 break
         while self._again >= 1.0 and rested and rested[0][0] <= now and not self.is_over:
-            self._again -= 1.0
-            rested.popleft()[1].go_on()
+            self._again -= rested.popleft()[1].go_on()
         if not self and self._left >= self._per_second * TICK_S:
             self._looked = 0.0
             return False

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.edge.http.connections import Connections
 from gateway.edge.http.turns import AGAIN_PER_SECOND, MAX_PER_SECOND, MIN_PER_SECOND, NEW_COUNTS, TICK_S, Turns
 from tests.unit.gateway.edge.http.serving import Port, post, serving
 
@@ -22,6 +23,7 @@ class Asker:
         self.crowd, self.address = crowd, address
         self.told: list[float] = []
         self.until = 0.0
+        self.is_gone = False
 
     def ask(self) -> None:
         """What the protocol does with what comes."""
@@ -43,9 +45,12 @@ class Asker:
         """See ``turns.Rests``."""
         return self.crowd.room > 0
 
-    def go_on(self) -> None:
+    def go_on(self) -> bool:
         """See ``turns.Rests``."""
+        if self.is_gone:
+            return False
         self.ask()
+        return True
 
 
 class Crowd:
@@ -138,6 +143,50 @@ def test_who_rests_goes_on_as_soon_as_there_is_room() -> None:
     crowd.room = 1
     crowd.run(2 * TICK_S)
     assert [asker] == crowd.let_in
+
+
+def test_nobody_rests_longer_for_those_who_have_gone() -> None:
+    """Thousands of a flood have left while they rested: reading them again would take seconds of everybody's turns."""
+    crowd = Crowd()
+    flood = [Asker(crowd) for _ in range(5000)]
+    for asker in flood:
+        asker.ask()
+    crowd.run(6)
+    assert len(crowd.turns) > 3000
+    for asker in flood:
+        asker.is_gone = True
+    crowd.asks_again.clear()
+    last = Asker(crowd)
+    last.ask()
+    crowd.run(1.5)
+    assert len(last.told) >= 2
+
+
+async def test_what_one_connection_raises_stops_nobody_elses_turn() -> None:
+    """The clock of the turns goes on: without it, who rests or waits would do so for ever."""
+    connections = Connections(room=lambda: 0)
+    went_on = asyncio.Event()
+
+    class Rests:
+        def __init__(self, *, is_broken: bool) -> None:
+            self.is_broken = is_broken
+
+        def has_room(self) -> bool:
+            return True
+
+        def go_on(self) -> bool:
+            if self.is_broken:
+                raise RuntimeError("broken")
+            went_on.set()
+            return True
+
+    loop, said = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _loop, context: said.append(context["exception"]))
+    for is_broken in (True, False):
+        connections.turns.rest(Rests(is_broken=is_broken), loop.time())
+    connections.take_turns(loop)
+    await asyncio.wait_for(went_on.wait(), 10)
+    assert ["broken"] == [str(error) for error in said]
 
 
 def test_what_is_said_of_the_time_to_wait_grows_with_those_who_rest() -> None:
