@@ -272,6 +272,7 @@ class Gateway:
                 settings.max_batch_tokens,
                 settings.max_batches_in_flight,
                 self.permits.pressure,
+                settings.gateways,
             ),
             word_cache_words=settings.word_cache_words,
             response_cache_entries=settings.response_cache_entries,

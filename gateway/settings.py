@@ -210,7 +210,8 @@ class Settings(BaseSettings):
     replicas: str = Field(
         "1", min_length=1, validation_alias=_names("replicas"),
         description="How many gateways share the tenants' quotas: a number, or a host name whose addresses are counted "
-        "every five seconds (a headless Service). Each worker lets its share through.",
+        "every five seconds (a headless Service). Each worker lets its share through. A number also tells how many "
+        "share Triton's calls when more comes than can be answered.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),
@@ -610,6 +611,11 @@ class Settings(BaseSettings):
                 value = f"{value}s"
             found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
         return found
+
+    @property
+    def gateways(self) -> int:
+        """How many processes send calls to the same Tritons, as far as the settings tell."""
+        return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
 
     @property
     def work_limit_rule(self) -> str | float:

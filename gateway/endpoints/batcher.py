@@ -26,11 +26,13 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
 from gateway.admission import CEILINGS, Pressure
+from gateway.endpoints.door import Door
 from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.endpoints.limit import WorkLimit
 from gateway.endpoints.order import Order
@@ -57,6 +59,8 @@ half of that one's time. It has to be made and sent by then, by a loop that may 
 """
 _LEARNED: Final = 64
 """Calls after which no longer every one is learned from."""
+_TOGETHER: Final = 0.05
+"""A call that ends within this share of its time after the one in front of it was no call of its own to the server."""
 _LEARN_EVERY_S: Final = 5e-3
 """Learning takes some microseconds: of short calls some are enough."""
 _TRIED_EVERY: Final = 16
@@ -77,10 +81,24 @@ _ALONE_S: Final = 1.0
 """So long after the last call of other classes batch work goes as if it were alone."""
 _FAIR: Final = 1.25
 """A tenant that has less than its share may come in until so many times the limit is in hand."""
+_DOUBTFUL: Final = 1.25
+"""From so many times what a limit of work would let in, it may be that more comes than can be answered."""
+_GROWS: Final = 0.2
+"""And if so much of a full call is in hand more when a call ends than when the last one did."""
+_DOUBT_S: Final = 0.7
+"""So long at most is it in doubt: then those who came first go first again."""
+_OPEN: Final = 0.6
+"""The door is open for so much of a call's time at first."""
+_FULL: Final = 0.9
+"""What waits and is in calls is as much as servers need if it is so much of the limit."""
 _SHARES_S: Final = 5e-3
 """Shares are counted this often at most."""
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
+_SERIAL: Final = (0.7, 0.55)
+"""One with a larger share takes one after the other; the second number if other gateways' calls blur it. One that takes
+four at a time is said to have half, by mistake.
+"""
 
 
 class _One(Servers):
@@ -142,7 +160,11 @@ class Batcher(Generic[R]):
         self._run = run
         self._pressure = limits.pressure
         self._servers: Servers = servers or _One()
-        self._limits = limits
+        self._limits = self._alone = limits
+        self._shared = limits
+        """While more comes than can be answered: the server puts calls of all gateways together."""
+        if limits.gateways > 1:
+            self._shared = replace(limits, max_rows=max(limits.max_rows // limits.gateways, 1))
         self._on_batch = on_batch
         self._padding_side: Literal["left", "right"] = padding_side
         self._size = size
@@ -207,6 +229,13 @@ class Batcher(Generic[R]):
         self._shares_at = -math.inf
         self.limit = WorkLimit(self.prices, limits)
         """How much work should be in hand at most."""
+        self._calm_at = math.inf
+        """When it was not in doubt last whether more comes than can be answered."""
+        self._held_rows, self._grows = 0, False
+        """How much was in hand when the last call ended, and whether that was more than before."""
+        self._door = Door()
+        self._opens_at: float | None = None
+        """When it opens; None: not looked at since calls changed."""
         self._is_pressed = limits.pressure.is_on
         """Whether its limit of work held when it was last looked."""
 
@@ -235,17 +264,34 @@ class Batcher(Generic[R]):
         Work of less important classes does not count: it is served later. A tenant that has less than its share of what
         is in hand is let in a little beyond that: it is not the one who asks for too much.
         """
-        if not self._is_at(CEILINGS[rank], rank):
+        if not (self._is_at(CEILINGS[rank], rank) or (rank == DEFAULT and self._is_shut())):
             return False
         if tenant and not self._is_at(_FAIR * CEILINGS[rank], rank) and self._has_less(Lane(rank, tenant)):
             return False
         if self._servers.spare == math.inf or not self._waiting:
+            if rank != BATCH and self._is_serial:
+                # Who is refused was here, too: no call leaves early for want of others.
+                self._crowd = max(self._crowd, 2.0 * self._limits.max_rows)
+                self._share_calls()
             return True
         self._flush_soon()  # a server that is too slow to share the calls takes what waits, rather than be refused
         return False
 
     def _is_at(self, share: float, rank: int = BATCH) -> bool:
         return self._pressure.is_on and self._work_before(rank) >= self.most_work * share
+
+    def _is_shut(self) -> bool:
+        """Return whether a limit of work holds and the next call is filled by those who come later."""
+        if not (self._pressure.is_on and self._calls and self._is_serial):
+            return False
+        now = self._clock()
+        if self._opens_at is None:
+            self._opens_at = self._last().ends(self.prices) - self._door.lead
+        if now < self._opens_at:
+            return True
+        if len(self._calls) < self._max_calls and self._is_at(_FULL, DEFAULT):
+            self._door.filled(now)
+        return False
 
     def _has_less(self, lane: Lane) -> bool:
         """Return whether a tenant has less than its share of what is in hand of its class."""
@@ -256,7 +302,9 @@ class Batcher(Generic[R]):
             for entry in self._entries():
                 shares[entry.lane] += entry.count
         mine, held = shares[lane], [rows for of, rows in shares.items() if of.rank == lane.rank]
-        return not mine or mine * len(held) < sum(held)
+        # While the door is shut there is less in hand than there will be.
+        to_come = max(self.most_work / max(self._work_before(lane.rank), 1e-9), 1.0)
+        return not mine or mine * len(held) < sum(held) * to_come
 
     def _work_before(self, rank: int) -> float:
         """Return the work in hand of a class and of more important ones."""
@@ -340,7 +388,7 @@ class Batcher(Generic[R]):
         return len(self._groups(rows)) == 1
 
     def _groups(self, rows: Sequence[R]) -> list[list[int]]:
-        return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self._limits)
+        return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self._alone)
 
     def begin(
         self, rows: Sequence[R], deadline: float, on_done: OnDone, *, count: int = 0, kind: Hashable = None,
@@ -497,6 +545,9 @@ class Batcher(Generic[R]):
         on: the others would all be answered as late. More important work and what fills gaps is not in their way.
         """
         excess = self._work_before(DEFAULT) - self.most_work if self._is_pressed else 0.0
+        if excess > 0 and self._is_serial:
+            # The next call is filled by those who come until it is needed.
+            excess = math.inf if self._calls else self._work_before(DEFAULT) - self.limit.floor
         dropped: list[Entry[R]] = []
         for entry in self._waiting:
             if excess <= 0:
@@ -524,6 +575,8 @@ class Batcher(Generic[R]):
         # Batch work alone goes by itself; beside others it makes no call leave earlier.
         rows = self._waiting_rows - self._class_rows[BATCH] or self._waiting_rows
         limits = self._limits
+        if self._leaves_late():
+            return self._clock() >= self._behind()
         if rows >= limits.max_rows or (
             not self._class_rows[BATCH] and self._waiting_tokens >= limits.max_padded_tokens
         ):
@@ -534,6 +587,12 @@ class Batcher(Generic[R]):
         elif rows + self._rows_in_flight >= self._crowd:
             return True  # everybody is here who was lately
         return self._clock() >= self._behind()
+
+    def _leaves_late(self) -> bool:
+        """Return whether a call leaves shortly before it is needed, full or not: who comes last goes first, or the
+        server would put two calls of this gateway together, and not one of each.
+        """
+        return self._is_serial and (self._is_sharing or self._is_doubtful())
 
     def _is_held(self) -> bool:
         """Whether nothing but batch work waits, and has to: others were here just now, and would wait for its call.
@@ -549,9 +608,21 @@ class Batcher(Generic[R]):
         return idle < 1 or (now < self._batch_at and (idle < 2 or 2 * idle <= self._at_once))
 
     @property
+    def _is_serial(self) -> bool:
+        """Whether there is one server, and it is known to take one call after the other."""
+        prices = self.prices
+        return self._servers.replicas == 1 and (
+            self._is_sharing or (prices.queueing >= _SERIAL[self._limits.gateways > 1] and prices.calls >= _KNOWN)
+        )
+
+    @property
+    def _is_sharing(self) -> bool:
+        return self._limits is not self._alone
+
+    @property
     def _at_once(self) -> int:
         """How many calls the servers work on at a time."""
-        parallel = self.prices.queueing < _PARALLEL
+        parallel = self.prices.queueing < _PARALLEL and not self._is_sharing
         return self._servers.replicas * (self._limits.max_in_flight if parallel else 1)
 
     def _is_for_a_spare(self) -> bool:
@@ -578,11 +649,13 @@ class Batcher(Generic[R]):
             self._alarm = None
         if self._waiting and len(self._calls) < self._max_calls:
             calls = len(self._calls)
-            if self.prices.queueing < _PARALLEL and calls:
+            if self._leaves_late():
+                rows = math.inf
+            elif self.prices.queueing < _PARALLEL and calls:
                 rows = self._rows_in_flight / (4 * calls)
             else:
                 rows = self._crowd - self._rows_in_flight
-            self._leave_rows = max(min(rows, self._limits.max_rows), 0.0)
+            self._leave_rows = max(rows if rows == math.inf else min(rows, self._limits.max_rows), 0.0)
             if not (self._class_rows[BATCH] and self._is_held()):
                 at = self._behind()
             elif calls < self._at_once:
@@ -595,6 +668,11 @@ class Batcher(Generic[R]):
         self._alarm, self._leave_at = None, 0.0
         self._flush()
 
+    def _share_calls(self, *, is_on: bool = True) -> None:
+        """Make calls of this gateway's share of one if the server takes one after the other, or whole ones again."""
+        if is_on is not self._is_sharing and (self._is_serial or not is_on):
+            self._limits = self.limit.limits = self._shared if is_on else self._alone
+
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         self._max_calls = self._limits.max_in_flight * self._servers.replicas
@@ -606,6 +684,8 @@ class Batcher(Generic[R]):
             self._drop_hopeless()
         if self._pressure.is_on is not self._is_pressed:
             self._is_pressed = not self._is_pressed
+            self._share_calls(is_on=self._is_pressed)
+            self._door.lead = _OPEN * self.limit.floor if self._is_pressed else math.inf
             self._drop_excess()
         while len(self._calls) < self._max_calls:
             if self._halves:
@@ -623,6 +703,8 @@ class Batcher(Generic[R]):
 
     def _take(self) -> list[Entry[R]]:
         waiting = self._waiting
+        if self._is_doubtful():
+            waiting = waiting[::-1]
         if self._is_mixed:
             batch = self._order.take(waiting, self._limits, self.prices)
         else:
@@ -639,6 +721,17 @@ class Batcher(Generic[R]):
             self._waiting = [entry for entry in waiting if id(entry) not in chosen]
             self._has_left(batch)
         return batch
+
+    def _is_doubtful(self) -> bool:
+        """Return whether more has come than a limit of work would let in, and becomes more, but not yet for so long
+        that the limit holds. Those who came last go first then: if it goes on, the oldest are refused, and until then
+        nobody was answered late.
+        """
+        pressure = self._pressure
+        if not pressure.may_change or pressure.is_on or self._work_before(DEFAULT) < _DOUBTFUL * self.most_work:
+            self._calm_at = self._clock()
+            return False
+        return self._grows and self._clock() < self._calm_at + _DOUBT_S
 
     def _short(self, batch: list[Entry[R]]) -> list[Entry[R]]:
         """Return as much of a call of batch work as others can wait for."""
@@ -709,7 +802,9 @@ class Batcher(Generic[R]):
         # A call that several requests share is a part of the first one's trace.
         call.task = self._loop.create_task(self._send(rows, latest - now, first.parent))
         call.task.add_done_callback(partial(self._returned, call))
-        self._leave_at = None
+        self._leave_at = self._opens_at = None
+        if self._pressure.is_on:
+            self._tell_door(call)
         try:
             self._on_batch(call.rows, call.padded, tokens)
         except Exception:  # noqa: BLE001 - counting is nobody's answer
@@ -725,6 +820,15 @@ class Batcher(Generic[R]):
                 entry.queued_ns += int((started - entry.submitted) * 1e9)
                 entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
         return [entry for entry in live if not entry.is_over]
+
+    def _tell_door(self, call: UnderWay) -> None:
+        front, limits = call.front or call, self._limits
+        ends = front.ends(self.prices)
+        is_full = call.rows >= _FULL * limits.max_rows or call.padded >= _FULL * limits.max_padded_tokens
+        self._door.left(
+            call.started, call.started if front is call else ends, ends - front.started,
+            is_full=is_full or self._is_at(_FULL, DEFAULT),
+        )  # fmt: skip
 
     async def _send(self, rows: Sequence[R], timeout: float, parent: str) -> Any:
         TRACEPARENT.set(parent)
@@ -748,6 +852,8 @@ class Batcher(Generic[R]):
         del (self._aside if is_aside else self._calls)[call]
         held = self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight
         if not is_aside:
+            self._grows = held[0] >= self._held_rows + _GROWS * self._limits.max_rows
+            self._held_rows = held[0]
             self._count_in_flight(call, -1)
         call.task = None
         if call.front is not None:
@@ -779,7 +885,7 @@ class Batcher(Generic[R]):
                     self._halve(live, now)
                     live = []
                 call.entries = live
-        self._leave_at = None
+        self._leave_at = self._opens_at = None
         if (self._waiting or self._halves) and not self._is_flush_scheduled:
             # The next call takes along what has come to the sockets meanwhile, which the loop reads first; it leaves
             # before the answers of this one are made.
@@ -793,10 +899,15 @@ class Batcher(Generic[R]):
         took = now - call.started
         self._recent.append(took)
         self._fresh_until = now + _FRESH_S
+        if self._is_sharing and call.started < call.front_ended > now - _TOGETHER * took:
+            return  # the server has put it together with the one in front
         if now < self._learn_at and self.prices.calls > _LEARNED:
             return
         self._learn_at = now + _LEARN_EVERY_S
-        self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), took)
+        behind = max(call.front_ended - call.started, 0.0)
+        if self._is_sharing:  # what its own calls wait for each other cannot be told from what they wait for others'
+            behind, took = 0.0, took - self.prices.queueing * behind
+        self.prices.learn(call.rows, call.padded, behind, took)
 
     def _halve(self, entries: list[Entry[R]], now: float) -> None:
         # Halving finds one bad entry among n in about 2·log2(n) calls instead of n.

@@ -48,6 +48,8 @@ class BatchLimits:
     max_padded_tokens: int = 16_384
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
+    gateways: int = 1
+    """So many processes send calls to the same server, which puts them together."""
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]

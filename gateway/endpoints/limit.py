@@ -65,13 +65,14 @@ class WorkLimit:
     """The limit of one batcher; ``seconds`` is infinite until as much was in hand as keeps the servers busy."""
 
     __slots__ = (
-        "_held", "_is_up", "_limits", "_note_at", "_now", "_prices", "_rate", "_seen", "_times", "floor", "floors",
-        "is_rising", "per_row", "per_token", "seconds",
+        "_held", "_is_up", "_note_at", "_now", "_prices", "_rate", "_seen", "_times", "floor", "floors", "is_rising",
+        "limits", "per_row", "per_token", "seconds",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits) -> None:
         self._prices = prices
-        self._limits = limits
+        self.limits = limits
+        """Of the calls that are made now."""
         self.seconds = inf
         """The limit: seconds of one idle server's time."""
         self.floor = self.per_row = self.per_token = 0.0
@@ -140,7 +141,7 @@ class WorkLimit:
         return max((1.0 + (self.floors - 1.0) / sqrt(max(servers, 1.0))) * self.floor, _LEAST_S)
 
     def _learn(self, tokens_per_row: float) -> None:
-        prices, limits = self._prices, self._limits
+        prices, limits = self._prices, self.limits
         rows = most = max(min(limits.max_rows, limits.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
         by_row = prices.row + prices.token * tokens_per_row
         if not prices.are_guessed and by_row:
@@ -171,7 +172,7 @@ class WorkLimit:
 
     def _knows_little(self, period: _Period) -> bool:
         """Whether calls were small and all alike: what larger ones would cost is anybody's guess."""
-        most = min(self._limits.max_rows, self._limits.max_padded_tokens * period.rows / period.padded)
+        most = min(self.limits.max_rows, self.limits.max_padded_tokens * period.rows / period.padded)
         return self._prices.are_guessed and period.rows * 2 < period.calls * most
 
     def _pays(self) -> float:

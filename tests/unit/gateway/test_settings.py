@@ -95,3 +95,9 @@ def test_file_addresses_are_rewritten_by_prefix() -> None:
     """Pairs of from=to, comma separated."""
     settings = Settings(files_rewrite="http://a:8081=http://b:8081, http://c=http://d")
     assert {"http://a:8081": "http://b:8081", "http://c": "http://d"} == settings.files_rewrites()
+
+
+@pytest.mark.parametrize(("replicas", "gateways"), [("1", 2), ("3", 6), ("0", 2), ("gateways.internal", 2)])
+def test_who_shares_tritons_calls_is_known_as_far_as_it_is_a_number(replicas: str, gateways: int) -> None:
+    """Each worker makes calls of its own."""
+    assert gateways == Settings(workers=2, replicas=replicas).gateways

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from benchmarks.shared.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, simulate
+from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
@@ -19,16 +19,22 @@ CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
 STEP_S, SECONDS = 5.0, 20.0
 
 
-def answered(gateways: int, times: float) -> list[float]:
-    """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity."""
+def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[float]:
+    """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity.
+
+    ``is_merging``: the server puts calls together, and the gateways are told how many they are.
+    """
 
     async def main(loop: SimulatedLoop) -> list[float]:
         chance = random.Random(1)
-        server = Server(loop, LARGE, chance)
+        server = (Merging if is_merging else Server)(loop, LARGE, chance)
         batchers: list[Batcher[Row]] = [
             Batcher(
-                server, limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure("auto")), on_batch=lambda *_: None,
-                clock=loop.time,
+                server,
+                limits=BatchLimits(
+                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=gateways if is_merging else 1
+                ),
+                on_batch=lambda *_: None, clock=loop.time,
             )
             for _ in range(gateways)
         ]  # fmt: skip
@@ -71,3 +77,12 @@ def test_two_gateways_keep_the_goodput_without_knowing_of_each_other(times: floa
     assert len(took) >= 0.94 * CAPACITY * SECONDS
     assert took[int(0.99 * len(took))] <= 1.0
     assert took[-1] <= 2.0
+
+
+@pytest.mark.parametrize("times", [2.0, 5.0, 10.0])
+def test_two_gateways_that_know_of_each_other_share_the_servers_calls(times: float) -> None:
+    """Each makes half of a call, which the server puts together: nobody waits for two calls of the other gateway."""
+    calm, hard = answered(2, 0.75, is_merging=True), answered(2, times, is_merging=True)
+    assert len(hard) >= 0.95 * CAPACITY * SECONDS
+    assert hard[int(0.5 * len(hard))] <= 1.2 * calm[int(0.9 * len(calm))]
+    assert hard[int(0.95 * len(hard))] <= 2.0 * calm[int(0.99 * len(calm))]

@@ -314,6 +314,31 @@ def test_callers_who_wait_for_their_answers_are_not_limited_however_many_come_at
     simulate(story)
 
 
+def test_while_more_and_more_waits_those_who_came_last_go_first_until_the_limit_holds() -> None:
+    """Twice as many come as can be answered: the first ones are refused in the end, and whoever is answered did not
+    wait for all that came before.
+    """
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop, Pressure("auto"))
+        await stack.learn()
+        stack.began = loop.time()
+        for number in range(240):
+            stack.ask(f"{number}")
+            await asyncio.sleep(0.1 / ROWS / 2)
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    took = [
+        stack.ended[str(number)][0] - stack.began - number * 0.1 / ROWS / 2
+        for number in range(240) if stack.ended[str(number)][1] is None
+    ]  # fmt: skip
+    assert len(took) > 100
+    assert max(took) < 0.35
+
+
 def test_if_more_comes_than_is_answered_the_limit_holds_and_who_has_waited_longest_is_refused() -> None:
     """Twice as many come as can be answered. Within a second they are refused, first of all those who would have been
     answered last; critical ones are not, though they wait among them.

@@ -19,6 +19,8 @@ LIMITS = BatchLimits(max_rows=64)
 FULL_S = CALL_S + 64 * ROW_S
 GPU = Price("gpu", CALL_S, ROW_S, 0.0)
 CAPACITY = 64 / FULL_S
+LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
+LARGE_CAPACITY = 64 / LARGE.seconds(64, 0)
 
 
 class Server:
@@ -131,8 +133,25 @@ def calm() -> Flow:
 def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: Flow, times: float) -> None:
     """Arrivals at random that do not wait for answers."""
     found = flow(GPU, MIXES["short"], times * CAPACITY, seconds=3.0, warm=4.0)
-    assert found.answers >= 0.95 * CAPACITY
-    assert found.percentile(99) <= 1.5 * calm.percentile(99)
+    assert found.answers >= 0.97 * CAPACITY
+    assert found.percentile(99) <= 1.1 * calm.percentile(99)
+
+
+@pytest.mark.parametrize("times", [2.0, 10.0])
+def test_where_rows_are_dear_too_nobody_waits_for_more_than_the_call_in_front_and_its_own(times: float) -> None:
+    """Whoever was let in as soon as a call had left waited for the whole of it."""
+    calm = flow(LARGE, MIXES["short"], 0.75 * LARGE_CAPACITY, seconds=6.0, warm=3.0)
+    found = flow(LARGE, MIXES["short"], times * LARGE_CAPACITY, seconds=6.0, warm=4.0, most=1024)
+    assert found.answers >= 0.95 * LARGE_CAPACITY
+    assert found.percentile(99) <= 1.4 * calm.percentile(99)
+
+
+def test_hardly_anybody_is_refused_when_the_load_has_fallen() -> None:
+    """From five times the capacity to four fifths of it, and the limit still holds."""
+    found = flow(GPU, MIXES["short"], 5 * CAPACITY, seconds=3.0, warm=6.0,
+                 change=lambda now, _server: (5.0 if now < 6.0 else 0.8) * CAPACITY)  # fmt: skip
+    assert found.refusals <= 0.02 * CAPACITY
+    assert found.answers >= 0.75 * CAPACITY
 
 
 def test_texts_of_all_lengths_do_not_upset_it() -> None:
@@ -153,7 +172,7 @@ def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) ->
 @pytest.mark.parametrize("times", [1.3, 2.0, 5.0])
 def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: float) -> None:
     """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
-    it one in twenty answers at most takes longer than one and a half times what the slowest took before.
+    it one in twenty answers at most takes longer than what the slowest took before.
     """
     calm = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
     assert not calm.refusals
@@ -161,8 +180,9 @@ def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: floa
     found = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=12.0, warm=4.0, rule="auto", most=1024,
                  change=lambda now, _server: (times if now >= 4.0 else 0.8) * CAPACITY)  # fmt: skip
     assert found.answers >= 0.95 * CAPACITY
-    assert found.percentile(95) <= 1.5 * calm.percentile(99)
-    assert found.percentile(99.9) <= 0.4
+    assert found.percentile(95) <= 1.1 * calm.percentile(99)
+    assert found.percentile(99) <= 1.65 * calm.percentile(99)
+    assert found.percentile(99.9) <= 0.45
 
 
 def test_a_step_of_demand_beyond_the_capacity_is_over_within_a_second() -> None:
