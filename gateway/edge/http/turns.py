@@ -156,6 +156,9 @@ class Turns:
         self._again = min(self._again, 1.0) + min(AGAIN_PER_SECOND, self._per_second / 2) * passed
         self.is_over = False
         rested = self._rested
+        for _ in range(1 + int(AGAIN_PER_SECOND * TICK_S * self._per_second / MAX_PER_SECOND)):
+            # Some go first: behind those who wait, of whom there may be more all the time, they would rest for ever.
+            self._reads_again(now)
         for _ in range(_AT_ONCE):
             if self.is_over:
                 break
@@ -165,11 +168,18 @@ class Turns:
                 rested.popleft()[1].go_on()
             else:
                 break
-        while self._again >= 1.0 and rested and rested[0][0] <= now and not self.is_over:
-            self._again -= rested.popleft()[1].go_on()
+        while self._reads_again(now):
+            pass
         if not self and self._left >= self._per_second * TICK_S:
             self._looked = 0.0
             return False
+        return True
+
+    def _reads_again(self, now: float) -> bool:
+        """Let the one go on that has rested longest, if its time is over; returns whether there may be another."""
+        if self._again < 1.0 or self.is_over or not self._rested or self._rested[0][0] > now:
+            return False
+        self._again -= self._rested.popleft()[1].go_on()
         return True
 
     def let_all_go_on(self) -> None:
