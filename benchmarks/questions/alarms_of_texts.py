@@ -5,6 +5,9 @@ Texts are drawn word by word and go through the code that looks at them in a gat
 simulated. References are captured as a gateway does, from 20,000 texts. How often words occur follows Zipf's law: a few
 are everywhere, most are rare, and however many texts have come, some words of the next one are new.
 
+Then traffic that is like its reference: of whole texts at the lowest rate, and of rare words alone at each, for longer
+than whole texts could be looked at (``rare_words``).
+
 Beside each the ideal: a CUSUM that is told both distributions and which variable changes, or the new word itself. Of
 the new word a second one, too, which is not told which it will be: it shares its budget among ten thousand words, as
 many variables as a gateway watches there.
@@ -19,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.shared import cusum
+from benchmarks.shared import cusum, rare_words
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.speech import (
@@ -46,6 +49,11 @@ _NEW: Final = "a new word in 1 % of the texts"
 _WORD: Final = "flimmer"
 _VOCABULARY: Final = 10_000
 """Words that the ideal that is not told the word holds possible."""
+
+
+_RARE_DAYS: Final = {10: 100, 300: 40, 10_000: 4}
+_LOOKS: Final = {10: 1, 300: 25, 10_000: 500}
+"""Texts that are looked at between two looks at the evidence."""
 
 
 def changes(rng: np.random.Generator, english: Draw) -> dict[str, Draw]:
@@ -129,8 +137,22 @@ def stationary(references: Sequence[tuple[dict[str, Bins], Words]], english: Dra
     }  # fmt: skip
 
 
+def rare(number: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Count the alarms of rare words alone, of so many endpoints at each rate."""
+    return [
+        {
+            "kind": "rare", "rate": rate, "endpoint_days": number * days,
+            "alarms": rare_words.alarms(rate * looked_at(rate), _LOOKS[rate], number, days, rng),
+            "allowed": round(number * days / ALARM_DAYS, 1),
+        }
+        for rate, days in _RARE_DAYS.items()
+    ]  # fmt: skip
+
+
 def shown(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the table and what is said below it."""
+    rares = [one for one in found if one["kind"] == "rare"]
+    found = [one for one in found if one["kind"] != "rare"]
     rows = [["change", *(f"{rate:,} a minute" for rate in RATES)]]
     rows += [
         [one["change"], *(f"{one['texts_95'][str(rate)]:,.0f} ({one['ideal_95'][str(rate)]:,.0f})" for rate in RATES)]
@@ -147,7 +169,13 @@ def shown(found: Sequence[Mapping[str, Any]]) -> str:
         f"The new word was named after {named:,.0f} texts that were looked at, in 95 of 100 runs. Of "
         f"traffic that is like its reference: {last['alarms']} alarms in {last['endpoint_days']:,} endpoint-days at "
         f"{last['rate']} texts a minute ({last['allowed']:g} allowed), and in {last['looks_for_words']:,} looks "
-        f"{last['words_named']:,} words that were named without a reason.\n"
+        f"{last['words_named']:,} words that were named without a reason."
+        + "".join(
+            f" Of rare words alone at {one['rate']:,} a minute: {one['alarms']} in {one['endpoint_days']:,} "
+            f"({one['allowed']:g} allowed)."
+            for one in rares
+        )
+        + "\n"
     )
 
 
@@ -161,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--references", type=int, default=5)
     arguments.add_argument("--runs", type=int, default=40)
     arguments.add_argument("--texts", type=int, default=130_000, help="stationary ones, of each reference")
+    arguments.add_argument("--rare", type=int, default=30, help="endpoints of rare words alone at each rate")
     options = arguments.parse_args(argv)
     rng = np.random.default_rng(5)
     english = Speech("en", 1, rng)
@@ -183,6 +212,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(found[-1])
     found.append(stationary(references, english, options.texts))
     tell(found[-1])
+    for one in rare(options.rare, rng):
+        found.append(one)
+        tell(one)
     text = shown(found)
     print(text)
     if options.save:

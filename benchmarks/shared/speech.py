@@ -27,7 +27,8 @@ _WINDOW_S: Final = {10: 6.0, 300: 5.0, 10_000: 5.0}
 _QUIET_S: Final = {10: 43_200.0, 300: 4_320.0, 10_000: 4_320.0}
 SIZE: Final = 20_000
 """Texts of a reference."""
-_LEARNED: Final = 16_500
+LEARNED: Final = 16_500
+"""Texts before those: from then on words are usual."""
 _ENUMS: Final = (variables.SCRIPT, variables.LANGUAGE, variables.CASE, variables.RISEN)
 
 Draw = Callable[[int], list[str]]
@@ -105,7 +106,7 @@ def nonsense(rng: np.random.Generator) -> Callable[[str], str]:
 def captured(draw: Draw) -> tuple[dict[str, Bins], Words]:
     """Return a reference of traffic, as ``drift capture`` makes one."""
     seen = Seen(None)
-    seen.see(draw(_LEARNED))
+    seen.see(draw(LEARNED))
     found = seen.see(draw(SIZE))
     bounds = (*catalog.WORD_RATIO_BUCKETS, math.inf)
     counts = np.bincount(np.searchsorted(bounds, found[variables.UNUSUAL]), minlength=len(bounds))

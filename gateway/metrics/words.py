@@ -35,9 +35,9 @@ _LEARNED_AT: Final = (1000, 4000, 16_000)
 """Texts after which what is frequent in them becomes what is usual, if there is no reference."""
 _WINDOW: Final = 1000
 """Shares are compared over the last one to two times as many texts."""
-_OFTEN: Final = 4
+OFTEN: Final = 4
 """How often a word that nobody had ever seen must have come lately to count."""
-_LATELY: Final = 750
+LATELY: Final = 750
 """A word that was never seen is held against the last one to two times as many texts."""
 _LOOKED: Final = 500
 """Texts between two looks for words that have risen."""
@@ -140,7 +140,7 @@ class Lately:
         self._newer, self._older = np.zeros(_PLACES, dtype=np.int32), np.zeros(_PLACES, dtype=np.int32)
 
     def see(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Count such words, one after the other; say of each whether it has come ``_OFTEN`` times with this one."""
+        """Count such words, one after the other; say of each whether it has come ``OFTEN`` times with this one."""
         order = hashes.argsort(kind="stable")
         sorted_ = hashes[order]
         firsts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))[: len(hashes)]
@@ -155,7 +155,7 @@ class Lately:
         self._newer[places] += times.astype(np.int32)
         nth = np.arange(len(hashes)) - np.repeat(firsts - before - 1, times)
         found = np.empty(len(hashes), dtype=bool)
-        found[order] = nth >= _OFTEN
+        found[order] = nth >= OFTEN
         return found
 
     def age(self) -> None:
@@ -238,7 +238,7 @@ class Watched:
             self._known = Vocabulary(reference.seen) if reference.seen else None
         self._lately, self._aged_at = Lately(), 0
         self._first_seen: tuple[list[Hashes], list[Hashes]] = [], []
-        """Of the last but one, and the last ``_LATELY`` texts."""
+        """Of the last but one, and the last ``LATELY`` texts."""
         self._looked_at = self._came = 0
         self._has_reference = reference is not None
         self._learned_at = [] if reference is not None else list(_LEARNED_AT)
@@ -286,7 +286,7 @@ class Watched:
             is_again[unusual] = self._lately.see(texts.hashes[unusual])
         older, newer = self._first_seen
         newer.append(texts.hashes[unusual])
-        if self._tally.texts - self._aged_at >= _LATELY:
+        if self._tally.texts - self._aged_at >= LATELY:
             self._lately.age()
             self._seen.add(np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *older])))
             self._first_seen, self._aged_at = (newer, []), self._tally.texts
