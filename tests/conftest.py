@@ -26,8 +26,8 @@ os.environ.setdefault("GOGC", "400")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long one example may take says more about the machine's other work than about what is tested.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# How long one example may take, or its drawing, says more about the machine's other work than about what is tested.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
 # Every client of httpx reads the certificates of all authorities anew, 19 ms of CPU time each; nothing here asks them.
@@ -44,9 +44,13 @@ asyncio.set_event_loop(None)
 _AS_ONE_FILE = ("tests/integration/forms/", "tests/integration/optimize/")
 """Folders that one process runs whole: what their files share takes longest to start."""
 
-_LONGEST_FIRST = ("integration/optimize/", "e2e/test_up_demo", "e2e/", "integration/forms/", "integration/",
-                  "unit/gateway/metrics/test_versions", "contract/", "unit/", "docs/")  # fmt: skip
-"""Where a file lies or how it begins: no process is left alone at the end with one that takes minutes."""
+_LONGEST_FIRST = (
+    "integration/optimize/", "e2e/test_up_demo", "e2e/", "integration/forms/", "integration/",
+    "unit/preprocessing/words/test_cache", "unit/gateway/edge/http/test_limits", "unit/gateway/edge/http/test_turns",
+    "unit/dashboards/", "unit/gateway/hooks/", "docs/test_blocks", "unit/deploy/rollout/", "contract/", "unit/",
+    "docs/",
+)  # fmt: skip
+"""Where a file lies or how it begins: no process is left alone at the end with one that takes half a minute."""
 
 
 @pytest.hookimpl(wrapper=True)

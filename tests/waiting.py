@@ -17,7 +17,7 @@ def until(fact: Callable[[], Any], *, within: float = 120.0, pause: float = 0.05
     return found
 
 
-async def soon(fact: Callable[[], Any], *, within: float = 30.0) -> Any:
+async def soon(fact: Callable[[], Any], *, within: float = 120.0) -> Any:
     """The same while an event loop runs."""
     deadline = time.monotonic() + within
     while not (found := fact()):

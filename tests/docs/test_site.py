@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     """Sphinx reads every page and resolves every link; whatever it warns of is an error.
 

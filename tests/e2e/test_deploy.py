@@ -70,6 +70,7 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
 
 
+@pytest.mark.long
 def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     """Else it would be the first version of its endpoint, which a bare name means."""
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4]) for name in ("x", "y")]
@@ -85,7 +86,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     assert taken is not None, done.stderr
 
     def known() -> set[str]:
-        with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=60) as answer:
             status = json.load(answer)
         return {one["url"] for one in [*status["endpoints"], *status["pending"]]}
 

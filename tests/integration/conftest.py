@@ -116,13 +116,16 @@ class EmbeddedTriton:
 
 @pytest.fixture(scope="session")
 def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
-    """The real tritonserver of the nvidia-pytriton wheel, on free ports, stopped with the session."""
+    """The real tritonserver of the nvidia-pytriton wheel, on free ports, stopped with the session.
+
+    It waits a second for connections that are still open, not ten.
+    """
     folder = tmp_path_factory.mktemp("triton")
     server = detect_server()
     assert isinstance(server, PathServer | WheelServer)
     repository = ModelRepository(folder / "models")
     repository.open()
-    with TritonLauncher(server, state_dir=folder, repository=repository.root) as launcher:
+    with TritonLauncher(server, state_dir=folder, repository=repository.root, exit_timeout_s=1.0) as launcher:
         addresses = launcher.addresses
         admin = AdminClient(addresses.grpc, load_timeout_s=60)
         yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)

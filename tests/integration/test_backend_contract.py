@@ -159,7 +159,7 @@ def tensors(*rows: list[int]) -> dict[str, Any]:
 async def test_infer_returns_the_wanted_outputs(backend: tuple[Backend, str]) -> None:
     """Only what was asked for, rows in order, right numbers and type."""
     port, model = backend
-    outputs = await port.infer(model, tensors([1, 2], [3, 4]), ["logits"], timeout=10)
+    outputs = await port.infer(model, tensors([1, 2], [3, 4]), ["logits"], timeout=60)
     assert ["logits"] == list(outputs)
     assert ([[3.0], [7.0]], np.float32) == (outputs["logits"].tolist(), outputs["logits"].dtype)
 
@@ -167,7 +167,7 @@ async def test_infer_returns_the_wanted_outputs(backend: tuple[Backend, str]) ->
 async def test_infer_returns_every_output_when_none_is_named(backend: tuple[Backend, str]) -> None:
     """An empty list asks for all."""
     port, model = backend
-    outputs = await port.infer(model, tensors([1, 2]), [], timeout=10)
+    outputs = await port.infer(model, tensors([1, 2]), [], timeout=60)
     assert {"logits", "tokens"} <= set(outputs)
 
 
@@ -191,7 +191,7 @@ async def test_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str
     with pytest.raises(ModelNotReady):
         await port.describe("nobody")
     with pytest.raises(ModelNotReady):
-        await port.infer("nobody", tensors([1]), [], timeout=10)
+        await port.infer("nobody", tensors([1]), [], timeout=60)
 
 
 async def test_what_is_ready_is_told_with_the_key_and_without(
@@ -226,8 +226,8 @@ async def test_rows_the_model_cannot_run_are_refused(backend: tuple[Backend, str
     """An id outside the table: BackendRefused (or its ModelFailed), never an outage."""
     port, model = backend
     with pytest.raises(BackendRefused):
-        await port.infer(model, tensors([1, 999]), ["logits"], timeout=10)
-    assert [[1.0]] == (await port.infer(model, tensors([1]), ["logits"], timeout=10))["logits"].tolist()
+        await port.infer(model, tensors([1, 999]), ["logits"], timeout=60)
+    assert [[1.0]] == (await port.infer(model, tensors([1]), ["logits"], timeout=60))["logits"].tolist()
 
 
 async def test_unreachable_server_is_unavailable_and_not_live() -> None:
@@ -249,7 +249,7 @@ async def test_wrong_input_names_are_refused(embedded_triton: Any, tmp_path: Pat
     real = TritonBackend(embedded_triton.grpc)
     try:
         with pytest.raises(BackendRefused, match="Triton refuses the tensors"):
-            await real.infer(name, {"nonsense": np.zeros((1, 2), np.int64)}, [], timeout=10)
+            await real.infer(name, {"nonsense": np.zeros((1, 2), np.int64)}, [], timeout=60)
     finally:
         await real.close()
         embedded_triton.withdraw(name)

@@ -56,6 +56,7 @@ class Sync:
         assert not self._thread.is_alive()
 
 
+@pytest.mark.long
 def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Client) -> None:
     with Sync(served.task) as first, Sync(served.task) as second:
         uploaded = served.stock(

@@ -31,6 +31,7 @@ task.close()
 """
 
 
+@pytest.mark.long
 def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
     """Model, Task, parameters, data and links, as the command prints them."""
     with control_plane(tmp_path / "state") as server:

@@ -42,7 +42,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
         path = make_token_model(folder / "uploads" / url / "net.onnx")
         registry.add(url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
     launchers = [
-        TritonLauncher(detect_server(), state_dir=folder / host, repository=folder / host / "models", host=host)
+        TritonLauncher(
+            detect_server(), state_dir=folder / host, repository=folder / host / "models", host=host, exit_timeout_s=1.0
+        )
         for host in HOSTS
     ]
     addresses = [launcher.start().grpc for launcher in launchers]

@@ -213,7 +213,7 @@ def test_counts_equal_the_clients_counts(running: Running) -> None:
             for series in running.query("sum by (outcome) (gateway_requests_total) > 0")
         }
 
-    until(lambda: counted() == dict(running.sent), within=10)
+    until(lambda: counted() == dict(running.sent))
     assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
 
 
@@ -244,6 +244,16 @@ def test_what_is_left_of_an_objective_is_the_same_on_the_board_and_on_the_page(r
 def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> None:
     """PSI, n and noise of each variable as the rules have them; new and missing shares; a picture."""
     picture = tmp_path / "drift.png"
+    rows = (
+        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise", 0.1),
+        (rules.drift_js("5m"), "jensen_shannon", 0.05),
+    )  # fmt: skip
+
+    def recorded(name: str) -> dict[tuple[str, ...], float]:
+        labels = ("endpoint", "version", "variable")
+        return {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
+
+    until(lambda: all(recorded(name) for name, _, _ in rows), what="a record of every rule")
     done = CliRunner().invoke(
         drift_command, ["report", "--prometheus", running.prometheus, "--window", "5m", "--json", "--picture",
                         str(picture)], catch_exceptions=False, standalone_mode=False,
@@ -252,15 +262,9 @@ def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> 
     found = {(v["endpoint"], v["version"], v["variable"]): v for v in json.loads(done.stdout) if v["n"]}
     assert {"token_length", "predicted_label"} == {key[2] for key in found}
     assert picture.read_bytes().startswith(b"\x89PNG")
-    labels = ("endpoint", "version", "variable")
-    for name, told, tolerance in (
-        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise", 0.1),
-        (rules.drift_js("5m"), "jensen_shannon", 0.05),
-    ):  # fmt: skip
-        recorded = {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
-        assert set(found) <= set(recorded)
-        for key in found:
-            value = recorded[key]
+    for name, told, tolerance in rows:
+        values = until(lambda name=name: known if set(found) <= set(known := recorded(name)) else None, what=name)
+        for key, value in ((key, values[key]) for key in found):
             # The window has moved by a second or two between the rule and the report.
             assert found[key][told] == pytest.approx(value, rel=tolerance, abs=0.01), (name, key)
 
@@ -301,7 +305,7 @@ def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> 
             series = json.loads(answer.read())["data"]
         return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
 
-    until(lambda: kept() == {trace_id}, within=10)
+    until(lambda: kept() == {trace_id})
 
 
 SLOW = """
@@ -322,6 +326,7 @@ def autoscaling(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_autoscalers_queries_return_how_many_requests_are_where(running: Running, tmp_path: Path) -> None:
     """Six callers are in the gateway's own hands all the time, three wait for the backend: the queries say 6 and 3.
 

@@ -55,7 +55,7 @@ def _files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return weights, code, folder
 
 
-@pytest.fixture(params=["fake", "clearml", "strict"], scope="module")
+@pytest.fixture(params=["fake", "clearml", pytest.param("strict", marks=pytest.mark.long)], scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same content in a fake and in a real registry, the latter written by the stock CLI.
 

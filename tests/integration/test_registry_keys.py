@@ -66,6 +66,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield Service(server, tmp_path)
 
 
+@pytest.mark.long
 def test_a_key_of_the_registry_works_until_it_is_revoked(service: Service) -> None:
     """Made by one process and revoked by another while a gateway runs; another key goes on, after a restart too."""
     first = service.keys("create", "--tenant", "acme")

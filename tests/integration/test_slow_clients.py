@@ -125,6 +125,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield client
 
 
+@pytest.mark.long
 def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(service: Service) -> None:
     """The CLI reverts them in the Task; gateways do not follow it there, and the Task follows within seconds."""
     service.overtaken("slow1", lambda: service.ours("canary", "set", "--endpoint", "c", "e/2=0.5", "e/1=0.5"))

@@ -123,7 +123,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         d = world.publish("4")
         world.until(lambda: world.section() == {"auto/2": c, "auto/3": d}, "the container's next version")
         world.until(lambda: world.served() == {"auto/3": c, "auto/4": d}, "our next version")
-        time.sleep(2)
+        time.sleep(2)  # for what must not happen there is nothing else to wait for
         assert {"auto/2": c, "auto/3": d} == world.section(), "its own Triton helper must find its own numbers"
         assert {"auto-update auto"} == world.faults
 

@@ -52,7 +52,7 @@ WHOLE = TEXTS[:9]
 """Those that fit."""
 
 
-@pytest.fixture(params=list(tiny.FAMILIES))
+@pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.long] * ("left" in one)) for one in tiny.FAMILIES])
 def family(request: pytest.FixtureRequest) -> str:
     """A tokenizer family."""
     return str(request.param)
@@ -272,6 +272,11 @@ class Alone(torch.nn.Module):
         return {"logits": self.table[input_ids]}
 
 
+@pytest.mark.parametrize(
+    "family",
+    [one if one == "WordPiece" else pytest.param(one, marks=pytest.mark.long) for one in tiny.FAMILIES],
+    indirect=True,
+)
 @pytest.mark.parametrize("truncation_side", ["right", "left"])
 def test_windows_do_not_change_what_is_found(family: str, truncation_side: str, tmp_path: Path) -> None:
     """A long text in windows of any overlap has the entities it has in one piece, words on the edges included."""

@@ -105,6 +105,7 @@ def world(tmp_path, make_token_model):
         repository=w.state / "models",
         on_restart=lambda: w.sync.wake(),
         backoff_s=(0.1, 1.0),
+        exit_timeout_s=1.0,
     )
     address = w.launcher.start().grpc
     w.client = triton.InferenceServerClient(address)

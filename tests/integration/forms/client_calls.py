@@ -80,8 +80,8 @@ def llama_index(url: str, _http: str, _rpc: str) -> dict[str, Any]:
     """Its embedding of Text Embeddings Inference, at an endpoint's address and at the bare one."""
     from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
-    named = TextEmbeddingsInference(model_name="any", base_url=f"{url}/tei/vectors", timeout=10, embed_batch_size=10)
-    bare = TextEmbeddingsInference(model_name="any", base_url=url, timeout=10, embed_batch_size=10)
+    named = TextEmbeddingsInference(model_name="any", base_url=f"{url}/tei/vectors", timeout=60, embed_batch_size=10)
+    bare = TextEmbeddingsInference(model_name="any", base_url=url, timeout=60, embed_batch_size=10)
     found = named.get_text_embedding_batch(TEXTS)
     return {
         "vectors": [len(vector) for vector in found],

@@ -246,10 +246,10 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(15)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(5)
+            process.wait(60)
         log.close()
         for name in names.values():
             embedded_triton.withdraw(name)

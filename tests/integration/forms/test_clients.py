@@ -137,7 +137,7 @@ class TestTritonClient:
             client.start_stream(lambda result, error: answers.put((result, error)))
             for name in ("live", "nobody", "live"):
                 client.async_stream_infer(name, [text_tensor(module, "good")])
-            found = [answers.get(timeout=10) for _ in range(3)]
+            found = [answers.get(timeout=60) for _ in range(3)]
             client.stop_stream()
         assert [None, "error", None] == [None if error is None else "error" for _, error in found]
         assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
@@ -178,7 +178,7 @@ class TestHuggingFaceClient:
         """A client maker by endpoint."""
         from huggingface_hub import InferenceClient
 
-        return lambda endpoint: InferenceClient(model=f"{stack.url}/serve/{endpoint}", timeout=10)
+        return lambda endpoint: InferenceClient(model=f"{stack.url}/serve/{endpoint}", timeout=60)
 
     def test_text_classification(self, client: Any) -> None:
         found = client("live").text_classification("good good film")
@@ -254,7 +254,7 @@ class TestOpenAIClient:
         """A client that does not retry."""
         import openai
 
-        with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
+        with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
             yield client
 
     @pytest.mark.parametrize("encoding", ["float", "base64"])

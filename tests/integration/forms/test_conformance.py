@@ -469,7 +469,7 @@ def message(target: Target, *, raw: bool = True, **changed: Any) -> Any:
 @pytest.mark.parametrize("raw", [True, False], ids=["raw", "typed"])
 def test_rpc_inference(target: Target, rpc: Any, raw: bool) -> None:
     """GRPC answers raw and typed contents alike."""
-    answer = rpc.ModelInfer(message(target, raw=raw), timeout=10)
+    answer = rpc.ModelInfer(message(target, raw=raw), timeout=60)
     assert (target.names[TOKENS], "1", "r1") == (answer.model_name, answer.model_version, answer.id)
     found = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
     assert struct.pack("<f", 3) == found["logits"]
@@ -480,7 +480,7 @@ def test_rpc_requested_outputs(target: Target, rpc: Any) -> None:
     """Over gRPC too, only requested outputs come."""
     request = message(target)
     request.outputs.add(name="logits")
-    assert ["logits"] == [output.name for output in rpc.ModelInfer(request, timeout=10).outputs]
+    assert ["logits"] == [output.name for output in rpc.ModelInfer(request, timeout=60).outputs]
 
 
 def _change(request: Any, case: str) -> None:
@@ -517,7 +517,7 @@ def test_rpc_refusals(target: Target, rpc: Any, case: str, code: str) -> None:
     request = message(target)
     _change(request, case)
     with pytest.raises(grpc.RpcError) as refused:
-        rpc.ModelInfer(request, timeout=10)
+        rpc.ModelInfer(request, timeout=60)
     assert code == refused.value.code().name, refused.value.details()
 
 
@@ -526,16 +526,16 @@ def test_rpc_tells_what_there_is(target: Target, rpc: Any) -> None:
     from tritonclient.grpc import service_pb2 as pb
 
     name = target.names[TOKENS]
-    assert rpc.ServerLive(pb.ServerLiveRequest(), timeout=10).live
-    assert rpc.ServerReady(pb.ServerReadyRequest(), timeout=10).ready
-    assert rpc.ModelReady(pb.ModelReadyRequest(name=name), timeout=10).ready
-    metadata = rpc.ModelMetadata(pb.ModelMetadataRequest(name=name), timeout=10)
+    assert rpc.ServerLive(pb.ServerLiveRequest(), timeout=60).live
+    assert rpc.ServerReady(pb.ServerReadyRequest(), timeout=60).ready
+    assert rpc.ModelReady(pb.ModelReadyRequest(name=name), timeout=60).ready
+    metadata = rpc.ModelMetadata(pb.ModelMetadataRequest(name=name), timeout=60)
     assert [("input_ids", "INT64", [-1, -1]), ("attention_mask", "INT64", [-1, -1])] == [
         (t.name, t.datatype, list(t.shape)) for t in metadata.inputs
     ]
-    config = rpc.ModelConfig(pb.ModelConfigRequest(name=name), timeout=10).config
+    config = rpc.ModelConfig(pb.ModelConfigRequest(name=name), timeout=60).config
     assert {"input_ids", "attention_mask"} == {t.name for t in config.input}
-    index = rpc.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=10)
+    index = rpc.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=60)
     assert "READY" == {m.name: m.state for m in index.models}[name]
-    stats = rpc.ModelStatistics(pb.ModelStatisticsRequest(name=name), timeout=10).model_stats
+    stats = rpc.ModelStatistics(pb.ModelStatisticsRequest(name=name), timeout=60).model_stats
     assert name == stats[0].name

@@ -60,6 +60,7 @@ def test_architecture_is_served_as_pytorch_answers(
             embedded_triton.withdraw(served)
 
 
+@pytest.mark.long
 def test_embeddings_are_pooled_in_the_graph(
     make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.long
 def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_here: Optimize) -> None:
     """Exit code 1, the reason, the way out; no bundle appears."""
     done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no",

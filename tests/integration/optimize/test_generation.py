@@ -50,6 +50,7 @@ TEMPLATE = (
 TEXTS = ("The", "Der Zug nach München fällt aus.", "How do I reset the password? " * 3)
 TOKENS = 12
 KINDS = ("gpt2", "llama")
+FEW = ("gpt2", pytest.param("llama", marks=pytest.mark.long))
 MORE = ("qwen2", "mistral", "gpt_neox", "phi3", "bloom")
 ROOT = Path(__file__).parents[3]
 
@@ -130,7 +131,7 @@ def spoil(case: Case, tmp_path: Path) -> Callable[..., Path]:
 # --- the export -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *MORE] if tiny.IS_ALL else KINDS)
+@pytest.mark.parametrize("kind", [*FEW, *MORE] if tiny.IS_ALL else FEW)
 def test_a_graph_continues_as_generate_does(kind: str, make_generator: Callable[[str], Case], tmp_path: Path) -> None:
     """Logits of every step within the tolerance of fp32, and every greedy token; with 8-bit weights nearly."""
     case = make_generator(kind)
@@ -149,28 +150,28 @@ def test_a_graph_continues_as_generate_does(kind: str, make_generator: Callable[
     assert reduced.max_difference > found.max_difference
 
 
-def test_texts_of_several_lengths_share_a_step(make_generator: Callable[[str], Case]) -> None:
+@pytest.mark.parametrize("kind", FEW)
+def test_texts_of_several_lengths_share_a_step(kind: str, make_generator: Callable[[str], Case]) -> None:
     """Batch, length and past are of any size: two prompts, padded on the left, have the logits each has alone."""
     import onnxruntime
 
-    for kind in KINDS:
-        case = make_generator(kind)
-        session = onnxruntime.InferenceSession(str(case.graph / GRAPH), providers=["CPUExecutionProvider"])
-        short, long = (list(case.truth.continued[i].prompt) for i in (0, 1))
-        pad = len(long) - len(short)
-        mask = np.array([[0] * pad + [1] * len(short), [1] * len(long)])
-        past = {f"past_key_values.{t.name}": np.zeros((2, t.heads, 0, t.size), np.float32) for t in case.original.cache}
-        feeds = {"input_ids": np.array([[0] * pad + short, long]), "attention_mask": mask,
-                 "position_ids": np.maximum(mask.cumsum(1) - 1, 0), **past}  # fmt: skip
-        names = ["logits", *(name.replace("past_key_values", "present") for name in past)]
-        for step in range(3):
-            logits, *present = session.run(names, feeds)
-            for row in (0, 1):
-                np.testing.assert_allclose(logits[row, -1], case.truth.continued[row].logits[step], atol=2e-3)
-            mask = np.concatenate([mask, np.ones((2, 1), np.int64)], 1)
-            feeds = {"input_ids": np.array([[case.truth.continued[row].tokens[step]] for row in (0, 1)]),
-                     "attention_mask": mask, "position_ids": mask.sum(1, keepdims=True) - 1,
-                     **dict(zip(past, present, strict=True))}  # fmt: skip
+    case = make_generator(kind)
+    session = onnxruntime.InferenceSession(str(case.graph / GRAPH), providers=["CPUExecutionProvider"])
+    short, long = (list(case.truth.continued[i].prompt) for i in (0, 1))
+    pad = len(long) - len(short)
+    mask = np.array([[0] * pad + [1] * len(short), [1] * len(long)])
+    past = {f"past_key_values.{t.name}": np.zeros((2, t.heads, 0, t.size), np.float32) for t in case.original.cache}
+    feeds = {"input_ids": np.array([[0] * pad + short, long]), "attention_mask": mask,
+             "position_ids": np.maximum(mask.cumsum(1) - 1, 0), **past}  # fmt: skip
+    names = ["logits", *(name.replace("past_key_values", "present") for name in past)]
+    for step in range(3):
+        logits, *present = session.run(names, feeds)
+        for row in (0, 1):
+            np.testing.assert_allclose(logits[row, -1], case.truth.continued[row].logits[step], atol=2e-3)
+        mask = np.concatenate([mask, np.ones((2, 1), np.int64)], 1)
+        feeds = {"input_ids": np.array([[case.truth.continued[row].tokens[step]] for row in (0, 1)]),
+                 "attention_mask": mask, "position_ids": mask.sum(1, keepdims=True) - 1,
+                 **dict(zip(past, present, strict=True))}  # fmt: skip
 
 
 @pytest.mark.long

@@ -40,6 +40,7 @@ PNG = bytes.fromhex(
 )
 
 
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.long)], ids=["kind", "strict"])
 def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Path, strict: bool) -> None:
     """A published model takes no events, of either server: `Events not added: Invalid model id`, and all is lost."""
     bundle = tmp_path / "bundle"

@@ -112,6 +112,7 @@ def test_weights_of_four_bits_are_refused(case: Case, graph: Path, make_bundle: 
         assert any("mean cosine" in line for line in found.excesses), found
 
 
+@pytest.mark.long
 def test_a_fixed_length_is_refused(case: Case, make_bundle: Bundle, tmp_path: Path) -> None:
     """The exporter took the example's length for a constant."""
     path = exported(case.original.module, case, tmp_path / "fixed.onnx", {0: "batch"})

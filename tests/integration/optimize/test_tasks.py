@@ -39,6 +39,7 @@ def test_every_task_of_the_package_is_known_here() -> None:
     assert set(HEADS) - NOT_ENCODERS <= set(MODELS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", EXPORTED)
 def test_task_is_exported_and_judged(task: str, tmp_path: Path, make_bundle: Callable[[Case, Path], Path]) -> None:
     """Its requests are made, PyTorch and the exported graph answer them alike."""

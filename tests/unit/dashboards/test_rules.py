@@ -97,7 +97,7 @@ def equals(expr: str, value: float, tolerance: float = 1e-6) -> dict[str, Any]:
 
 
 @pytest.mark.prometheus
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_drift_rules_compute_what_numpy_computes_of_the_raw_values(evaluate: Evaluate, seed: int) -> None:
     """PSI, Jensen–Shannon, n and the noise bound, to 1e-6, on sums over two workers."""
     rng = np.random.default_rng(seed)

@@ -96,8 +96,8 @@ class Stack:
         self.registry.add_endpoint(url, model_id, engine=engine, preprocess_artifact=key, **fields)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the control loop; fails after half a minute."""
-        async with asyncio.timeout(30):
+        """Wait for the control loop; fails after two minutes."""
+        async with asyncio.timeout(120):
             while not condition():
                 await asyncio.sleep(0.005)
 

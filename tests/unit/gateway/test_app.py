@@ -401,7 +401,7 @@ async def test_model_deleted_in_the_registry_keeps_serving(stack: Any) -> None:
     stack.deploy("e", "m1")
     await stack.served("e")
     del stack.registry.models["m1"]
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # ten looks at the registry; for what must not happen there is nothing else to wait for
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
 
 

@@ -216,7 +216,7 @@ def test_three_thousand_brackets_are_refused_at_once(before: str, left: str, rig
     began = time.monotonic()
     with pytest.raises(hocon.Unreadable):
         hocon.parse(f"{before}a = {left * 3000}{right * 3000}")
-    assert time.monotonic() - began < 10  # pyhocon needs a minute
+    assert time.monotonic() - began < 30  # pyhocon needs a minute
 
 
 def test_texts_that_are_too_large_are_refused() -> None:

@@ -85,6 +85,7 @@ def test_every_module_of_the_gateway_is_imported_without_what_only_linux_has(lac
     assert ("all\n", "") == (done.stdout, done.stderr)
 
 
+@pytest.mark.long
 @SYSTEMS
 def test_the_gateway_starts_and_answers_there(lacking: str, tmp_path: Path) -> None:
     """One worker, against a Triton and a registry elsewhere; neither is up."""

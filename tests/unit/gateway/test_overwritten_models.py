@@ -229,7 +229,7 @@ def test_models_that_come_together_ask_for_the_records_together(registry: FakeRe
         if not held:
             held.append(1)
             for other in others:
-                other.wait(10)
+                other.wait(60)
             time.sleep(0.2)  # until they stand in line, or most of them
         return plain()
 

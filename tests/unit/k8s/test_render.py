@@ -151,6 +151,7 @@ def test_an_overlay_in_another_namespace_asks_for_that_ones_load(tmp_path: Path,
     assert [True] * 3 == ['namespace="ml",release=~"|triton-gateway",pool="default"' in query for query in queries]
 
 
+@pytest.mark.long
 def test_a_value_that_changes_reaches_the_rendered_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

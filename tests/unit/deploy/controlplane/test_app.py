@@ -114,11 +114,11 @@ def test_busy_store_answers_503(server: InProcess) -> None:
     def hold() -> None:
         with server.store.write():
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    entered.wait(10)
+    entered.wait(60)
     try:
         status, _, _ = server.send("tasks.create", name="a task", type="training")
         upload = server.http.post("/files", files={"a": ("a", b"x")}, headers=server.bearer)

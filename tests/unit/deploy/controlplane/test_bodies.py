@@ -36,7 +36,7 @@ class Running:
 
     async def healthy(self) -> bool:
         async with httpx.AsyncClient() as client:
-            return (await client.get(f"{self.url}/healthz", timeout=5)).status_code == 200
+            return (await client.get(f"{self.url}/healthz", timeout=60)).status_code == 200
 
     async def raw(self, head: str, body: bytes = b"", *, auth: bool = False) -> tuple[int, bytes]:
         """Send a head and as much of a body as given, wait for the answer: (status, content)."""

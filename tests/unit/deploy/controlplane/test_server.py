@@ -47,7 +47,7 @@ async def ready(state_dir: Path) -> str:
 
 
 def health(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/healthz", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
         return int(answer.status)
 
 
@@ -68,7 +68,7 @@ async def test_processes_that_fork_from_one_client_each_get_their_own_answers(tm
 import os, sys, requests
 session = requests.Session()
 def ask(path):
-    return session.post(f"{sys.argv[1]}/{path}", timeout=5).json()["meta"]["endpoint"]["name"]
+    return session.post(f"{sys.argv[1]}/{path}", timeout=60).json()["meta"]["endpoint"]["name"]
 ask("before.it")
 child = os.fork()
 who = "parent" if child else "child"
@@ -89,12 +89,12 @@ async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> Non
     serving = asyncio.create_task(
         serve(ControlPlaneSettings(state_dir=tmp_path, port=0), stop=stop, on_ready=urls.put_nowait)
     )
-    url = await asyncio.wait_for(urls.get(), 20)
+    url = await asyncio.wait_for(urls.get(), 60)
     with pytest.raises(StateInUse, match=url):
         await serve(ControlPlaneSettings(state_dir=tmp_path, port=0))
     assert await asyncio.to_thread(health, url) == 200
     stop.set()
-    await asyncio.wait_for(serving, 20)
+    await asyncio.wait_for(serving, 60)
 
 
 def test_taken_port_is_one_clear_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

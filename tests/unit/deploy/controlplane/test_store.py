@@ -74,11 +74,11 @@ def test_writer_that_waits_too_long_is_told_busy(store: Store) -> None:
     def hold() -> None:
         with store.write():
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    entered.wait(10)
+    entered.wait(60)
     try:
         with pytest.raises(StoreBusy), store.write():
             pass

@@ -287,7 +287,7 @@ async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
     before = stand.supervisor.pids()["a"]
     answers[0] = False
     await stand.event("silent")
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)  # for what must not happen there is nothing else to wait for
     answers[0] = True
     await stand.event("answers")
     assert before == stand.supervisor.pids()["a"]
@@ -296,6 +296,7 @@ async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
     await stand.event("died")
 
 
+@pytest.mark.long
 async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_still(stand: Stand) -> None:
     """A worker that ends takes its CPU seconds out of the family's; what the others do counts all the same."""
     stand.supervisor.hang_timeouts = HangTimeouts(idle=0.4, busy=3600.0)
@@ -317,7 +318,7 @@ async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_s
     answers[0] = False
     await stand.event("silent")
     os.kill(worker, signal.SIGKILL)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)  # for what must not happen there is nothing else to wait for
     assert [] == [event.text for event in stand.events if event.kind == "died"]
     answers[0] = True
     await stand.event("answers")

@@ -118,7 +118,7 @@ def test_probes_answer_over_http(path: str, last_round: float, code: int) -> Non
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
+            with urllib.request.urlopen(url, timeout=60) as reply:
                 found = reply.status
                 assert json.loads(reply.read())
         except urllib.error.HTTPError as error:
@@ -178,7 +178,7 @@ def test_metrics_are_served_beside_the_probes() -> None:
     found = {**status(("a", "ready")), "registry": {"last_contact": None, "error": ""}}
     server = serve(0, lambda: found, time.monotonic, time.monotonic, host="127.0.0.1")
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=60) as reply:
             assert reply.headers["content-type"].startswith("text/plain")
             assert b'model_sync_models{state="ready"} 1' in reply.read()
     finally:

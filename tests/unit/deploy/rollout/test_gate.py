@@ -71,7 +71,7 @@ SEEDED = [
     ("+50 % p99", 0.05, {"slowdown": 1.5}, 300),
     ("+50 % p99", 0.25, {"slowdown": 1.5}, 300),
     ("+50 % p99", 0.5, {"slowdown": 1.5}, 600),
-    ("1 % errors", 0.25, {"errors": 0.01}, 4_000),
+    pytest.param("1 % errors", 0.25, {"errors": 0.01}, 4_000, marks=pytest.mark.long),
     ("2 % errors", 0.05, {"errors": 0.02}, 1_000),
     ("+30 % latency", 0.05, {"slowdown": 1.3}, 600),
     ("+30 % latency", 0.25, {"slowdown": 1.3}, 1_000),

@@ -76,5 +76,5 @@ def test_a_key_in_the_command_line_of_a_child_is_hidden() -> None:
         assert hide(key, child.pid)
         assert (f"--key={'*' * 40}".encode() in line.read_bytes(), None) == (True, child.poll())
     finally:
-        child.communicate(timeout=10)
+        child.communicate(timeout=60)
     assert not hide(key, child.pid)

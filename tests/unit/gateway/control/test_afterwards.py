@@ -9,6 +9,8 @@ import pytest
 from gateway.control import afterwards
 from gateway.control.afterwards import Afterwards
 
+pytestmark = pytest.mark.looptime
+
 
 class Work:
     """Counts what is called; a ``save`` takes ``seconds``, tidying is held until ``may_tidy``."""

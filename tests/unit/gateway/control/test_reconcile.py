@@ -247,7 +247,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
 
     def slow(*args: Any) -> None:
         is_storing.set()
-        may_store.wait(10)
+        may_store.wait(60)
         store(*args)
 
     async with world.running():

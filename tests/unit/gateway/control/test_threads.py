@@ -120,7 +120,7 @@ async def test_people_who_ask_where_models_come_from_hold_no_threads_of_requests
         asked = [asyncio.create_task(client.get("/v1/endpoints/e/lineage")) for _ in range(80)]
         await stack.until(lambda: len(waiting) > 0)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80, type=1)
                 await asyncio.to_thread(int)
         finally:
@@ -188,5 +188,5 @@ async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
             del stack.registry.endpoints[url]
         await stack.served()
         await stack.until(lambda: 40 == sum(thread.name == "unload-code" for thread in threading.enumerate()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await asyncio.to_thread(int)

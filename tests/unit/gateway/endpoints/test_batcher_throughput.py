@@ -17,7 +17,9 @@ BEFORE = {
 """Answers per second at a price per padded token with a fixed share of padding per call, simulated alike."""
 
 
-@pytest.mark.parametrize("connections", [16, 64, 256])
+@pytest.mark.parametrize(
+    "connections", [pytest.param(16, marks=pytest.mark.long), 64, pytest.param(256, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
 def test_throughput_is_nine_tenths_of_two_full_calls_taking_turns(price: Price, mix: str, connections: int) -> None:

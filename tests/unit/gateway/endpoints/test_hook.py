@@ -17,6 +17,7 @@ from gateway.hooks.executor import ThreadExecutor, Work
 from gateway.trace import Trace
 from gateway.triton.port import TensorInfo
 from preprocessing.user_code import UserCode
+from tests.waiting import soon
 
 
 class Executor:
@@ -137,18 +138,20 @@ async def test_a_thread_is_free_again_when_its_hook_has_ended_and_not_before(mak
     path = tmp_path / "hook.py"
     path.write_text(
         "import time\nfrom pathlib import Path\nclass Preprocess:\n    def process(self, body, state, s=None):\n"
+        f"        Path({str(gate)!r} + str(body['n'])).touch()\n"
         f"        while body['wait'] and not Path({str(gate)!r}).exists():\n            time.sleep(0.01)\n"
         "        return body['n']\n"
     )
     code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
     handler = make(ThreadExecutor(code, threads=1), has_model=False)
     first, second, third = (asyncio.create_task(ask(handler, {"wait": n == 0, "n": n})) for n in range(3))
-    await asyncio.sleep(0.05)
+    await soon(lambda: (tmp_path / "gate0").exists())
     first.cancel()
     second.cancel()
     await asyncio.gather(first, second, return_exceptions=True)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # for what must not happen there is nothing else to wait for
     assert not third.done()
+    assert not (tmp_path / "gate2").exists()
     gate.touch()
     assert 2 == await third
     await handler.close()

@@ -159,7 +159,7 @@ def test_texts_of_all_lengths_do_not_upset_it() -> None:
     assert flow(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize("at_once", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) -> None:
     """Four Tritons, or one that works on four calls at a time: the next one that is free is nearer than with one."""
     price, others = replace(GPU, at_once=at_once), [GPU] * (3 if at_once == 1 else 0)
@@ -169,7 +169,9 @@ def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) ->
     assert found.percentile(99) <= 1.5 * calm.percentile(99)
 
 
-@pytest.mark.parametrize("times", [1.3, 2.0, 5.0])
+@pytest.mark.parametrize(
+    "times", [pytest.param(1.3, marks=pytest.mark.long), pytest.param(2.0, marks=pytest.mark.long), 5.0]
+)
 def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: float) -> None:
     """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
     it one in twenty answers at most takes longer than what the slowest took before.

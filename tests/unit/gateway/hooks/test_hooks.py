@@ -120,14 +120,14 @@ class Preprocess:
         if body.get("open"):
             gate.set()
             return {}
-        gate.wait(10)
+        gate.wait(60)
         return {"waited": True}
 """
     stack.add_hook("slow", source)
     stack.deploy("fast")
     await stack.served("slow", "fast")
     blocked = [asyncio.create_task(stack.client.post("/serve/slow", json={})) for _ in range(5)]
-    await asyncio.sleep(0.05)
+    await stack.until(lambda: stack.gateway.permits.in_flight == 5)
     assert 200 == (await stack.client.post("/serve/fast", json={"text": "good"})).status_code
     assert 200 == (await stack.client.get("/v2/health/live")).status_code
     assert [False] * 5 == [b.done() for b in blocked]

@@ -82,6 +82,12 @@ def works(pool: HookPool) -> bool:
     return [False] == [process.is_free for process in pool.processes]
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who idles is looked for in every second of the ticks, not in every tenth: the tests wait for it."""
+    monkeypatch.setattr("gateway.hooks.bound._LOOK_EVERY", 2)
+
+
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     """The class above, in a file."""
@@ -343,7 +349,7 @@ async def test_what_a_hook_asked_others_ends_with_its_process(code: Path) -> Non
         pool.processes[0].kill("the test")
         with pytest.raises(HookFailed, match="the test"):
             await killed
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await ended.wait()
     finally:
         await pool.close()

@@ -51,7 +51,9 @@ def binned(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("labels", [300, 1000, 10_000])
-@pytest.mark.parametrize("answers", [100, 1000, 10_000])
+@pytest.mark.parametrize(
+    "answers", [pytest.param(100, marks=pytest.mark.long), 1000, pytest.param(10_000, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     ("then", "now"), [((8, 1.5), (8, 1.5)), ((8, 1.5), (4, 2)), ((20, 1), (5, 1.5))], ids=["same", "harder", "much"]
 )

@@ -20,6 +20,7 @@ from gateway.metrics.sharing import Share
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 from tests.unit.gateway.metrics.events import FAILURES, happen
+from tests.waiting import soon
 
 
 class Pauses:
@@ -106,7 +107,7 @@ async def test_a_removed_folder_is_told_at_metrics_and_stops_nothing(
     running = asyncio.create_task(publisher.run())
     with pytest.raises(InternalError, match="is gone"):
         await publisher.metrics("")
-    await asyncio.sleep(0.05)
+    await soon(lambda: any("not counted" in record.message for record in caplog.records))
     assert not running.done()
     running.cancel()
     publisher.close()
@@ -134,7 +135,7 @@ async def test_a_disk_that_hangs_does_not_keep_a_worker_from_ending(
     publisher = Publisher(busy(), tmp_path)
     monkeypatch.setattr("gateway.metrics.publisher._LAST_S", 0.05)
     goes_on, written = threading.Event(), []
-    monkeypatch.setattr(publisher, "_write", lambda *_: written.append(goes_on.wait(10)))
+    monkeypatch.setattr(publisher, "_write", lambda *_: written.append(goes_on.wait(60)))
     publisher.close()
     assert [] == written
     goes_on.set()

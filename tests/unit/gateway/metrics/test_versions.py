@@ -74,6 +74,7 @@ def differing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [name for name, one in found.items() if one["state"] == "drift"]
 
 
+@pytest.mark.long
 def test_like_versions_are_found_to_differ_no_more_often_than_the_budget_says() -> None:
     """A hundred rollouts, each after a quiet day and two hours long, whose share grows and whose traffic changes by
     the hour: a fifth of them may alarm at a budget of five days, and chance at most is what alarms.

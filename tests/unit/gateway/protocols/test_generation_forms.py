@@ -80,7 +80,7 @@ async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     body = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 1}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         chat = await client.post("/serve/story/v1/chat/completions", json=body)
         hugging_face = await client.post("/serve/story", json={"inputs": "one", "parameters": {"max_new_tokens": 1}})
     server.should_exit = True
@@ -156,7 +156,7 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
         leaving = stream(iter([request("one", max_new_tokens=10)]), timeout=10)
         await leaving.read()
         leaving.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not story.backend.ended:
                 await asyncio.sleep(0.01)
     await server.stop(0)

@@ -22,6 +22,7 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.replicas import Callers
+from tests.waiting import soon
 
 from .servers import GrpcServer, HttpServer, together, tritons
 
@@ -217,7 +218,7 @@ async def test_model_whose_callers_leave_is_called_over_grpc_until_they_stay() -
 
         one.http.answer = wait  # type: ignore[method-assign]
         leaving = [asyncio.create_task(call(backend)) for _ in range(4)]
-        await asyncio.sleep(0.1)
+        await soon(lambda: len(one.http.calls) == 4)
         for task in leaving:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
@@ -241,7 +242,7 @@ async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
         other = backend._replicas.all[1]
         other.http = HttpTransport(None)
         running = [asyncio.create_task(call(backend)) for _ in range(4)]
-        await asyncio.sleep(0.2)
+        await soon(lambda: 4 == sum(one.in_flight for one in backend._replicas.all))
         await backend.close()
         found = await asyncio.gather(*running, return_exceptions=True)
         assert all(isinstance(one, BackendUnavailable) for one in found), found
@@ -331,7 +332,7 @@ async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer
         asked = asyncio.create_task(transport.is_live())
         await asyncio.sleep(0.1)
         await transport.close()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             assert await asked is False
         assert await transport.is_live() is False
         assert await transport.holds("") is None
@@ -344,7 +345,7 @@ async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_
         quick = b.http.answer
 
         async def slowly(head: bytes, body: bytes) -> bytes | None:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
             return await quick(head, body)
 
         b.http.answer = slowly

@@ -71,7 +71,7 @@ class Counting:
         self.may_go.set()
 
     def next_logits(self, sequence: Any) -> Any:
-        self.may_go.wait(10)
+        self.may_go.wait(60)
         last = sequence.ids[-1]
         self.turns.append(sequence.ids[0])
         if last == 99:
@@ -106,7 +106,7 @@ def ask(program: Any, ids: list[int], sender: Sender | None = None, **settings: 
 
 def over(*senders: Sender) -> None:
     """Wait for the ends."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not all(sender.is_over for sender in senders):
         assert time.monotonic() < until
         time.sleep(0.001)

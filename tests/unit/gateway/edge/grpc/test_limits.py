@@ -21,7 +21,7 @@ async def silent(port: int, begun: bytes) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(begun)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while await reader.read(1000):
                 pass
         return True

@@ -122,7 +122,7 @@ async def test_callers_deadline_ends_the_call_to_the_backend(stack: Any, caller:
 
 
 async def _idle(stack: Any) -> bool:
-    for _ in range(100):
+    for _ in range(1000):
         if "gateway_requests_in_flight 0.0" in (await stack.client.get("/metrics")).text:
             return True
         await asyncio.sleep(0.02)

@@ -41,20 +41,20 @@ class Wire:
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Read the head of one answer: status and headers."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         return int(lines[0].split()[1]), dict(line.lower().split(": ", 1) for line in lines[1:] if line)
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """Read one answer: status, headers, decoded body."""
         status, headers = await self.head()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             body = await self._reader.readexactly(int(headers["content-length"]))
         return status, headers, json.loads(body) if body else None
 
     async def rest(self) -> bytes:
         """Everything until the server closes the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self._reader.read()
 
     def half_close(self) -> None:

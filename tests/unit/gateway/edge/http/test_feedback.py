@@ -130,7 +130,13 @@ async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_p
     } == seen  # fmt: skip
 
 
-async def test_accuracy_is_on_status_and_page(stack: Any) -> None:
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway looks at its numbers ten times a second, not every five seconds."""
+    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.1)
+
+
+async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
     """Of all workers and over restarts: where drift is judged."""
     await served(stack)
     right = {**ONE, "label": "GOOD"}

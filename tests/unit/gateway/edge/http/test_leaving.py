@@ -33,14 +33,14 @@ class Caller:
     async def ask(self, raw: bytes = b"") -> tuple[int, bool]:
         """Send, read the answer: its status, and whether it was said to be the last one."""
         self._writer.write(raw or request())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
             await self._reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
         return int(head.split()[1]), b"connection: close" in head
 
     async def is_closed(self) -> bool:
         """True when the server has ended the connection."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self._reader.read(1) == b""
 
     def close(self) -> None:

@@ -237,8 +237,15 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's numbers are read every half a second, not every five."""
+    if not os.environ.get("PAGE_SCREENSHOT"):
+        monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.5)
+
+
 @pytest.mark.browser
-async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
+async def test_page_breathes_in_a_browser(steps: None, stack: Any, tmp_path: Path) -> None:
     """Chromium draws it, its script swaps in what is newer, and nothing is asked of any other host.
 
     `PAGE_SCREENSHOT=docs/images/page.png` keeps the picture, after half a minute of traffic.
@@ -269,9 +276,9 @@ async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/?open=sentiment&open=topics"
     try:
-        await traffic(stack, 60 if keep else 6)
+        await traffic(stack, 60 if keep else 0.5)
         while b"<polyline" not in (await stack.client.get("/")).content:
-            await traffic(stack, 0.5)  # a curve needs two points, and there is one every few seconds
+            await traffic(stack, 0.5)  # a curve needs two points
         picture = Path(keep) if keep else folder / "page.png"
         common = [
             chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
@@ -373,7 +380,7 @@ def test_what_somebody_selects_stays_until_it_is_let_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
     """With no endpoint, three and 300, one of them open; light and dark."""
     worst = [

@@ -79,7 +79,7 @@ class Wire:
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """Read one answer: status, headers, decoded body."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.split(": ", 1) for line in head[1:] if line)
             body = await self.reader.readexactly(int(headers["content-length"]))
