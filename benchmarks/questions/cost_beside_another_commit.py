@@ -30,15 +30,17 @@ from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, another_checko
 from benchmarks.shared import machine
 from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.processes import ServerFailed
-from benchmarks.shared.results import save
+from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.statistics import Ratio, ratio
 
 TAKES = "25 minutes"
-SAVES = "results/compare.json"
+SAVES = "results/compare.json, docs/decisions/0025-one-way-through.md"
+PAGE: Final = DOCS / "decisions" / "0025-one-way-through.md"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
 FIGURES: Final = {
     "own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99", "batch": "rows a call",
 }  # fmt: skip
+_SHOWN: Final = ("own_us", "rps", "p50_ms")
 
 CELLS: Final = (
     Scenario("instant", "short", 64, (NOW,), 12, 2.0),
@@ -116,6 +118,21 @@ def line(row: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the table of decision 0025."""
+    rows = [["model, texts, connections", *(f"{FIGURES[one]}, over before" for one in _SHOWN), "µs now", "before"]]
+    for row in found["cells"]:
+        ratios = [row["ratios"][figure] for figure in _SHOWN]
+        rows.append([
+            row["cell"], *(f"{one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f})" for one in ratios),
+            f"{row['now']['own_us']:.0f}", f"{row['before']['own_us']:.0f}",
+        ])  # fmt: skip
+    facts = found["facts"]
+    rounds = sorted({row["rounds"] for row in found["cells"]})
+    told = " to ".join(map(str, rounds if len(rounds) < 2 else (rounds[0], rounds[-1])))
+    return f"{table(rows)}\n\n{told} rounds; {facts['now']} beside {facts['before']}, {facts['cores']} cores."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 when a cell is worse than ``--worse``."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -148,5 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "cores": os.cpu_count(), "load_average": load,
             "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         }  # fmt: skip
-        save("compare", {"facts": facts, "cells": rows})
+        found = {"facts": facts, "cells": rows}
+        save("compare", found)
+        put(PAGE, "compare", shown(found))
     return 1 if worse else 0

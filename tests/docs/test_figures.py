@@ -15,6 +15,7 @@ from benchmarks.questions import (
     alarms_beside_peers,
     alarms_of_drift,
     alarms_of_texts,
+    cost_beside_another_commit,
     cost_of_callers,
     cost_of_counting,
     cost_of_each_protocol,
@@ -28,6 +29,7 @@ from benchmarks.questions import (
     neighbours_of_retrains,
     rollouts_on_real_servers,
     size_of_an_endpoint,
+    throughput_by_price,
 )
 from benchmarks.shared.results import RESULTS, saved
 from benchmarks.shared.statistics import ratio
@@ -88,6 +90,12 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
     assert words.format(CLAIMS[page, words]()) in text
 
 
+def _if_saved(name: str, shown: Callable[[Any], str]) -> str:
+    """A page shows nothing of a run that was not saved."""
+    found = saved(name)
+    return "" if found is None else shown(found)
+
+
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
     ("access.md", "callers"): lambda: cost_of_callers.shown(saved("callers")),
@@ -107,6 +115,10 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("pools.md", "endpoints"): lambda: load_of_hundreds_of_endpoints.shown(saved("endpoints")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
+    ("decisions/0025-one-way-through.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
+    ("decisions/0028-one-batcher-learned-prices.md", "throughput"): lambda: _if_saved(
+        "throughput", throughput_by_price.shown
+    ),
 }
 """Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""
 
