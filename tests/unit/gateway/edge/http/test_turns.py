@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 
+from benchmarks.shared.simulated import SimulatedLoop, simulate
 from gateway.edge.http.connections import Connections
+from gateway.edge.http.protocol import REST, GatewayProtocol
 from gateway.edge.http.turns import AGAIN_PER_SECOND, MAX_PER_SECOND, MIN_PER_SECOND, NEW_COUNTS, TICK_S, Turns
 from tests.unit.gateway.edge.http.serving import Port, post, serving
 
@@ -592,3 +597,113 @@ async def test_who_waits_to_be_refused_makes_room_for_new_connections(serve: Ser
         turns.is_stuck = False
         idle.send(post())
         assert 200 == (await idle.answer())[0]
+
+
+class Pipe(asyncio.Transport):
+    """A transport that only notes whether it is read from, and what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read, self.is_closed, self.written = True, False, b""
+
+    def pause_reading(self) -> None:
+        """See ``asyncio.Transport``, as the others."""
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        """Note it."""
+        self.is_read = True
+
+    def write(self, data: Any) -> None:
+        """Note it."""
+        self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        """Everything was sent."""
+        return 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Nothing is known of it."""
+        del name
+        return default
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self.is_closed
+
+    def close(self) -> None:
+        """Note it."""
+        self.is_closed = True
+
+    abort = close
+
+
+class Caller:
+    """Sends a request, in one piece or several, as long as its connection is read."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        self.pipe, self._protocol, self._left, self.asked = Pipe(), protocol, b"", 0
+        protocol.connection_made(self.pipe)
+
+    def send(self, size: int, share: float) -> None:
+        """Send so much of the request under way, or of a new one with so large a text."""
+        if not self._left:
+            self._left, self.asked = post(b'{"text": "' + b"x" * size + b'"}'), self.asked + 1
+        self.go_on(share)
+
+    def go_on(self, share: float = 1.0) -> None:
+        """Send so much of what is left."""
+        if self._left and self.pipe.is_read and not self.pipe.is_closed:
+            cut = max(int(share * len(self._left)), 1)
+            piece, self._left = self._left[:cut], self._left[cut:]
+            self._protocol.data_received(piece)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_connection_is_read_again_and_answered_whatever_has_happened_to_it(seed: int) -> None:
+    """Requests in pieces, room that comes and goes, floods of refusals, in any order; then there is room."""
+    chance = random.Random(seed)
+
+    async def story(loop: SimulatedLoop) -> None:
+        room = 0
+        connections = Connections(room=lambda: room)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if room:
+                while (await receive()).get("more_body"):
+                    pass
+                await asyncio.sleep(chance.choice((0.0, 0.01)))
+            else:
+                scope["extensions"][REST](lambda: not room)
+            head = [(b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 200 if room else 429, "headers": head})
+            await send({"type": "http.response.body", "body": b""})
+
+        config = Config(app, http=GatewayProtocol, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        config.loaded_app.connections = connections
+        state = ServerState()
+        protocols = [GatewayProtocol(config=config, server_state=state, app_state={}, _loop=loop) for _ in range(5)]
+        callers = [Caller(protocol) for protocol in protocols]
+        for _ in range(60):
+            what = chance.choice(("ask", "ask", "part", "wait", "wait", "room", "refusals"))
+            if what in ("ask", "part"):
+                chance.choice(callers).send(chance.choice((1, 1, 100_000)), chance.random() if what == "part" else 1.0)
+            elif what == "wait":
+                await asyncio.sleep(chance.choice((0.001, 0.1, 0.7)))
+            elif what == "room":
+                room = 1 - room
+            else:
+                connections.refused(loop, 200.0)
+        room = 1
+        for _ in range(40):
+            await asyncio.sleep(0.2)
+            for caller in callers:
+                caller.go_on()
+        for caller, protocol in zip(callers, protocols, strict=True):
+            assert caller.pipe.is_read or caller.pipe.is_closed
+            assert caller.pipe.written.count(b"HTTP/1.1 ") >= caller.asked
+            protocol.connection_lost(None)
+        await asyncio.sleep(1)
+
+    simulate(story)
