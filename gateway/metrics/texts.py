@@ -52,6 +52,8 @@ MOST_COUNTED: Final = 1000
 _RUN: Final = 4096
 """Texts that come one after the other, of which duplicates are looked for."""
 _AT_ONCE: Final = 256
+_LEAST_S: Final = 0.05
+"""Within less, what comes says nothing of a rate: it may be one request."""
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
@@ -238,11 +240,13 @@ class Sample:
     def of(self, listed: Sequence[T], number: int = 0) -> Sequence[T]:
         """Return some of what is ``listed``, and never twice ``most``; they count for ``number`` if it is more.
 
-        They are as large a share as the last second's rate allows.
+        They are as large a share as the last second's rate allows, or the rate of the last ``2 * most`` if they came
+        sooner: traffic that begins at once is not looked at whole for a second.
         """
         now = self._clock()
-        if now - self._began >= 1:
-            self._share = min(1.0, self._most * (now - self._began) / max(1, self._came))
+        took = now - self._began
+        if took >= 1 or self._came >= 2 * self._most:
+            self._share = min(1.0, self._most * max(took, _LEAST_S) / max(1, self._came))
             self._began, self._came, self._skipped = now, 0, self._gap()
         self._came += max(number, len(listed))
         if self._share < 1:

@@ -338,9 +338,9 @@ def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
 
 
 def test_of_very_many_answers_a_share_is_counted_whatever_it_is() -> None:
-    """By chance, so that shares stay right; the first second's are all counted, and duplicates are looked for in runs.
+    """By chance, so that shares stay right; duplicates are looked for in runs.
 
-    At ten thousand a second: of nine seconds after the first one, a thousand a second, and a hundred texts.
+    At ten thousand a second: the first two thousand, then a thousand a second, and a hundred texts.
     """
     now = 0.0
     served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
@@ -356,10 +356,10 @@ def test_of_very_many_answers_a_share_is_counted_whatever_it_is() -> None:
             watched.observer._drain()
     found = watched.read()
     good, bad = (found[f"enum_total{{predicted_label,{label}}}"] for label in ("GOOD", "BAD"))
-    assert 18_000 < good + bad < 20_500
+    assert 10_500 < good + bad < 13_500
     assert abs(bad / (good + bad) - 0.2) < 0.01
     assert good + bad == found["scalar_count{token_length}"] == found["scalar_count{entropy}"]
-    assert 10_700 < found["enum_total{script,latin}"] < 11_100
+    assert 1_000 < found["enum_total{script,latin}"] < 1_600
     false, true = (found[f"enum_total{{duplicate,{name}}}"] for name in ("false", "true"))
     assert 8_000 < false + true < 12_000
     assert abs(true / (false + true) - 0.5) < 0.01
