@@ -262,12 +262,13 @@ def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Eval
     )  # fmt: skip
 
 
-def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate) -> None:
-    """Five Tritons, far from full, stop for three minutes and come back: what was refused meanwhile is over.
+@pytest.mark.parametrize("stalled", [8, 12])
+def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate, stalled: int) -> None:
+    """Five Tritons, far from full, stop for minutes and come back: what was refused meanwhile is over.
 
     The rates of the first minute are still of a time in which none worked, and what waited has waited long.
     """
-    before, stalled, drained, after = 40, 12, 1, 30
+    before, drained, after = 40, 1, 30
     ends = before + stalled
 
     def of(usual: float, meanwhile: float = 0.0, at_its_end: float | None = None) -> str:
