@@ -18,7 +18,8 @@ LOG := $(VENV)/install.log
 JOBS   ?= 5
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
 # What shares a control plane together, as marks say.
-GROUPED := -n $(JOBS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800
+CLUSTERS ?= 4
+GROUPED := -n $(CLUSTERS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800
 # The tests start some thousand processes: each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 ENGINE ?= docker
