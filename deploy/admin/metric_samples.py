@@ -58,4 +58,6 @@ def get(url: str, key: str = "") -> bytes:
         with error:
             raise DeployError(f"{url.partition('?')[0]} answers {error.code}") from error
     except OSError as error:
-        raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=str(error)) from error
+        why = getattr(error, "reason", error)
+        hint = f"{getattr(why, 'strerror', None) or why}: is it running, and is the address right?"
+        raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=hint) from error
