@@ -67,21 +67,19 @@ class Served:
         return str(self.running.triton_names[self.name])
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any, Any]]:
-    """Bundle, model and tokenizer of each kind."""
-    folder = tmp_path_factory.mktemp("generators")
-    return {kind: (folder / kind, *bundle(folder / kind, kind)) for kind in ("gpt2", "llama")}
+@pytest.fixture(scope="module", params=["llama", pytest.param("gpt2", marks=pytest.mark.long)])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any, Any]:
+    """A kind, and a bundle, model and tokenizer of it."""
+    folder = tmp_path_factory.mktemp("generator") / request.param
+    return request.param, folder, *bundle(folder, request.param)
 
 
 @pytest.fixture
-async def served(
-    kinds: dict[str, tuple[Path, Any, Any]], tmp_path: Path, embedded_triton: Any
-) -> AsyncIterator[list[Served]]:
-    """A GPT-2 and a Llama as a user has them: registered bundles and no code."""
-    bundles = {kind: (folder, {}) for kind, (folder, _, _) in kinds.items()}
-    async with served_bundles.serving(tmp_path, embedded_triton, bundles) as running:
-        yield [Served(running.url + kind, *kinds[kind][1:], running, kind) for kind in kinds]
+async def served(made: tuple[str, Path, Any, Any], tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
+    """A Llama or a GPT-2 as a user has it: a registered bundle and no code."""
+    kind, folder, model, tokenizer = made
+    async with served_bundles.serving(tmp_path, embedded_triton, {kind: (folder, {})}) as running:
+        yield Served(running.url + kind, model, tokenizer, running, kind)
 
 
 def continued(served: Served, prompt: str, tokens: int) -> str:
@@ -99,14 +97,8 @@ async def events_of(client: httpx.AsyncClient, url: str, body: Any) -> list[dict
         return [json.loads(line[6:]) async for line in response.aiter_lines() if line.startswith("data: ")]
 
 
-async def test_generated_text_is_the_pipelines_whole_and_streamed(served: list[Served]) -> None:
+async def test_generated_text_is_the_pipelines_whole_and_streamed(served: Served) -> None:
     """Greedy, over hard prompts, alone and in a list; events join to the same text and tell the same counts."""
-    for one in served:
-        await whole_and_streamed(one)
-
-
-async def whole_and_streamed(served: Served) -> None:
-    """One model's part of the test."""
     async with httpx.AsyncClient(timeout=60) as client:
         parameters = {"max_new_tokens": 24}
         answer = (await client.post(served.url, json={"text": PROMPTS, "parameters": parameters})).json()
@@ -130,9 +122,9 @@ async def whole_and_streamed(served: Served) -> None:
         assert PROMPTS[0] + answer["results"][0]["text"] == full.json()["text"]
 
 
-async def test_stop_strings_seeds_and_lengths(served: list[Served]) -> None:
+async def test_stop_strings_seeds_and_lengths(served: Served) -> None:
     """Stop strings end a text in front of them; seeds make draws repeatable; long prompts lose their beginning."""
-    url = served[1].url
+    url = served.url
     async with httpx.AsyncClient(timeout=60) as client:
 
         async def ask(text: str, **parameters: Any) -> Any:
@@ -187,9 +179,9 @@ def ended(embedded_triton: Any, name: str) -> int:
     return int(statistics.success.count + statistics.fail.count)
 
 
-async def test_closed_stream_and_faulty_requests(served: list[Served]) -> None:
+async def test_closed_stream_and_faulty_requests(served: Served) -> None:
     """The backend's contract of streams, by the real Triton."""
-    await streams_as_agreed(served[0].running.backend, served[0].triton_name)
+    await streams_as_agreed(served.running.backend, served.triton_name)
 
 
 async def test_the_fake_streams_by_the_same_contract() -> None:
