@@ -266,7 +266,7 @@ def _replayed(one: Mapping[str, Any] | None) -> list[str]:
     if one is None:
         return ["–"] * 4
     counts = one["canary_requests"]
-    after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(map(str, counts)) or "–"
+    after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(f"{each:,}" for each in counts) or "–"
     return [f"{one['promoted']} of {one['runs']}", str(one["rolled_back"]), after, ", ".join(one["decided_by"]) or "–"]
 
 

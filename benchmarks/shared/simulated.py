@@ -273,6 +273,11 @@ class Several:
         """See ``choice.spare``."""
         return choice.spare(self._known)
 
+    @property
+    def has_outliers(self) -> bool:
+        """See ``Servers.has_outliers``."""
+        return any(known.is_outlier for known in self._known)
+
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
         """Serve a call."""
         call = self._call(rows)

@@ -610,10 +610,15 @@ class Batcher(Generic[R]):
 
     @property
     def _is_serial(self) -> bool:
-        """Whether there is one server, and it is known to take one call after the other."""
-        prices = self.prices
-        return self._servers.replicas == 1 and (
-            self._is_sharing or (prices.queueing >= _SERIAL[self._limits.gateways > 1] and prices.calls >= _KNOWN)
+        """Whether there is one server, and it is known to take one call after the other.
+
+        What a slower one beside it helps with would be refused at the door.
+        """
+        prices, servers = self.prices, self._servers
+        return (
+            servers.replicas == 1
+            and not servers.has_outliers
+            and (self._is_sharing or (prices.queueing >= _SERIAL[self._limits.gateways > 1] and prices.calls >= _KNOWN))
         )
 
     @property

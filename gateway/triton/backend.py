@@ -75,6 +75,10 @@ class _Some(Servers):
     def spare(self) -> float:
         return self._replicas.spare
 
+    @property
+    def has_outliers(self) -> bool:
+        return self._replicas.has_outliers
+
 
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
@@ -165,6 +169,11 @@ class TritonBackend:
     def spare(self) -> float:
         """See ``Backend.spare``."""
         return self._replicas.spare
+
+    @property
+    def has_outliers(self) -> bool:
+        """See ``Backend.has_outliers``."""
+        return self._replicas.has_outliers
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""

@@ -49,6 +49,11 @@ class Servers(Protocol):
         """How many times as long as theirs a call takes at one that is too slow to share, and idle; else infinite."""
         return inf
 
+    @property
+    def has_outliers(self) -> bool:
+        """Whether there is one that is too slow to share, idle or not."""
+        return False
+
 
 class Backend(Servers, Protocol):
     """One inference server (or several replicas behind one address)."""
