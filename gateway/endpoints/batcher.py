@@ -258,14 +258,13 @@ class Batcher(Generic[R]):
         """Whether its limit of work holds."""
         return self._pressure
 
-    def is_full(self, rank: int = DEFAULT, tenant: str = "", *, is_inside: bool = False) -> bool:
+    def is_full(self, rank: int = DEFAULT, tenant: str = "") -> bool:
         """Return whether limits of work hold and as much of a class is in hand as may be.
 
         Work of less important classes does not count: it is served later. A tenant that has less than its share of what
-        is in hand is let in a little beyond that: it is not the one who asks for too much. Who ``is_inside`` has come
-        through the door: it may have been shut while a large body came.
+        is in hand is let in a little beyond that: it is not the one who asks for too much.
         """
-        if not (self._is_at(CEILINGS[rank], rank) or (rank == DEFAULT and not is_inside and self._is_shut())):
+        if not (self._is_at(CEILINGS[rank], rank) or (rank == DEFAULT and self._is_shut())):
             return False
         if tenant and not self._is_at(_FAIR * CEILINGS[rank], rank) and self._has_less(Lane(rank, tenant)):
             return False
@@ -324,7 +323,7 @@ class Batcher(Generic[R]):
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
         rank, tenant = entry.lane
-        if self.is_full(rank, tenant, is_inside=True):
+        if self.is_full(rank, tenant):
             if rank != BATCH:
                 self._pressure.press(self._loop.time())
             return _full()

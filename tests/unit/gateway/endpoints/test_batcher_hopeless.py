@@ -314,26 +314,6 @@ def test_callers_who_wait_for_their_answers_are_not_limited_however_many_come_at
     simulate(story)
 
 
-def test_who_came_while_the_door_was_open_is_taken_although_it_is_shut_meanwhile() -> None:
-    """A large body takes longer to come than the door is open."""
-
-    async def story(loop: SimulatedLoop) -> None:
-        stack = Stack(loop, Pressure("always"))
-        await stack.learn()
-        batcher = stack.batcher
-        stack.ask("first")
-        await asyncio.sleep(0.01)
-        batcher._door.lead = 0.001
-        batcher._opens_at = None
-        assert batcher.is_full()
-        stack.ask("second")
-        await asyncio.sleep(2)
-        assert stack.ended["second"][1] is None
-        await batcher.close()
-
-    simulate(story)
-
-
 def test_while_more_and_more_waits_those_who_came_last_go_first_until_the_limit_holds() -> None:
     """Twice as many come as can be answered: the first ones are refused in the end, and whoever is answered did not
     wait for all that came before.
