@@ -62,6 +62,7 @@ class FakeBackend:
         self.refusals: dict[str, str] = {}
         self.replicas = 1
         self.spare = math.inf
+        self.has_outliers = False
         self.waiting = 0
         self.placed: dict[str, list[tuple[bool, int]]] = {}
 
