@@ -353,7 +353,8 @@ async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_
             await asyncio.gather(*(call(backend) for _ in range(3)))
         slow = backend._replicas.all[1]
         assert (2, True) == (backend.replicas, slow.is_outlier)
-        assert backend.has_outliers and backend.servers("model").has_outliers
+        assert backend.has_outliers
+        assert backend.servers("model").has_outliers
         assert backend.spare == slow.pace
         slow.probe_at = math.inf
         before = [len(one.http.calls) for one in (a, b, c)]
@@ -366,7 +367,8 @@ async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_
             slow.probe_at = 0.0
             await call(backend)
         assert 0 < len(b.http.calls) - probes < 10
-        assert math.inf == backend.spare and not backend.has_outliers
+        assert math.inf == backend.spare
+        assert not backend.has_outliers
 
 
 async def test_probe_that_fails_is_nobodys_error() -> None:
