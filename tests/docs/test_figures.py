@@ -56,14 +56,16 @@ def _share_of_serve(*forms: str, digits: int) -> str:
 
 
 CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
-    ("README.md", "clearml-serving with the leanest hook takes {} times ours"): lambda: (
+    ("README.md", "clearml-serving with its leanest hook takes {} times as much"): lambda: (
         f"{_median('clearml-serving, leanest hook: CPU / gateway'):.1f}"
     ),
-    ("README.md", "a KServe transformer {} times"): lambda: f"{_median('KServe transformer: CPU / gateway'):.1f}",
-    ("README.md", "takes {} times ours with short texts"): lambda: (
+    ("README.md", "a KServe transformer {} times as much"): lambda: (
+        f"{_median('KServe transformer: CPU / gateway'):.1f}"
+    ),
+    ("README.md", "the floor takes {} times as much CPU time as the gateway with short texts"): lambda: (
         f"{1 / _median('gateway: CPU / floor, 64 connections, short texts'):.1f}"
     ),
-    ("README.md", "and {} times with long ones"): lambda: (
+    ("README.md", "and {} times with long texts"): lambda: (
         f"{1 / _median('gateway: CPU / floor, 64 connections, long texts'):.1f}"
     ),
     ("README.md", "answer {} times as many requests as the leanest Triton ensemble"): lambda: (
