@@ -55,6 +55,15 @@ def test_every_alert_has_a_heading_in_the_runbook() -> None:
     assert sorted({alert.name for alert in rules.alerts()}) == sorted(headings)
 
 
+def test_table_of_the_runbook_says_which_alerts_wake_somebody() -> None:
+    """Every alert has a row with its severities."""
+    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    told = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
+    assert told == {
+        one.name: {each.severity for each in rules.alerts() if each.name == one.name} for one in rules.alerts()
+    }
+
+
 def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
     """`runbook_url`; `runbook` stays for who reads that."""
     text = "".join(rules.files().values())
