@@ -149,7 +149,7 @@ def test_what_is_broken_costs_what_the_saved_runs_say(shown: str) -> None:
     found = re.search(rf"^\| {re.escape(shown)} \| (.*) \|$", (DOCS / "operations.md").read_text(), re.M)
     assert found is not None
     compared = 0
-    for cell, run in zip(found[1].split(" | "), ("before", "after", "quiet"), strict=True):
+    for cell, run in zip(found[1].split(" | "), ("after", "quiet"), strict=True):
         if figures := re.match(r"(\d+), (\d+(?:\.(\d))?) s", cell):
             (trial,) = (one for one in saved("recovery")[run] if one["trial"] == BROKEN[shown])
             gap = round(trial["longest_gap_s"], len(figures[3] or ""))
