@@ -164,15 +164,16 @@ def shown(found: Sequence[Mapping[str, Any]]) -> str:
         [f"{found[-2]['texts_95'][str(rate)] / found[-2]['untold_95'][str(rate)]:.2f}" for rate in RATES]
     )  # fmt: skip
     return (
-        f"{table(rows)}\n\nAn ideal that is told only that one of {_VOCABULARY:,} words will be new, and shares the "
-        f"budget among as many, needs {untold} texts: the gateway {times} times as many. "
-        f"The new word was named after {named:,.0f} texts that were looked at, in 95 of 100 runs. Of "
-        f"traffic that is like its reference: {last['alarms']} alarms in {last['endpoint_days']:,} endpoint-days at "
-        f"{last['rate']} texts a minute ({last['allowed']:g} allowed), and in {last['looks_for_words']:,} looks "
-        f"{last['words_named']:,} words that were named without a reason."
+        f"{table(rows)}\n\n"
+        f"- An ideal that knows only that one of {_VOCABULARY:,} words will be new, and shares the budget among as many, "
+        f"needs {untold} texts: the gateway needs {times} times as many.\n"
+        f"- In 95 of 100 runs the new word was named after {named:,.0f} texts that were looked at.\n"
+        f"- Traffic like the reference: {last['alarms']} alarms in {last['endpoint_days']:,} endpoint-days at "
+        f"{last['rate']} texts a minute ({last['allowed']:g} allowed), and {last['words_named']:,} words named "
+        f"without a reason in {last['looks_for_words']:,} looks."
         + "".join(
-            f" Of rare words alone at {one['rate']:,} a minute: {one['alarms']} in {one['endpoint_days']:,} "
-            f"({one['allowed']:g} allowed)."
+            f"\n- Rare words alone at {one['rate']:,} a minute: {one['alarms']} alarms in {one['endpoint_days']:,} "
+            f"endpoint-days ({one['allowed']:g} allowed)."
             for one in rares
         )
         + "\n"

@@ -188,14 +188,14 @@ class _Gateway:
 def shown(found: Mapping[str, Any] | None) -> str:
     """Return what the page says; None: nobody has measured it."""
     if found is None:
-        return "What looking at texts costs was not measured on a quiet machine yet.\n"
+        return "What looking at texts costs has not been measured on a quiet machine yet.\n"
     cost, low, high = found["sampled_us"]
     each, least, most = found["texts_us"]
     return (
-        f"The built-in variables of texts and answers cost {cost:.1f} µs of CPU per request ({low:.1f} to {high:.1f} "
-        f"in 95 of 100 cases), and would cost {each:.1f} µs ({least:.1f} to {most:.1f}) if all were counted. A request "
-        f"took {found['off_us']:.1f} µs without metrics, {found['on_us']:.1f} µs with all that is on by default, "
-        f"{found['on_ratio'][0]:.2f} times as much.\n"
+        f"- The built-in variables of texts and answers cost {cost:.1f} µs of CPU per request ({low:.1f} to {high:.1f} "
+        f"in 95 of 100 cases). They would cost {each:.1f} µs ({least:.1f} to {most:.1f}) if all were counted.\n"
+        f"- A request took {found['off_us']:.1f} µs without metrics and {found['on_us']:.1f} µs with all that is on by "
+        f"default: {found['on_ratio'][0]:.2f} times as much.\n"
     )
 
 

@@ -134,7 +134,7 @@ def when(folder: Path, files: list[Path], began: float) -> float:
 
 
 def test_a_day_of_window_counts_is_judged_by_prometheus_as_numpy_judges_it(tmp_path: Path) -> None:
-    """What `docs/drift.md` says of how far it is, of every variable, in all three windows, each hour: to 1e-6.
+    """The quantities of `docs/drift.md`, "How large a change is", of every variable, window and hour: to 1e-6.
 
     Prometheus looks at the moment of a scrape here: between two, its `increase` guesses.
     """
