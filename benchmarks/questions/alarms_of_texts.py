@@ -165,8 +165,8 @@ def shown(found: Sequence[Mapping[str, Any]]) -> str:
     )  # fmt: skip
     return (
         f"{table(rows)}\n\n"
-        f"- An ideal that knows only that one of {_VOCABULARY:,} words will be new, and shares the budget among as many, needs "
-        f"{untold} texts: the gateway needs {times} times as many.\n"
+        f"- An ideal that knows only that one of {_VOCABULARY:,} words will be new, and shares the budget among as "
+        f"many, needs {untold} texts: the gateway needs {times} times as many.\n"
         f"- In 95 of 100 runs the new word was named after {named:,.0f} texts that were looked at.\n"
         f"- Traffic like the reference: {last['alarms']} alarms in {last['endpoint_days']:,} endpoint-days at "
         f"{last['rate']} texts a minute ({last['allowed']:g} allowed), and {last['words_named']:,} words named "
