@@ -143,428 +143,448 @@ class Settings(BaseSettings):
     )
     grpc_port: int = Field(
         0, ge=0, le=65535, validation_alias=_names("grpc_port"),
-        description="Port of the Open Inference Protocol over gRPC (Triton's own protocol), on the same address; "
-        "0 for none. All workers share it.",
+        description="Port for the Open Inference Protocol over gRPC (Triton's own protocol), on the same address. "
+        "All workers share it. 0: no gRPC port.",
     )  # fmt: skip
     admin_port: int = Field(
         0, ge=0, le=65535, validation_alias=_names("admin_port"),
-        description="Port of its own for what tells of the whole gateway: `/metrics`, `/v1/status`, the page, `/docs`, "
-        "lineage. They are then answered there only, to whoever reaches it, without a key. 0: on the port of "
-        "inference, to those with a right to them.",
+        description="Separate port for operators: `/metrics`, `/v1/status`, the status page, `/docs` and lineage. "
+        "These addresses then answer only there, and to everyone who can reach the port, without a key. 0: they "
+        "answer on the main port, to callers with the right for them.",
     )  # fmt: skip
     admin_host: str = Field(
         "127.0.0.1", validation_alias=_names("admin_host"),
-        description="Address of that port; one that only operators and Prometheus reach.",
+        description="Address of the admin port. Choose one that only operators and Prometheus can reach.",
     )  # fmt: skip
     tls_certificate: str = Field(
         "", validation_alias=_names("tls_certificate"),
-        description="PEM file of a certificate with its chain: the port then speaks HTTPS. Files that are replaced are "
-        "read again within ten seconds, for new connections.",
+        description="PEM file with the certificate and its chain. If set, the port speaks HTTPS. A replaced file is "
+        "used for new connections within ten seconds.",
     )  # fmt: skip
     tls_key: str = Field("", validation_alias=_names("tls_key"), description="PEM file of its private key.")
     tls_client_authority: str = Field(
         "", validation_alias=_names("tls_client_authority"),
-        description="PEM file of the authority whose certificates callers must show (mutual TLS); probes included.",
+        description="PEM file of the authority that signs client certificates. If set, every caller must show such a "
+        "certificate (mutual TLS), probes included.",
     )  # fmt: skip
     keys_file: str = Field(
         "", validation_alias=_names("keys_file"),
-        description="File of the keys of those who may ask (`triton-gateway keys create --file`), for instance a "
-        "mounted Secret: from then on callers must be known. A file that is replaced is read again within two "
-        "seconds; one that cannot be used leaves the keys as they were, and says so.",
+        description="File of API keys, made by `triton-gateway keys create --file`, e.g. a mounted Secret. If set, "
+        "every caller needs credentials. A changed file is used within two seconds. If it is not usable, the gateway "
+        "keeps the earlier keys and reports the fault.",
     )  # fmt: skip
     keys_from_registry: bool = Field(
         False, validation_alias=_names("keys_from_registry"),
-        description="Whether keys are also those whose hashes `triton-gateway keys … --registry` keeps beside the "
-        "serving Task; they reach every gateway with its next look there. Needs `TRITON_GATEWAY_PEPPER_FILE`.",
+        description="Also accept the keys that `triton-gateway keys … --registry` stores beside the serving Task. A "
+        "gateway sees a change at its next check of the Task. Needs `TRITON_GATEWAY_PEPPER_FILE`.",
     )  # fmt: skip
     pepper_file: str = Field(
         "", validation_alias=_names("pepper_file"),
-        description="File of the secret that keys were hashed with; empty: beside the file of keys, its name and "
+        description="File of the secret (pepper) that keys were hashed with. Empty: the name of the key file plus "
         "`.pepper`.",
     )  # fmt: skip
     jwt_issuer: str = Field(
         "", validation_alias=_names("jwt_issuer"),
-        description="Whose tokens (JWT, OpenID Connect) are believed, exactly as their `iss` says: from then on "
-        "callers must be known.",
+        description="Issuer whose tokens (JWT, OpenID Connect) are accepted, exactly as in their claim `iss`. If "
+        "set, every caller needs credentials.",
     )  # fmt: skip
     jwt_audience: str = Field(
         "", validation_alias=_names("jwt_audience"),
-        description="What a token's `aud` must name, comma separated if any of several will do; needed with an issuer.",
+        description="Audience that a token's claim `aud` must name. Several, comma separated: any of them is enough. "
+        "Required with an issuer.",
     )  # fmt: skip
     jwt_keys: str = Field(
         "", validation_alias=_names("jwt_keys"),
-        description="Address or file of the issuer's public keys (a JWKS); empty: found through the issuer's "
-        "`/.well-known/openid-configuration`. An address is asked again every five minutes, and for a key that is not "
-        "known at most every ten seconds.",
+        description="Address or file of the issuer's public keys (JWKS). Empty: found through the issuer's "
+        "`/.well-known/openid-configuration`. An address is read again every five minutes, and for an unknown key at "
+        "most every ten seconds.",
     )  # fmt: skip
     jwt_algorithms: str = Field(
         "RS256,PS256,ES256,EdDSA", validation_alias=_names("jwt_algorithms"),
-        description="Signatures that are believed, comma separated; those with a shared secret are none.",
+        description="Accepted signature algorithms, comma separated. Algorithms with a shared secret are not "
+        "supported.",
     )  # fmt: skip
     jwt_claims: str = Field(
         "", validation_alias=_names("jwt_claims"),
-        description="Which claim tells what, e.g. `tenant=org,endpoints=gateway.endpoints,operations=scope,"
-        "class=priority`. Without a claim the tenant is `sub`, endpoints are all, operations are infer and metadata, "
-        "the class is default; what a named claim does not tell is not granted.",
+        description="Which claim holds which right, e.g. "
+        "`tenant=org,endpoints=gateway.endpoints,operations=scope,class=priority`. A right without a claim here has "
+        "its default: tenant `sub`, all endpoints, the operations infer and metadata, class default. If a claim is "
+        "named here but missing in the token, the right is not granted.",
     )  # fmt: skip
     replicas: str = Field(
         "1", min_length=1, validation_alias=_names("replicas"),
-        description="How many gateways share the tenants' quotas: a number, or a host name whose addresses are counted "
-        "every five seconds (a headless Service). Each worker lets its share through. A number also tells how many "
-        "share Triton's calls when more comes than can be answered.",
+        description="Number of gateways that share the tenants' quotas: a number, or a host name whose addresses are "
+        "counted every five seconds (a headless Service). Each worker enforces its share. A number is also used "
+        "under overload, to divide the calls to Triton between the gateways.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),
-        description="Whether callers without credentials are let in: a proxy in front of this gateway knows who they "
-        "are. Without it, and without keys, a gateway listens on loopback addresses only.",
+        description="Accept callers without credentials. Use it behind a proxy that authenticates callers. Without "
+        "this setting and without any keys, tokens or client certificates, the gateway listens only on loopback "
+        "addresses.",
     )  # fmt: skip
     keep_alive: Seconds = Field(
         75.0, gt=0, validation_alias=_names("keep_alive"),
-        description="How long an idle connection is kept. Longer than a load balancer in front keeps its own, or it "
-        "sends a request on a connection that is just being closed.",
+        description="How long an idle connection is kept open. Set it longer than the load balancer's idle time. "
+        "Otherwise the load balancer may send a request on a connection that the gateway is closing.",
     )  # fmt: skip
     head_timeout: Seconds = Field(
         20.0, gt=0, validation_alias=_names("head_timeout"),
-        description="How long a new connection may take to send its first request's head, and any later head from its "
-        "first byte to its end; then 408 (if something came) and the end of the connection. A body has "
-        "`TRITON_GATEWAY_REQUEST_TIMEOUT`.",
+        description="Longest time from opening a connection to the end of its first request's head, and for later "
+        "heads from first to last byte. After that the connection is closed, with 408 if part of a head has arrived. "
+        "For bodies see `TRITON_GATEWAY_REQUEST_TIMEOUT`.",
     )  # fmt: skip
     max_head_bytes: Bytes = Field(
         64 << 10, ge=1024, validation_alias=_names("max_head_bytes"),
-        description="Largest head of a request (address and headers), e.g. `64K`; more is answered 431.",
+        description="Largest head of a request (address and headers), e.g. `64K`. Larger ones are refused with 431.",
     )  # fmt: skip
     max_headers: int = Field(
         100, ge=10, validation_alias=_names("max_headers"),
-        description="Headers a request may have; more are answered 431.",
+        description="Largest number of headers of a request. More are refused with 431.",
     )  # fmt: skip
     max_connections: int = Field(
         0, ge=0, validation_alias=_names("max_connections"),
-        description="Connections one worker keeps open. When there are more, the one that has waited longest for its "
-        "client is closed; if every one is being answered, the newest is told 503. 0: three quarters of the files the "
-        "process may open (`ulimit -n`), at most 10,000; shared with the gRPC port, which closes the newest.",
+        description="Most open connections of one worker. Beyond that, the connection that has waited longest for "
+        "its client is closed; if all connections have a request in progress, the newest is refused with 503. 0: "
+        "three quarters of the process's file limit (`ulimit -n`), at most 10,000. The gRPC port shares this limit "
+        "and closes the newest connection.",
     )  # fmt: skip
     fast_path: bool = Field(
         True, validation_alias=_names("fast_path"),
-        description="Whether common requests take the short way through the HTTP server; off, every request takes the "
-        "ordinary way, with the same answers.",
+        description="Use the fast path through the HTTP server for common requests. Answers are the same without it; "
+        "turn it off only to rule it out as a cause.",
     )  # fmt: skip
     connection_age: Seconds = Field(
         300.0, ge=0, validation_alias=_names("connection_age"),
-        description="After about this time a connection's next answer says `connection: close`, so that callers that "
-        "keep connections for ever find new replicas; 0: never.",
+        description="Close a connection after about this time, by adding `connection: close` to its next answer. "
+        "Callers that keep connections forever then find new replicas. 0: never.",
     )  # fmt: skip
     workers: int = Field(
         1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"),
-        description="Worker processes that share the port; one per core is the useful maximum.",
+        description="Number of worker processes that share the port. More than one per core does not help.",
     )  # fmt: skip
     state_dir: Path = Field(
         Path(".triton-gateway"), validation_alias=_names("state_dir"),
-        description="Folder for downloaded models, preprocess code and the last configuration that worked.",
+        description="Folder for downloaded models, `Preprocess` code and the last working configuration.",
     )  # fmt: skip
     cache_bytes: Bytes = Field(
         20 << 30, ge=0, validation_alias=_names("cache_bytes"),
-        description="Size of the downloaded models and code, e.g. `20G`, above which those that nobody needs any more "
-        "are deleted, the longest unused first; 0: never. At most 80 % of the volume that `state_dir` lies on. What is "
-        "served, or would be after a restart, always stays.",
+        description="Size limit of the cache of downloaded models and code, e.g. `20G`. Above it, unused files are "
+        "deleted, the longest unused first. The limit is never more than 80 % of the volume of `state_dir`. Files "
+        "that are served, or would be after a restart, always stay. 0: nothing is deleted.",
     )  # fmt: skip
     unpacked_bytes: Bytes = Field(
         64 << 30, ge=1, validation_alias=_names("unpacked_bytes"),
-        description="Most that one archive of a model or of code may hold when it is unpacked, e.g. `64G`. Whatever is "
-        "set here, no archive may grow to more than 100 times its size (above 256 MiB) or to more than the disk holds.",
+        description="Largest unpacked size of one archive of a model or of code, e.g. `64G`. Two more limits always "
+        "hold: 100 times the archive's size (for more than 256 MiB), and the free disk space.",
     )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
-        description="ClearML id of the serving Task to follow; empty: the only one that runs, of several none.",
+        description="ClearML id of the serving Task to follow. Empty: the only running one; if several run, the "
+        "gateway follows none.",
     )  # fmt: skip
     poll_frequency: PollFrequency = Field(
         5.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),
-        description="How often the serving Task is looked at. A bare number counts minutes, as in clearml-serving; "
-        "`5s` counts seconds. One look is one small call.",
+        description="Time between two checks of the serving Task for changes; each check is one small call. A bare "
+        "number counts minutes, as in clearml-serving; `5s` counts seconds.",
     )  # fmt: skip
     triton_grpc: str = Field(
         "127.0.0.1:8001", validation_alias=_names("triton_grpc", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"),
-        description="gRPC address of Triton, used when the serving Task names none (`clearml-serving config "
-        "--triton-grpc-server`). A name is looked up every two seconds and calls are spread over every address it has "
-        "(a headless Service); `ipv4:A:8001,B:8001` is a fixed list.",
+        description="gRPC address of Triton, used if the serving Task names none (`clearml-serving config "
+        "--triton-grpc-server`). A host name is resolved every two seconds, and calls are spread over all its "
+        "addresses (a headless Service). `ipv4:A:8001,B:8001` is a fixed list.",
     )  # fmt: skip
     pools: Pools = Field(
-        "", validation_alias=_names("pools"), description="Addresses of the pools of Tritons that endpoints can name "
-        "(`--aux-config gateway.pool=a10`, or a model's tag `pool:a10`): `a10=dns:///triton-a10:8001 "
-        "h100=10.0.0.1:8001,10.0.0.2:8001`, spaces or semicolons between. `default` is the pool of what names none, "
-        "and `TRITON_GATEWAY_TRITON_GRPC` its address if it is not here; `*` is every other pool.",
+        "", validation_alias=_names("pools"), description="Addresses of the [pools](pools.md) of Tritons, separated "
+        "by spaces or semicolons: `a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001`. An endpoint chooses "
+        "a pool with `--aux-config gateway.pool=a10`, or with the tag `pool:a10` of its model; other endpoints use "
+        "the pool `default`. The address of `default` is `TRITON_GATEWAY_TRITON_GRPC`, unless given here. `*` stands "
+        "for every other pool.",
     )  # fmt: skip
     cold_start_timeout: Seconds = Field(
         0.0, ge=0, validation_alias=_names("cold_start_timeout"),
-        description="How long a request waits for a pool none of whose Tritons answers, for instance one that was "
-        "scaled to zero, and for a model that was unloaded while nobody asked (`--aux-config "
-        "gateway.unload_after=1800`); then it gets 503 with `Retry-After`. Nine tenths of the request's own time at "
-        "most. 0: not at all for a pool, 30 s for a model.",
+        description="How long a request waits for a pool in which no Triton answers (e.g. one scaled to zero), or "
+        "for a model that was unloaded because nobody used it (`--aux-config gateway.unload_after=1800`). After that "
+        "it is refused with 503 and `Retry-After`. A request waits at most nine tenths of its own time limit. 0: no "
+        "wait for a pool, 30 s for a model.",
     )  # fmt: skip
     triton_tls_authority: str = Field(
         "", validation_alias=_names("triton_tls_authority"),
         description="PEM file of the authority that signed Triton's certificate. Any `TRITON_TLS` setting, or a "
-        "`grpcs://` address, switches TLS on for every Triton; without this one the system's authorities are trusted.",
+        "`grpcs://` address, turns on TLS for every Triton. Empty: the system's authorities are trusted.",
     )  # fmt: skip
     triton_tls_certificate: str = Field(
         "", validation_alias=_names("triton_tls_certificate"),
-        description="PEM file of the certificate (with its chain) this gateway shows to Triton, for mutual TLS.",
+        description="PEM file of the certificate, with its chain, that the gateway shows to Triton (mutual TLS).",
     )  # fmt: skip
     triton_tls_key: str = Field(
         "", validation_alias=_names("triton_tls_key"), description="PEM file of its private key."
     )
     triton_tls_name: str = Field(
         "", validation_alias=_names("triton_tls_name"),
-        description="Name that Triton's certificate must be for; empty: the host of its address.",
+        description="Name that Triton's certificate must be issued for. Empty: the host of Triton's address.",
     )  # fmt: skip
     triton_http: str = Field(
         "auto", validation_alias=_names("triton_http"),
-        description="Triton's HTTP, over which models are called if it answers: a fraction of gRPC's cost. A port "
-        "(of the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
-        "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer, "
-        "and for models whose callers keep leaving before the answer: HTTP does not tell Triton to stop.",
+        description="Triton's HTTP port, which costs a fraction of gRPC's CPU time for calling models. A port (on "
+        "the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
+        "if gRPC uses 8001) or `off`. The gateway uses gRPC for everything else and whenever HTTP does not answer. "
+        "It also uses gRPC for models whose callers often disconnect before the answer, because Triton does not stop "
+        "work that came over HTTP.",
     )  # fmt: skip
     triton_key_file: str = Field(
         "", validation_alias=_names("triton_key_file"),
-        description="File with the key of Triton's control APIs, to ask why a model is not loaded; nothing else needs "
-        "it. Empty: `triton/key` in the state folder, if that exists.",
+        description="File with the key of Triton's control APIs. It is only used to ask Triton why a model is not "
+        "loaded. Empty: `triton/key` in the state folder, if it exists.",
     )  # fmt: skip
     triton_grpc_compression: bool = Field(
         False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
-        description="gzip the calls to Triton.",
+        description="Compress gRPC calls to Triton with gzip.",
     )  # fmt: skip
     serve_path: str = Field(
         "serve", validation_alias=_names("serve_path", "CLEARML_DEFAULT_SERVE_SUFFIX"),
-        description="First path part of the inference routes.",
+        description="First part of the path of the inference routes.",
     )  # fmt: skip
     serving_base_url: str = Field(
         "", validation_alias=_names("serving_base_url", "CLEARML_DEFAULT_BASE_SERVE_URL"),
-        description="Where a hook's `send_request` goes for endpoints this gateway does not serve, "
+        description="Base address that a hook's `send_request` uses for endpoints that this gateway does not serve, "
         "e.g. `http://gateway:8080/serve`.",
     )  # fmt: skip
     files_rewrite: str = Field(
         "", validation_alias=_names("files_rewrite"),
-        description="`from=to` pairs, comma separated, for file addresses that uploaders wrote under another name, "
-        "e.g. `http://localhost:8081=http://fileserver:8081`.",
+        description="Rewrite file addresses that this process cannot reach as uploaded: `from=to` prefixes, comma "
+        "separated, e.g. `http://localhost:8081=http://fileserver:8081`.",
     )  # fmt: skip
     request_timeout: Seconds = Field(
         60.0, gt=0, validation_alias=_names("request_timeout", "GUNICORN_SERVING_TIMEOUT"),
-        description="Time one request may take; callers lower it with the `x-request-timeout-ms` header.",
+        description="Time limit of one request. A caller can lower it with the header `x-request-timeout-ms`.",
     )  # fmt: skip
     routing_key_header: str = Field(
         "x-routing-key", min_length=1, validation_alias=_names("routing_key_header"),
-        description="Request header whose value keeps a caller on one side of a canary.",
+        description="Request header with the routing key. Requests with the same key go to the same version of a "
+        "canary.",
     )  # fmt: skip
     routing_key_field: str = Field(
         "", validation_alias=_names("routing_key_field"),
-        description="Field of a JSON body that does so if the header is missing, e.g. `user_id` or `user.id`.",
+        description="Field of the JSON body that holds the routing key if the header is missing, e.g. `user_id` or "
+        "`user.id`.",
     )  # fmt: skip
     tei_endpoints: str = Field(
         "", validation_alias=_names("tei_endpoints"),
-        description="Endpoints that Text Embeddings Inference's routes ask where the address names none (`/embed`, "
-        "`/rerank`, …, and a rerank request without `model`), comma separated: each route asks the first that does its "
-        "task, e.g. `minilm,reranker`. Empty: the only thing that is served.",
+        description="Endpoints for Text Embeddings Inference routes that do not name one (`/embed`, `/rerank`, …, "
+        "and a rerank request without `model`), comma separated. Each route uses the first endpoint with its task, "
+        "e.g. `minilm,reranker`. Empty: the only served endpoint.",
     )  # fmt: skip
     allow_pins: bool = Field(
         False, validation_alias=_names("allow_pins"),
-        description="Whether `x-route-to: endpoint/version` sends a request to exactly that version, past its canary.",
+        description="Allow callers to choose an exact version with the header `x-route-to: endpoint/version`, past "
+        "any canary.",
     )  # fmt: skip
     max_body_bytes: int = Field(
         16 << 20, gt=0, validation_alias=_names("max_body_bytes"),
-        description="Largest request body, also after unpacking gzip.",
+        description="Largest request body in bytes, before and after unpacking gzip.",
     )  # fmt: skip
     max_in_flight: int = Field(
         1024, gt=0, validation_alias=_names("max_in_flight"),
-        description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
+        description="Most requests in progress in one worker. More are refused with 429 and Retry-After.",
     )  # fmt: skip
     work_limit: WorkRule = Field(
         "auto", validation_alias=_names("work_limit"),
-        description="How much work an endpoint version may have in hand, waiting and in calls to Triton, by what calls "
-        "have cost. `auto`: as much as keeps its model busy, found out from what is observed, while more comes than is "
-        "answered, or requests are refused for what it has in hand, and for five seconds after; `always`: from the "
-        "start; a time such as `200ms`: what one Triton does in that time; `off`: no limit but `max_in_flight`.",
+        description="Limit of work that one endpoint version may have waiting and in calls to Triton, measured by "
+        "the cost of recent calls. Requests beyond it wait or are refused ([overload](overload.md)). `auto`: as much "
+        "as keeps the model busy, learned from observation; it applies only under overload (more requests arrive "
+        "than are answered, or requests are refused for this limit) and for five seconds after. `always`: the same "
+        "limit, at all times. A time such as `200ms`: what one Triton does in that time. `off`: only `max_in_flight` "
+        "limits.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
-        description="Bytes of request bodies, e.g. `128M`, that one worker holds at a time; what would exceed them is "
-        "answered 429 with Retry-After. A single request is always let in, up to the largest body.",
+        description="Most bytes of request bodies that one worker holds at a time, e.g. `128M`. Requests beyond that "
+        "are refused with 429 and Retry-After. A single request is always admitted, up to the largest body.",
     )  # fmt: skip
     max_batch_rows: int = Field(
         64,
         gt=0,
         validation_alias=_names("max_batch_rows"),
-        description="Rows in one call to Triton at most; never more than the model's `max_batch_size`.",
+        description="Most rows in one call to Triton. The model's `max_batch_size` is also a limit.",
     )
     max_batch_tokens: int = Field(
         16384, gt=0, validation_alias=_names("max_batch_tokens"),
-        description="Padded tokens (longest × rows) in one call to Triton at most.",
+        description="Most padded tokens (longest × rows) in one call to Triton.",
     )  # fmt: skip
     max_batches_in_flight: int = Field(
         2, gt=0, validation_alias=_names("max_batches_in_flight"),
-        description="Calls per endpoint version to each Triton at a time; requests that arrive meanwhile share the "
-        "next. One more than a Triton works on at a time (instances of the model, GPUs), so that none of them waits.",
+        description="Most calls in flight per endpoint version to each Triton. Requests that arrive meanwhile share "
+        "the next call. Set one more than Triton works on at a time (model instances, GPUs), so that none of them is "
+        "idle.",
     )  # fmt: skip
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),
-        description="Words each text endpoint's tokenizer may remember (exact; see docs/tokenization.md); 0 for none.",
+        description="Most words in the word cache of each text endpoint's tokenizer (results are exact; see "
+        "docs/tokenization.md). 0: no cache.",
     )  # fmt: skip
     word_cache_total: int = Field(
         2_000_000, ge=0, validation_alias=_names("word_cache_total"),
-        description="Words that all tokenizers of one worker may remember together: above it those that are not asked "
-        "for forget first; 0: no bound.",
+        description="Most words in the word caches of one worker together. Above it, caches of endpoints without "
+        "requests drop words first. 0: no limit.",
     )  # fmt: skip
     response_cache_entries: int = Field(
         0, ge=0, validation_alias=_names("response_cache_entries"),
-        description="Answers each text endpoint remembers for bodies seen before; 0 for none. One endpoint: "
-        "`--aux-config gateway.response_cache=1000`.",
+        description="Most answers that each text endpoint caches for repeated bodies. For one endpoint: "
+        "`--aux-config gateway.response_cache=1000`. 0: no cache.",
     )  # fmt: skip
     response_cache_bytes: Bytes = Field(
         64 << 20, gt=0, validation_alias=_names("response_cache_bytes"),
-        description="Most memory, e.g. `64M`, that the remembered answers of one text endpoint and the bodies they "
-        "belong to may take in one worker; the longest unused are forgotten first.",
+        description="Largest memory of the response cache (answers and their bodies) of one text endpoint in one "
+        "worker, e.g. `64M`. The longest unused answers are dropped first.",
     )  # fmt: skip
     hook_threads: int = Field(
         8, gt=0, validation_alias=_names("hook_threads"),
-        description="Threads per endpoint for `Preprocess` code that is not async and runs in the worker (isolation "
-        "`thread`).",
+        description="Number of threads per endpoint for `Preprocess` code that is not async and runs in the worker "
+        "(isolation `thread`).",
     )  # fmt: skip
     hook_isolation: str = Field(
         "auto", pattern="^(auto|process|thread)$", validation_alias=_names("hook_isolation"),
-        description="Where `Preprocess` code runs: `process` (its own) or `thread` (of the worker). `auto`: "
-        "hooks of engine triton in threads, all others in processes. One endpoint: `gateway.hook_isolation`.",
+        description="Where `Preprocess` code runs: `process` (in a process of its own) or `thread` (in a thread of "
+        "the worker). `auto`: threads for hooks of engine triton, processes for all others. For one endpoint: "
+        "`gateway.hook_isolation`.",
     )  # fmt: skip
     hook_processes: int = Field(
         4, ge=1, le=256, validation_alias=_names("hook_processes"),
-        description="Hook processes per endpoint version and worker at most; they start as requests wait and end when "
-        "idle. One endpoint: `gateway.hook_processes`. See also `TRITON_GATEWAY_MAX_HOOK_PROCESSES`.",
+        description="Most hook processes per endpoint version and worker. They start when requests wait and end when "
+        "idle. For one endpoint: `gateway.hook_processes`. See also `TRITON_GATEWAY_MAX_HOOK_PROCESSES`.",
     )  # fmt: skip
     hook_min_processes: int = Field(
         0, ge=0, le=256, validation_alias=_names("hook_min_processes"),
-        description="Hook processes per endpoint version and worker that stay although nobody asks, so that no request "
-        "waits for one to start and to load its model. One endpoint: `gateway.hook_min_processes`.",
+        description="Hook processes per endpoint version and worker that stay even without requests. Requests then "
+        "never wait for a process to start and load its model. For one endpoint: `gateway.hook_min_processes`.",
     )  # fmt: skip
     max_hook_processes: int = Field(
         32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),
-        description="Hook processes of one worker at most, all endpoints together. At the bound, one that starts takes "
-        "the place of the one that has idled longest; if none idles, requests wait for their turn.",
+        description="Most hook processes of one worker, over all endpoints. At the limit, a new process replaces the "
+        "one that has been idle longest. If none is idle, requests wait.",
     )  # fmt: skip
     hook_idle_timeout: Seconds = Field(
         900.0, ge=0, validation_alias=_names("hook_idle_timeout"),
-        description="After this time without a request the last hook process of an endpoint version ends; the next "
-        "request starts one. Further processes end after a minute. 0: never.",
+        description="Idle time after which the last hook process of an endpoint version ends; the next request "
+        "starts one. Further processes end after one idle minute. 0: never.",
     )  # fmt: skip
     hook_memory: Bytes = Field(
         0, ge=0, validation_alias=_names("hook_memory"),
-        description="Memory one hook process may hold, e.g. `2G`; more ends it. 0: half of what the machine or "
-        "container has. One endpoint: `gateway.hook_memory`.",
+        description="Memory limit of one hook process, e.g. `2G`. A process above it is ended. 0: half of the memory "
+        "of the machine or container. For one endpoint: `gateway.hook_memory`.",
     )  # fmt: skip
     hook_timeout: Seconds = Field(
         0.0, ge=0, validation_alias=_names("hook_timeout"),
-        description="Time one call of `Preprocess` code may take; 0: as long as its request may. One endpoint: "
-        "`gateway.hook_timeout`.",
+        description="Time limit of one call of `Preprocess` code. 0: the time limit of the request. For one "
+        "endpoint: `gateway.hook_timeout`.",
     )  # fmt: skip
     hook_packages: str = Field(
         "refuse", pattern="^(refuse|install)$", validation_alias=_names("hook_packages"),
-        description="When a hook's `requirements.txt` names packages that are not here: `refuse` the endpoint, naming "
-        "them, or `install` them for its hook processes (runs pip).",
+        description="What to do if a hook's `requirements.txt` names packages that are not installed. `refuse`: "
+        "refuse the endpoint and name the packages. `install`: install them for its hook processes with pip.",
     )  # fmt: skip
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),
-        description="Share of the requests whose declared variables are counted (scaled, so that rates stay right), "
-        "if neither `metrics add --log-freq` nor the serving Task says it.",
+        description="Share of the requests whose declared variables are counted. Counts are scaled so that rates "
+        "stay right. `metrics add --log-freq` and the serving Task override it.",
     )  # fmt: skip
     metrics_detail: str = Field(
         "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
-        description="What `/metrics` shows: `brief`, 30 series per version, or `full`, about 250: all buckets, "
-        "all stages, batches' tokens, the word cache and built-in variables. `/metrics?detail=full` shows all at any "
-        "setting ([levels of detail](metrics.md#levels-of-detail)).",
+        description="Detail of `/metrics`: `brief` (30 series per version) or `full` (about 250: all buckets, all "
+        "stages, batches' tokens, the word cache and built-in variables). `/metrics?detail=full` always shows all "
+        "([levels of detail](metrics.md#levels-of-detail)).",
     )  # fmt: skip
     reference_dir: str = Field(
         "", validation_alias=_names("reference_dir"),
-        description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`) that go before those "
-        "in model folders; empty: `references` in the state folder.",
+        description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`). They override "
+        "those in model folders. Empty: `references` in the state folder.",
     )  # fmt: skip
     drift_alarm_days: float = Field(
         30.0, gt=0, validation_alias=_names("drift_alarm_days"),
-        description="How seldom chance alone may alarm drift, per endpoint and over all its variables together: "
-        "once in so many days at most. More days: fewer false alarms, and more texts until a change is found.",
+        description="Sensitivity of the drift alert, per endpoint and over all its variables: chance alone raises an "
+        "alarm at most once in this many days. A larger number gives fewer false alarms, and needs more texts to "
+        "detect a change.",
     )  # fmt: skip
     drift_words: bool = Field(
         True, validation_alias=_names("drift_words"),
-        description="Whether the words of texts are counted for drift: the frequent ones are kept in memory and in "
-        "captured references, and those that rise or fall are shown to who may read `/v1/status` "
+        description="Count the words of texts for drift detection. Frequent words are kept in memory and in captured "
+        "references. Words that become more or less frequent are shown to everyone who may read `/v1/status` "
         "([drift](drift.md#words)).",
     )  # fmt: skip
     objective_availability: Share = Field(
         0.999, validation_alias=_names("objective_availability"),
-        description="Share of an endpoint's requests that must be answered, e.g. `99.9%`, if the endpoint does not say "
-        "it ([objectives](objectives.md)); `off`: none, and no alert. What fails by a caller's own doing does not "
-        "count.",
+        description="Objective for availability: share of an endpoint's requests that must be answered, e.g. `99.9%` "
+        "([objectives](objectives.md)). Failures that are the caller's fault do not count. An endpoint can set its "
+        "own. `off`: no objective and no alert.",
     )  # fmt: skip
     objective_latency: Seconds = Field(
         0.0, ge=0, validation_alias=_names("objective_latency"),
-        description="Time within which an endpoint's answers must come, e.g. `300ms`, if the endpoint does not say it; "
-        "0: none, and no alert.",
+        description="Objective for latency: time within which an endpoint's answers must come, e.g. `300ms`. An "
+        "endpoint can set its own. 0: no objective and no alert.",
     )  # fmt: skip
     objective_latency_share: Share = Field(
         0.99, gt=0, validation_alias=_names("objective_latency_share"),
-        description="Share of the answers that must come within that time, if the endpoint does not say it.",
+        description="Share of the answers that must come within that time. An endpoint can set its own.",
     )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),
-        description="Which requests and answers are kept ([payload log](payload-log.md)): endpoints and the share of "
-        "their answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`; the first that fits counts. Empty: none. "
-        "What people send is then written down: tell them.",
+        description="Which requests and answers to record ([payload log](payload-log.md)): endpoints, each with the "
+        "share of its answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`. The first match counts. Empty: none. "
+        "Recording stores what people send, so tell them.",
     )  # fmt: skip
     payload_log_to: str = Field(
         "", validation_alias=_names("payload_log_to"),
-        description="Where they go: a folder, for JSON lines, or an `http://` or `https://` address, for CloudEvents. "
-        "Empty: `payloads` in the state folder.",
+        description="Target of the payload log: a folder (JSON lines), or an `http://` or `https://` address "
+        "(CloudEvents). Empty: `payloads` in the state folder.",
     )  # fmt: skip
     payload_log_bytes: Bytes = Field(
         1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),
-        description="Most that all files of that folder may hold, e.g. `1G`; above it the oldest are deleted.",
+        description="Largest total size of the payload log's folder, e.g. `1G`. Above it, the oldest files are "
+        "deleted.",
     )  # fmt: skip
     payload_log_keep: Seconds = Field(
         168 * 3600.0, ge=60, validation_alias=_names("payload_log_keep"),
-        description="After this time a file of that folder is deleted.",
+        description="Age at which a file of the payload log is deleted.",
     )  # fmt: skip
     payload_log_redact: str = Field(
         "", validation_alias=_names("payload_log_redact"),
-        description="What is replaced in texts of requests and answers before they are written: rules, separated by "
-        "white space, of `url email iban card ip phone number` and patterns of your own between slashes, e.g. "
-        r"`email card /ACC-\d+/` ([RE2's syntax](https://github.com/google/re2/wiki/Syntax)).",
+        description="What to replace in texts before they are recorded. Rules, separated by white space: `url email "
+        "iban card ip phone number`, and your own patterns between slashes, e.g. `email card /ACC-\\d+/` ([RE2's "
+        "syntax](https://github.com/google/re2/wiki/Syntax)).",
     )  # fmt: skip
     payload_log_drop: str = Field(
         "", validation_alias=_names("payload_log_drop"),
-        description="Fields that are left out, comma separated: of requests and answers at any depth, and `request`, "
-        "`answer`, `caller`, `tenant`, `request_id`, `trace_id` themselves.",
+        description="Fields to leave out of the payload log, comma separated: fields of requests and answers at any "
+        "depth, or `request`, `answer`, `caller`, `tenant`, `request_id`, `trace_id` as a whole.",
     )  # fmt: skip
     payload_log_batch: int = Field(
         100, ge=1, le=10_000, validation_alias=_names("payload_log_batch"),
-        description="CloudEvents in one request at most; 1 for receivers that take no batches, such as Knative's "
+        description="Most CloudEvents in one request. Set 1 for receivers that take no batches, such as Knative's "
         "brokers.",
     )  # fmt: skip
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),
-        description="Comma separated paths (`name`, `name/version`) without which this process is not ready: "
-        "a load balancer then sends it nothing until it can serve all of them, however long that takes. For the start "
-        "only: once it has been ready, one that is lost is reported as degraded.",
+        description="Endpoints (`name` or `name/version`, comma separated) that must be served before this process "
+        "becomes ready. Until then a load balancer sends it nothing, however long it takes. It applies to the start "
+        "only: if one is lost later, the process reports itself as degraded.",
     )  # fmt: skip
     startup_wait: Seconds = Field(
         300.0, ge=0, validation_alias=_names("startup_wait"),
-        description="How long a process that starts is not ready for want of endpoints that were served before: those "
-        "of the last configuration that worked here, without one those of the serving Task. What Triton or model sync "
-        "has refused, and what is new, is not waited for. Then it is ready with what it can serve.",
+        description="Longest time that a starting process stays not ready because endpoints that were served before "
+        "are missing. These are the endpoints of the last working configuration here, else those of the serving "
+        "Task. It does not wait for new endpoints, or for those that Triton or model sync has refused. After that "
+        "time it is ready with what it can serve.",
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
-        description="How long a new version may take to become ready in Triton, and its code to load, before it is "
-        "reported as failed.",
+        description="Longest time for a new version to become ready in Triton and for its code to load. After that "
+        "it is reported as failed.",
     )  # fmt: skip
     drain_delay: Seconds = Field(
         1.0, ge=0, validation_alias=_names("drain_delay"),
-        description="How long a process that got SIGTERM goes on serving, not ready any more and with "
-        "`connection: close` on every answer, before it stops listening. SIGINT stops at once.",
+        description="How long a process keeps serving after SIGTERM before it stops listening. Meanwhile it is not "
+        "ready, and adds `connection: close` to every answer. SIGINT stops at once.",
     )  # fmt: skip
     drain_timeout: Seconds = Field(
         30.0, gt=0, validation_alias=_names("drain_timeout"),
@@ -572,12 +592,14 @@ class Settings(BaseSettings):
     )  # fmt: skip
     log_format: str = Field(
         "auto", pattern="^(auto|json|text)$", validation_alias=_names("log_format"),
-        description="`json` (one object per line), `text`, or `auto`: text on a terminal.",
+        description="Format of the log: `json` (one object per line), `text`, or `auto` (text on a terminal, else "
+        "json).",
     )  # fmt: skip
     log_level: str = Field("INFO", validation_alias=_names("log_level"), description="Lowest level that is logged.")
     access_log: bool = Field(
         False, validation_alias=_names("access_log"),
-        description="Log one line per request. Failures always are; refusals for want of room as a number per second.",
+        description="Log one line per request. Failures are always logged. Refusals because of overload are logged "
+        "as a number per second.",
     )  # fmt: skip
 
     @classmethod

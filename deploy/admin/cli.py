@@ -19,32 +19,32 @@ import click
 from deploy.tools.errors import DeployError, GatewayError, line_of
 
 _COMMANDS = {
-    "up": "Start everything on this machine: registry, Triton, model sync, gateway.",
-    "serve": "Run the gateway alone, for an existing ClearML server and Triton.",
-    "sync": "Run model sync alone, beside an existing Triton.",
-    "controlplane": "Run the embedded ClearML-compatible server alone.",
-    "status": "Show what is served: endpoints, versions, models, faults.",
-    "plan": "Show what the serving Task would change, and its faults.",
+    "up": "Start everything on this machine, and serve a model.",
+    "serve": "Run only the gateway, for an existing server and Triton.",
+    "sync": "Run only model sync, beside an existing Triton.",
+    "controlplane": "Run only the embedded ClearML-compatible server.",
+    "status": "Show what is served: endpoints, versions, models and faults.",
+    "plan": "Show what a gateway would change to follow the serving Task.",
     "wait": "Wait until a change is live on every gateway.",
     "lineage": "Show where a served model comes from.",
-    "clearml-log": "Report what a gateway does to the serving Task in ClearML.",
-    "doctor": "Show what is missing, on this machine or in a cluster.",
-    "deploy": "Serve a model: export, register, add, wait, ask, in one command.",
-    "optimize": "Make the fastest bundle of a model that still answers the same.",
-    "bench": "Measure a running endpoint: rate, latency, stages.",
-    "keys": "Give out keys to those who may ask, list, rotate and revoke them.",
-    "history": "Show who changed what: endpoints, weights, defaults, keys, quotas.",
-    "drift": "Capture reference distributions, report drift.",
-    "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
-    "hook": "Try a Preprocess class here; re-upload it while it is being written.",
-    "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
-    "export": "Write the state of a serving Task as a file.",
+    "clearml-log": "Report a gateway's figures to ClearML as scalars.",
+    "doctor": "Check this machine or a cluster for missing parts.",
+    "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
+    "optimize": "Make the fastest bundle that still answers correctly.",
+    "bench": "Measure a running endpoint: rate, latency, stage times.",
+    "keys": "Create, list, rotate and revoke API keys, and set quotas.",
+    "history": "Show who changed endpoints, weights, keys and quotas.",
+    "drift": "Detect drift: capture references, report and explain changes.",
+    "dashboards": "Put the Grafana dashboards into a Grafana or into files.",
+    "hook": "Test a Preprocess class, or re-upload it on every change.",
+    "canary": "Split requests between versions, or roll one out safely.",
+    "export": "Write the state of a serving Task to a file.",
     "diff": "Compare a serving Task with such a file.",
-    "apply": "Make a serving Task what such a file says.",
-    "objective": "Show or set what an endpoint promises: availability, latency.",
-    "default": "Show or choose which version a bare name means.",
+    "apply": "Change a serving Task to match such a file.",
+    "objective": "Show or set an endpoint's objective: availability and latency.",
+    "default": "Show or choose which version answers a name without a version.",
 }
-_INTERNAL = {"triton": "Run the embedded Triton alone."}
+_INTERNAL = {"triton": "Run only the embedded Triton."}
 
 _OURS = ("deploy", "gateway", "preprocessing")
 
@@ -71,14 +71,15 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Try `triton-gateway up --demo`: a real model behind REST on this machine, nothing else needed.",
+    epilog="To try it, run `triton-gateway up --demo`. It serves a real model on this machine and needs nothing else.",
 )
 @click.version_option(package_name="triton-gateway", prog_name="triton-gateway")
 def group() -> None:
-    """Serve transformers through NVIDIA Triton, configured by the clearml-serving CLI.
+    """Serve text models on NVIDIA Triton, configured with the clearml-serving CLI.
 
-    Every option can also be given as the environment variable shown behind it. Data goes to stdout, everything else
-    to stderr; the exit code is 0 for success, 2 for a wrong command line, 1 for everything else that failed.
+    Most options can also be set with the environment variable shown behind them. Data goes to stdout, everything else
+    to stderr. The exit code is 0 for success, 2 for a wrong command line and 1 for any other failure. Some commands
+    have more exit codes; their help lists them.
     """
 
 

@@ -157,8 +157,8 @@ def state_dir_option(function: F) -> F:
     return click.option(
         "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
         show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, expose_value=False, callback=keep,
-        help="State directory of `up` on this machine: its gateway, and its ClearML server and serving Task if it is "
-        "named here or if nothing else names a server.",
+        help="State directory of an `up` on this machine. The command uses its gateway. It also uses its ClearML "
+        "server and serving Task if you give this option, or if no other ClearML server is configured.",
     )(function)  # fmt: skip
 
 
@@ -172,7 +172,11 @@ def gateway_options(function: F) -> F:
     """Decorate a command with the options that name one gateway; it gets ``gateway``, an address without `/` behind."""
 
     @click.option(
-        "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True, help=f"Address of a gateway.  {_GATEWAY_OF}"
+        "--url",
+        default="",
+        envvar="TRITON_GATEWAY_URL",
+        show_envvar=True,
+        help=f"Address of the gateway.  {_GATEWAY_OF}",
     )
     @functools.wraps(function)
     def wrapped(*args: Any, url: str, **kwargs: Any) -> Any:
@@ -186,7 +190,7 @@ def gateways_options(function: F) -> F:
 
     @click.option(
         "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
-        help=f"A gateway; give every one.  {_GATEWAY_OF}",
+        help=f"Address of a gateway. Repeat the option for every gateway.  {_GATEWAY_OF}",
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, gateways: tuple[str, ...], **kwargs: Any) -> Any:
@@ -216,7 +220,7 @@ def registry_options(function: F) -> F:
 
     @click.option(
         "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-        show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
+        show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:

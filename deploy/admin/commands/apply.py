@@ -14,15 +14,17 @@ from deploy.tools.errors import DeployError
 
 
 @click.command(name="apply")
-@click.option("-f", "--file", type=FILE, required=True, help="The file; - for standard input.")
-@click.option("--prune", is_flag=True, help="Remove what the file does not have.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("-f", "--file", type=FILE, required=True, help="File to read; - reads standard input.")
+@click.option(
+    "--prune", is_flag=True, help="Also remove endpoints, canaries and other settings that the file does not have."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @registry_options
 def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry) -> int:
-    """Make the serving Task what a file of `export` says; what is so already is left alone.
+    """Change the serving Task to match a file made by `export`. Only differences are written.
 
-    Models are found by id or, on another server, by project and name. Endpoints that the file does not have stay,
-    unless --prune is given. A lost serving Task: `clearml-serving create --name NAME`, then apply.
+    Models are found by id or, on another server, by project and name. Endpoints that are missing in the file stay,
+    unless you give --prune. To replace a lost serving Task, run `clearml-serving create --name NAME` and then `apply`.
 
     \b
     Examples:

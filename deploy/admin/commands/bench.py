@@ -28,34 +28,44 @@ _BODIES: Final = 5000
 
 @click.command(
     name="bench",
-    epilog="Numbers are of this machine as it is now; for the gateway against its peers see docs/benchmarks.md.",
+    epilog="The figures describe this machine at this moment. docs/benchmarks.md compares the gateway with its peers.",
 )
 @gateway_options
-@click.option("--endpoint", required=True, help="Endpoint or canary to ask, with its version where it has one: `e/2`.")
+@click.option(
+    "--endpoint", required=True, help="Endpoint or canary to send load to, with its version if it has one: `e/2`."
+)
 @click.option("--connections", default="1,16,64", show_default=True,
-              help="Closed loops: so many connections, each asking again as soon as it is answered.")  # fmt: skip
+              help="Closed loop: numbers of connections to try in turn. Each connection sends its next request when "
+              "the last one is answered.")  # fmt: skip
 @click.option("--rate", default="",
-              help="Open loops instead: so many requests per second, whether answers come or not (with the most "
-              "connections of --connections).")  # fmt: skip
-@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.2, 300), help="Of each load.")
+              help="Open loop instead: requests per second to try in turn, sent whether or not answers arrive, over "
+              "the largest number of --connections.")  # fmt: skip
+@click.option(
+    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.2, 300), help="Seconds of each load."
+)
 @click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0, 60),
-              help="Seconds of load before the first one that counts.")  # fmt: skip
+              help="Seconds of load before the first measured one.")  # fmt: skip
 @click.option("--texts", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="File with one text per line.  [default: sentences of several languages, no two alike]")  # fmt: skip
+              help="File with one text per line.  [default: sentences in several languages]")  # fmt: skip
 @click.option("--bodies", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="File with one JSON body per line, for endpoints that take no plain text.")  # fmt: skip
-@click.option("--remote", is_flag=True, help="Allow a gateway on another machine.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write it there.")
+              help="File with one JSON request body per line, for endpoints that do not take plain text.")  # fmt: skip
+@click.option("--remote", is_flag=True, help="Allow load on a gateway that runs on another machine.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the results to this JSON file.",
+)
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
-              help="Also draw latency over rate, as PNG (needs the extra `plot`).")  # fmt: skip
+              help="Also draw latency over rate into this PNG file (needs the extra `plot`).")  # fmt: skip
 def command(
     gateway: str, endpoint: str, connections: str, rate: str, seconds: float, warm_up: float,
     texts: Path | None, bodies: Path | None, remote: bool, json_file: Path | None, plot: Path | None,
 ) -> int:  # fmt: skip
-    """Send load to one endpoint and say how it was answered.
+    """Send load to one endpoint and report rate, latency and errors.
 
-    Each load prints a line when it is over: requests per second, latency percentiles as the client saw them, errors,
-    and from the gateway's own metrics the mean time of each stage and rows per call to Triton.
+    The command prints one line per load: requests per second, latency percentiles measured by the client, and errors.
+    It adds two figures from the gateway's metrics: the mean time of each stage and the rows per call to Triton.
 
     \b
     Examples:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from deploy.rollout.runner import Progress
     from deploy.rollout.steps import Decision, Rollout
 
-_ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sentiment`; versions are `sentiment/2`.")
+_ENDPOINT = click.option(
+    "--endpoint",
+    required=True,
+    help="Name of the endpoint, e.g. `sentiment` (its versions are `sentiment/1`, `sentiment/2`).",
+)
 _TESTS: Final = ("errors", "latency", "labels", "pairs")
 _MIRRORED: Final = (
     "text-classification", "token-classification", "zero-shot-classification", "sentence-embeddings",
@@ -43,12 +47,12 @@ _MIRRORED_FIRST_PERCENT: Final = 20.0
 """Until enough were compared; what is mirrored is dropped first when a backend is busy."""
 _MIRROR_WAIT_STEPS: Final = 10
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(name="canary")
 def command() -> None:
-    """Set weights, or roll a version out step by step.
+    """Split requests between versions: set weights, mirror requests, or roll a version out step by step.
 
     \b
     Examples:
@@ -67,10 +71,10 @@ command.add_command(shadow.command)
 @click.argument("weights", nargs=-1, required=True, metavar="VERSION=WEIGHT…")
 @registry_options
 def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -> int:
-    """Route ENDPOINT by fixed weights, e.g. `2=10 1=90`; they are normalised.
+    """Set fixed weights for the versions of an endpoint, e.g. `2=10 1=90`. Weights are normalised.
 
-    Put the newest version first: with routing keys, growing its weight then keeps every caller it already has.
-    Weights a gateway could not use are refused and change nothing.
+    Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
+    a gateway could not use are refused and change nothing.
     """
     from deploy.rollout import record
     from deploy.rollout.runner import write_decided
@@ -96,54 +100,59 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 
 @command.command(name="run")
 @_ENDPOINT
-@click.option("--to", "to", help="The new version, e.g. `2`. Without it an interrupted rollout is continued.")
+@click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to continue an interrupted rollout.")
 @click.option(
     "--from", "from_", help="The stable version.  [default: the one with the largest share now, or the only other one]"
 )
 @click.option(
-    "--steps", default="1,5,25,50,100", show_default=True, help="The canary's share in percent, step by step."
+    "--steps",
+    default="1,5,25,50,100",
+    show_default=True,
+    help="The canary's share of the requests at each step, in percent.",
 )
 @click.option(
     "--min-requests", default=200, show_default=True, type=click.IntRange(1),
-    help="Requests of the canary, and of stable, that each step compares at least.",
+    help="Number of requests that each step compares at least, of the canary and of the stable version.",
 )  # fmt: skip
-@click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Shortest time of a step.")
-@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two looks.")
+@click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Minimum length of a step.")
+@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two comparisons.")
 @click.option(
     "--slower", type=click.FloatRange(0, 1000), default=10.0, show_default=True, metavar="PERCENT",
-    help="So much slower the new version may be.",
+    help="How much slower than the stable version the new one may be.",
 )  # fmt: skip
 @click.option(
     "--label-shift", type=click.FloatRange(0, 100, max_open=True), default=10.0, show_default=True, metavar="POINTS",
-    help="Roll back when the share of a label moves by more than this many points. 0: shares are not compared.",
+    help="Roll back if the share of any label changes by more than this many percentage points. 0 turns this "
+    "comparison off.",
 )  # fmt: skip
 @click.option(
     "--label-variable", default="predicted_label", show_default=True,
-    help="Whose values: an enum variable, built in or declared with `clearml-serving metrics add`.",
+    help="Variable whose values --label-shift compares: an enum variable, built in or declared with `clearml-serving "
+    "metrics add`.",
 )  # fmt: skip
 @click.option(
     "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
-    help="So many of stable's requests are answered by the new version once more, unseen, and the answers compared. 0: "
-    "none.  [default: 5 for classifiers and embeddings without `Preprocess` code, and 20 until enough were compared; "
-    "else 0]",
+    help="Share of the stable version's requests that are also sent to the new version, to compare both answers. "
+    "Callers never see the second answer. 0 turns mirroring off.  [default: 5 for classifiers and embeddings without "
+    "`Preprocess` code, with 20 until enough answers were compared; else 0]",
 )  # fmt: skip
 @click.option(
     "--mirror-wait", type=DURATION,
-    help="So long the first step takes at most for enough mirrored answers to tell twice what `--other-answers` "
-    "permits. 0s: it does not wait for them.  [default: ten times `--step-time`]",
+    help="Longest time that the first step waits until enough mirrored answers were compared to detect twice what "
+    "--other-answers permits. 0s: it does not wait.  [default: ten times `--step-time`]",
 )  # fmt: skip
 @click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=5.0, show_default=True,
-    metavar="PERCENT", help="So many of the mirrored requests the new version may answer otherwise.",
+    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently.",
 )  # fmt: skip
-@click.option("--new-labels", is_flag=True, help="The new version's labels may have other names, or another order.")
+@click.option("--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order.")
 @click.option(
     "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-    help="Read counts from this Prometheus instead of the gateways.",
+    help="Read the counters from this Prometheus instead of from the gateways.",
 )  # fmt: skip
 @click.option(
-    "--looks", type=click.File("a", lazy=False), help="Add what each look was told (counters of both versions) to this "
-    "file, a JSON line each.",
+    "--looks", type=click.File("a", lazy=False), help="Append the data of each comparison (the counters of both "
+    "versions) to this file, one JSON object per line.",
 )  # fmt: skip
 @gateways_options
 @_JSON
@@ -154,14 +163,16 @@ def run(
     other_answers: float, new_labels: bool, looks: TextIO | None, gateways: tuple[str, ...], prometheus: str | None,
     as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
-    """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
+    """Roll a version out: raise its share of the requests step by step, and roll back if it is worse.
 
-    Canary and stable are compared on errors, latency and labels while both answer, and on the same requests where some
-    are mirrored. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
-    Everything decided is recorded beside the serving Task: a rollout can be interrupted here and continued, paused,
-    promoted or aborted from another machine.
+    The gate compares errors, latency and labels of both versions while both answer. If requests are mirrored, it also
+    compares both answers to the same request. It waits if there are too few requests, holds if data is missing, and
+    neither grows nor rolls back if the evidence is unclear.
 
-    The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
+    Every decision is recorded beside the serving Task. You can interrupt the rollout here and continue, pause, promote
+    or abort it from another machine.
+
+    The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
     from deploy.rollout.runner import Runner
     from deploy.rollout.source import GatewaySource, PrometheusSource, Source
@@ -213,11 +224,11 @@ def run(
 
 
 @command.command(name="status")
-@click.option("--endpoint", help="Only this route, with its history.")
+@click.option("--endpoint", help="Show only this endpoint, with its history.")
 @_JSON
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show rollouts and who runs them; with --endpoint every decision and its evidence."""
+    """Show all rollouts and who runs them. With --endpoint, also show every decision and its evidence."""
     from deploy.rollout import record
 
     found = record.rollouts(open_registry().task())
@@ -264,10 +275,10 @@ def _order(name: str, what: str) -> None:
     del order
 
 
-_order("pause", "Stop growing; the guard against a bad version goes on where a runner runs.")
-_order("resume", "Go on after a pause; the current step begins anew.")
-_order("promote", "Send everything to the canary now, without waiting for evidence.")
-_order("abort", "Send everything back to stable now.")
+_order("pause", "Pause a rollout: its share stops growing. A running runner still rolls back a bad version.")
+_order("resume", "Resume a paused rollout. The current step starts again.")
+_order("promote", "Promote the canary: send all requests to it now, without waiting for evidence.")
+_order("abort", "Abort a rollout: send all requests back to the stable version now.")
 
 
 @dataclass(frozen=True, slots=True)

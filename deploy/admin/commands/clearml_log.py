@@ -12,13 +12,13 @@ from deploy.admin.commands._options import DURATION, OpenRegistry, gateway_optio
 @click.command(name="clearml-log")
 @gateway_options
 @click.option("--every", type=DURATION, default="1m", show_default=True, show_envvar=True,
-              envvar="TRITON_GATEWAY_CLEARML_LOG_EVERY", help="How often; 10s at the least.")  # fmt: skip
+              envvar="TRITON_GATEWAY_CLEARML_LOG_EVERY", help="Time between two reports; at least 10s.")  # fmt: skip
 @registry_options
 def command(gateway: str, every: float, open_registry: OpenRegistry) -> int:
-    """Follow a gateway and write rate, failures, latency and drift as scalars, and what changes as console lines.
+    """Report a gateway's rate, failures, latency and drift to ClearML as scalars, and its changes as console lines.
 
-    Runs until it is stopped, beside the gateway, never in the way of a request. One per gateway is enough: its page
-    adds up all workers.
+    It runs until you stop it, as a process of its own that delays no request. Run one per gateway: it reports the sums
+    over all workers.
 
     \b
     Example:

@@ -12,12 +12,12 @@ from deploy.admin.commands._options import PORT
 
 @click.command(
     name="controlplane",
-    epilog="Bound to loopback with generated credentials unless told otherwise: do not expose it without a reason.",
+    epilog="By default it listens on loopback only and generates its credentials. Do not expose it without a reason.",
 )
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway/controlplane"),
     show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STATE_DIR", show_envvar=True,
-    help="Database, files and credentials.",
+    help="Folder for the database, the files and the credentials.",
 )  # fmt: skip
 @click.option(
     "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_HOST", show_envvar=True,
@@ -25,41 +25,45 @@ from deploy.admin.commands._options import PORT
 )  # fmt: skip
 @click.option(
     "--port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT", show_envvar=True,
-    help="Port to listen on; 0 takes a free one, STATE_DIR/endpoint.json says which.",
+    help="Port to listen on; 0 chooses a free one and writes it to STATE_DIR/endpoint.json.",
 )  # fmt: skip
 @click.option(
     "--public-url", default=None, envvar="TRITON_GATEWAY_CONTROLPLANE_PUBLIC_URL", show_envvar=True,
-    help="Address clients are told, where it differs from host and port.",
+    help="Address that clients receive, if it differs from host and port.",
 )  # fmt: skip
 @click.option(
     "--access-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_ACCESS_KEY", show_envvar=True,
-    help="Access key of its one user.  [default: generated]",
+    help="Access key of the server's only user.  [default: generated]",
 )  # fmt: skip
 @click.option(
     "--secret-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_SECRET_KEY", show_envvar=True,
-    help="Secret key of its one user; better from the variable: a command line can be seen.  [default: generated]",
+    help="Secret key of the server's only user. Prefer the variable: others can see a command line.  [default: "
+    "generated]",
 )  # fmt: skip
 @click.option(
     "--client-config", type=click.Path(path_type=Path, dir_okay=False), default=None,
     envvar="TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG", show_envvar=True,
-    help="Write a clearml.conf with address and keys here, for clients that share this folder.",
+    help="Write a clearml.conf with the address and the keys to this file, for clients that share the folder.",
 )  # fmt: skip
 @click.option(
     "--strict", is_flag=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STRICT", show_envvar=True,
-    help="Answer as a ClearML server 2.3.0 does, without this one's protections: to test what users of a real server "
-    "meet. The table in docs/clearml-compatibility.md says what differs.",
+    help="Behave exactly like a ClearML server 2.3.0, without this server's extra protections. Use it to test what "
+    "users of a real server meet. docs/clearml-compatibility.md lists the differences.",
 )  # fmt: skip
 @click.option(
     "--stop-silent-after", type=click.FloatRange(min=0, min_open=True), default=None, metavar="SECONDS",
     envvar="TRITON_GATEWAY_CONTROLPLANE_STOP_SILENT_AFTER", show_envvar=True,
-    help="Stop Tasks in progress that sent no sign of life for so long.  [default: never; with --strict 7200]",
+    help="Mark a running Task as stopped if it has sent no sign of life for this many seconds.  [default: never; "
+    "with --strict 7200]",
 )  # fmt: skip
-@click.option("--show-env", is_flag=True, help="Print the environment for the clearml-serving CLI and exit.")
+@click.option(
+    "--show-env", is_flag=True, help="Print the environment variables that the clearml-serving CLI needs, and exit."
+)
 def command(
     state_dir: Path, host: str, port: int, public_url: str | None, access_key: str, secret_key: str,
     client_config: Path | None, strict: bool, stop_silent_after: float | None, show_env: bool,
 ) -> int:  # fmt: skip
-    """Offer the ClearML API and file server to the stock clearml SDK and clearml-serving CLI.
+    """Run the embedded ClearML-compatible server, for the stock clearml SDK and clearml-serving CLI.
 
     \b
     Example, two terminals:

@@ -12,24 +12,30 @@ from deploy.tools.errors import DeployError
 
 @click.group(name="dashboards")
 def command() -> None:
-    """Six boards: overview, latency, canary, drift, capacity, Triton.
+    """Put the six Grafana dashboards into a Grafana or into files: overview, latency, canary, drift, capacity, Triton.
 
-    Each chooses its Prometheus, endpoints and versions at the top.
+    Each dashboard has selectors for its Prometheus, endpoints and versions at the top.
     """
 
 
 @command.command()
 @click.option("--url", required=True, envvar="GRAFANA_URL", show_envvar=True,
-              help="Address of Grafana, with its path prefix if it has one.")  # fmt: skip
+              help="Address of Grafana, including its path prefix if it has one.")  # fmt: skip
 @click.option("--token", required=True, envvar="GRAFANA_TOKEN", show_envvar=True,
-              help="Token of a service account with the role Editor; better not typed.")  # fmt: skip
-@click.option("--folder", default="triton-gateway", show_default=True, help="Folder for the boards; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+              help="Token of a service account with the role Editor. Prefer the variable: others can see a command "
+              "line.")  # fmt: skip
+@click.option(
+    "--folder",
+    default="triton-gateway",
+    show_default=True,
+    help="Grafana folder for the dashboards; created if missing.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 def push(url: str, token: str, folder: str, dry_run: bool) -> int:
-    """Create or update the folder and the boards.
+    """Create or update the dashboards in a Grafana.
 
-    Boards have fixed ids: doing it again updates them in place, links to them stay, and what is current is left alone.
-    Changes made to them in Grafana are overwritten; to keep your own version, save it under another name.
+    Dashboards have fixed ids: a second push updates them in place, and links to them stay valid. A push overwrites
+    changes made in Grafana. To keep your own version, save it under another name.
 
     \b
     Example:
@@ -56,7 +62,7 @@ def push(url: str, token: str, folder: str, dry_run: bool) -> int:
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def export(folder: Path) -> int:
-    """Write the boards as JSON files into FOLDER, for Grafana's import page or its file provisioning.
+    """Write the dashboards as JSON files into FOLDER, for Grafana's import page or its file provisioning.
 
     \b
     Example:

@@ -15,10 +15,10 @@ from deploy.tools.errors import DeployError
 @click.argument("version", required=False)
 @registry_options
 def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> int:
-    """Show which version answers ENDPOINT without a version, or let VERSION answer from now on.
+    """Show or choose which version answers requests that name ENDPOINT without a version.
 
-    Without a choice it is the first version that was added; a canary of the same name goes before it. A version that
-    is added later gets none of these requests until it is chosen here or promoted (`canary promote`).
+    Until you choose, it is the first version that was added. A canary of the same name overrides the choice. A version
+    that is added later gets none of these requests until you choose it here or promote it (`canary promote`).
 
     \b
     Examples:

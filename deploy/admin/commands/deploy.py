@@ -25,23 +25,32 @@ from deploy.tools.errors import DeployError
 @click.command(name="deploy")
 @click.argument("model")
 @click.option("--endpoint", default="", metavar="NAME[/VERSION]",
-              help="What it is called.  [default: the model's name, and the next free version]")  # fmt: skip
-@click.option("--task", default="auto", show_default=True, help="Task to serve it as, where its files do not tell.")
+              help="Name of the endpoint.  [default: the model's name, and the next free version]")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")
 @click.option("--tokenizer", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="Folder with tokenizer.json and config.json of an ONNX file.  [default: beside it]")  # fmt: skip
+              help="Folder with the tokenizer.json and config.json of an ONNX file.  [default: beside it]")  # fmt: skip
 @click.option("--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES",
-              help="A tensor that a TorchScript model takes, e.g. INPUT__0:float32:-1,4; may be repeated.")  # fmt: skip
-@click.option("--output", "outputs", multiple=True, metavar="NAME:TYPE:SIZES", help="A tensor that it gives.")
+              help="An input tensor of a TorchScript model, e.g. INPUT__0:float32:-1,4. May be repeated.")  # fmt: skip
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="NAME:TYPE:SIZES",
+    help="An output tensor of a TorchScript model. May be repeated.",
+)
 @click.option("--all-candidates", "tries_all", is_flag=True,
-              help="Try every engine and precision of this CPU: the fastest that is right (minutes).")  # fmt: skip
+              help="Try every engine and precision of this CPU and use the fastest one that answers correctly (takes "
+              "minutes).")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
-              help="Run the Python code that the model brings, with your rights: read it first.")  # fmt: skip
-@click.option("--project", default="triton-gateway", show_default=True, help="ClearML project of the model.")
-@click.option("--name", default="", help="Name of the registered model.  [default: the model's]")
+              help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
+@click.option(
+    "--project", default="triton-gateway", show_default=True, help="ClearML project for the registered model."
+)
+@click.option("--name", default="", help="Name of the registered model.  [default: the model's name]")
 @click.option("--bundles", type=click.Path(path_type=Path, file_okay=False), envvar="TRITON_GATEWAY_BUNDLES_DIR",
               show_envvar=True,
-              help="Where bundles are kept.  [default: in the state directory, else optimized]")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print what would be typed, and do nothing.")
+              help="Folder for bundles.  [default: inside the state directory of `up`, else ./optimized]")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the commands that would run, and change nothing.")
 @gateway_options
 @registry_options
 def command(
@@ -49,13 +58,14 @@ def command(
     tries_all: bool, trusts_code: bool, project: str, name: str, bundles: Path | None, dry_run: bool, gateway: str,
     open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
-    """Serve MODEL: export it, prove its answers, register it, add the endpoint, wait, and ask it something.
+    """Serve MODEL as an endpoint: export it, check its answers, register it, wait until it is served, and ask it.
 
-    MODEL is the folder of a Hugging Face or sentence-transformers model, a name of the hub, an ONNX file (with its
-    tokenizer beside it), a bundle of `optimize`, the id of a ClearML model, a TorchScript, scikit-learn, XGBoost or
-    LightGBM file. An export needs torch (`pip install "triton-gateway[bundles]"`), the others do not. Everything that
-    changes the registry is shown as the `clearml-serving` command that a person could have typed. Ctrl-C takes back
-    what was registered.
+    MODEL is one of: the folder of a Hugging Face or sentence-transformers model; a Hugging Face hub name; an ONNX file
+    with its tokenizer beside it; a bundle made by `optimize`; the id of a ClearML model; a TorchScript, scikit-learn,
+    XGBoost or LightGBM file.
+
+    Only an export needs torch (`pip install "triton-gateway[bundles]"`). Each change to the registry is printed as the
+    `clearml-serving` command that does the same. Ctrl-C undoes what was registered.
 
     \b
     Examples:

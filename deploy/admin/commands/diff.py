@@ -14,12 +14,14 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 
 
 @click.command(name="diff")
-@click.option("-f", "--file", type=FILE, required=True, help="The file; - for standard input.")
-@click.option("--prune", is_flag=True, help="Also count what only the serving Task has.")
-@click.option("--exit-code", "exits", is_flag=True, help="End with 2 if there are differences.")
+@click.option("-f", "--file", type=FILE, required=True, help="File to read; - reads standard input.")
+@click.option(
+    "--prune", is_flag=True, help="Also show what only the serving Task has, and `apply --prune` would remove."
+)
+@click.option("--exit-code", "exits", is_flag=True, help="Exit with code 2 if there are differences.")
 @registry_options
 def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -> int:
-    """Show what `apply` would change: + is added, ~ is changed, - is removed (with --prune).
+    """Show what `apply` would change: + added, ~ changed, - removed (with --prune).
 
     \b
     Example:

@@ -11,44 +11,44 @@ import click
 
 @click.command(
     name="doctor",
-    epilog="Looks and changes nothing. The exit code is 1 when something is missing; notes alone are 0.",
+    epilog="It changes nothing. The exit code is 1 if something is missing; notes alone give 0.",
 )
 @click.option("--kube", is_flag=True, envvar="TRITON_GATEWAY_DOCTOR_KUBE", show_envvar=True,
-              help="Look at a cluster, through kubectl.")  # fmt: skip
+              help="Check a Kubernetes cluster through kubectl instead of this machine.")  # fmt: skip
 @click.option("--namespace", default="triton-gateway", show_default=True, envvar="TRITON_GATEWAY_NAMESPACE",
               show_envvar=True, help="Namespace of the deployment.")  # fmt: skip
 @click.option("--context", default="", envvar="TRITON_GATEWAY_KUBE_CONTEXT", show_envvar=True,
-              help="Context of kubectl.  [default: the current one]")  # fmt: skip
+              help="kubectl context to use.  [default: the current one]")  # fmt: skip
 @click.option(
     "--overlay", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve", "sync"]), default="gpu",
     show_default=True, envvar="TRITON_GATEWAY_OVERLAY", show_envvar=True,
-    help="What is (to be) deployed: decides what has to be there.",
+    help="Overlay that is deployed, or will be. It decides which parts must exist.",
 )  # fmt: skip
 @click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,
-              help="The program to use.")  # fmt: skip
+              help="kubectl program to run.")  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Where `up` would write.",
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Folder that `up` would write to.",
 )  # fmt: skip
 @click.option(
     "--triton-grpc", default="", metavar="HOST:PORT",
     envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
-    help="A Triton that should answer.",
+    help="Address of a Triton that must answer.",
 )  # fmt: skip
 @click.option(
     "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
-    help="File with the key of its control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+    help="File with the key of that Triton's control APIs.  [default: STATE_DIR/triton/key, if it exists]",
 )  # fmt: skip
 @click.option(
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
+    show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
     kube: bool, namespace: str, context: str, overlay: str, kubectl: str, state_dir: Path, triton_grpc: str,
     triton_key_file: str, serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
-    """Look at Python, packages, Triton, ports, disk, the registry; with --kube at a cluster and what is deployed there.
+    """Check this machine: Python, packages, Triton, ports, disk and registry. With --kube, check a cluster instead.
 
     \b
     Examples:

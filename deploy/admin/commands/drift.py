@@ -33,8 +33,8 @@ def _sources(command: Any) -> Any:
     for option in (
         click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back."),
         click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-                     help="Address of a Prometheus: counts of all gateways within --window, not of one since it "
-                     "started."),
+                     help="Address of a Prometheus. Uses the counts of all gateways within --window, instead of one "
+                     "gateway's counts since it started."),
     ):  # fmt: skip
         command = option(command)
     return gateway_options(command)
@@ -42,7 +42,7 @@ def _sources(command: Any) -> Any:
 
 @click.group(name="drift")
 def command() -> None:
-    """Compare what is served now with what was served when the model was judged good."""
+    """Detect drift: compare current requests and answers with a reference from when the model was good."""
 
 
 command.add_command(explain.command)
@@ -51,23 +51,31 @@ command.add_command(explain.command)
 @command.command()
 @_sources
 @click.option("--endpoint", required=True, help="Endpoint whose traffic becomes the reference.")
-@click.option("--version", "model_version", default="", help="Its version; empty for an endpoint without one.")
+@click.option(
+    "--version",
+    "model_version",
+    default="",
+    help="Version of the endpoint; leave it out for an endpoint without versions.",
+)
 @click.option("--duration", type=DURATION, default="0s", show_default=True,
-              help="With --url: count only what comes within this time from now.")  # fmt: skip
-@click.option("--least", default=1000, show_default=True, help="Refuse a reference of fewer values.")
+              help="With --url: count only requests that arrive within this time from now.")  # fmt: skip
+@click.option(
+    "--least", default=1000, show_default=True, help="Refuse to make a reference from fewer values than this."
+)
 @click.option("--from", "data", type=click.Path(path_type=Path),
-              help="Make it of a data set instead: a .csv, .tsv, .jsonl, .parquet or .arrow file, or a folder that "
-              "Hugging Face's `datasets` has saved.")  # fmt: skip
-@click.option("--text-column", default="text", show_default=True, help="With --from: the column of the texts.")
-@click.option("--label-column", help="With --from: the column of the labels they should get.")
+              help="Make the reference from a data set instead: a .csv, .tsv, .jsonl, .parquet or .arrow file, or a "
+              "folder saved by Hugging Face's `datasets`.")  # fmt: skip
+@click.option("--text-column", default="text", show_default=True, help="With --from: name of the text column.")
+@click.option("--label-column", help="With --from: name of the column with the correct labels.")
 @click.option("--most", default=20_000, show_default=True, type=click.IntRange(1),
-              help="With --from: of more texts, so many are drawn by chance, always the same ones.")  # fmt: skip
+              help="With --from: largest number of texts. If there are more, a sample is drawn, the same one every "
+              "time.")  # fmt: skip
 @click.option("--rate", default=200.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="With --from: texts a second that the endpoint is asked at most.")  # fmt: skip
+              help="With --from: largest number of texts per second sent to the endpoint.")  # fmt: skip
 @click.option("--batch", default=16, show_default=True, type=click.IntRange(1, 256),
-              help="With --from: texts in one request.")  # fmt: skip
+              help="With --from: number of texts in one request.")  # fmt: skip
 @click.option("--without-model", is_flag=True,
-              help="With --from: ask no gateway. Only what texts look like, and --label-column.")  # fmt: skip
+              help="With --from: call no gateway. Count only properties of the texts and --label-column.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
@@ -75,14 +83,15 @@ def capture(
     data: Path | None, text_column: str, label_column: str | None, most: int, rate: float, batch: int,
     without_model: bool, output: Path | None,
 ) -> int:  # fmt: skip
-    """Make the reference distribution of every variable of one version, from live traffic or of a data set.
+    """Make the reference distributions of one version, from live traffic or from a data set.
 
-    With --from the endpoint is asked for the texts of a data set (training or validation data, say) and what its
-    gateway counts becomes the reference. It counts whoever asks: have nobody else ask that version meanwhile. Rows
-    without a text are left out. An interruption leaves no reference, or the former one.
+    With --from, the command sends the texts of a data set (e.g. training or validation data) to the endpoint. The
+    gateway's counts become the reference. The gateway counts every caller's requests, so make sure that nobody else
+    calls that version meanwhile. Rows without a text are skipped. If you interrupt the command, an earlier reference
+    stays as it was.
 
-    The file takes effect at the gateway's next look when it lies in TRITON_GATEWAY_REFERENCE_DIR; as `reference.json`
-    in the model's folder it travels with the model.
+    A reference takes effect in one of two ways. In the folder TRITON_GATEWAY_REFERENCE_DIR, gateways load it at their
+    next check. As `reference.json` in the model's folder, it is published with the model.
 
     \b
     Examples:
@@ -239,40 +248,49 @@ def _url(endpoint: str, version: str) -> str:
 @command.command()
 @_sources
 @click.option("--endpoint", help="Report on this endpoint only.  [default: every endpoint that has a reference]")
-@click.option("--version", "model_version", help="With --endpoint: on this version only.")
+@click.option("--version", "model_version", help="With --endpoint: report on this version only.")
 @click.option("--compare", metavar="canary|VERSION",
-              help="Compare versions that serve side by side instead: every canary with its stable version, or those "
-              "of VERSION.")  # fmt: skip
-@click.option("--by", metavar="KEY", help="With --endpoint: tell segments apart by this field of requests "
-              "(`user.country`), or by tenant, caller, route or model_id, as a payload log has kept them.")  # fmt: skip
+              help="Compare versions that serve at the same time, instead of with a reference: every canary with its "
+              "stable version (`canary`), or only those that involve VERSION.")  # fmt: skip
+@click.option("--by", metavar="KEY", help="With --endpoint: split the requests by this field (e.g. `user.country`), "
+"or by tenant, caller, route or model_id, as the payload log recorded them.")  # fmt: skip
 @click.option("--from", "start", type=explain.TIME, metavar="TIME",
-              help="With --by: leave out what came before, a time in UTC or so long ago (`2h`).")  # fmt: skip
+              help="With --by: ignore requests before this time. A time in UTC or an age (`2h`).")  # fmt: skip
 @explain.LOG
-@click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
+@click.option(
+    "--plot",
+    is_flag=True,
+    help="Draw each variable's distribution in the terminal: the current one over the reference.",
+)
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
-              help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
+              help="Draw the distributions into this file (.png, .svg, .pdf). Needs matplotlib.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write the report there: .html, one file that can be sent around, or .json.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
+              help="Write the report to this file: .html (one self-contained file) or .json.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None,
     compare: str | None, by: str | None, start: datetime | None, log: Path | None, plot: bool, picture: Path | None,
     output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Say of every variable that has a reference whether it has drifted, how sure that is, since when and what moved.
+    """Report which variables have drifted from their reference, since when, how certainly, and what changed.
 
-    EVIDENCE: chance alone gives as much at most once in so many days; the alert compares an endpoint's mean with
-    TRITON_GATEWAY_DRIFT_ALARM_DAYS. VISIBLE: how far a share of one half must move to be found within a day. States:
-    `drift` (its endpoint alarms because of it), `moved` (alone it would alarm), `steady`, and `too few` (not enough
-    values to tell). Below them: words that rose and fell lately, as shares of the texts; and of versions whose answers
-    got labels (`/v1/feedback`) how often they are right, and are expected to be. The exit code is 3 when something has
-    drifted, else 0.
+    EVIDENCE: chance alone produces this much evidence at most once in this many days. The alert compares the
+    endpoint's mean evidence with TRITON_GATEWAY_DRIFT_ALARM_DAYS.
 
-    With --compare a version that gets a share of the requests is held against the stable version that answers the
-    others, instead of against a reference: what each was asked and has answered in the same time.
+    VISIBLE: how far a share of one half must move to be detected within a day.
 
-    With --by the requests that a payload log has kept are counted for each value of a key (the eight most frequent; the
-    rest is one) and held against the same reference: in whose texts, and answers to whom, is it?
+    STATE: `drift` (the endpoint alarms because of this variable), `moved` (this variable alone would alarm), `steady`,
+    or `too few` (not enough values to decide).
+
+    Below the table: words that recently became more or less frequent, as shares of the texts. For versions that got
+    labels through `/v1/feedback`: the measured and the expected accuracy. The exit code is 3 if something has drifted,
+    else 0.
+
+    --compare compares a version that gets a share of the requests with the stable version that answers the others,
+    over the same time, instead of with a reference.
+
+    --by counts the requests in a payload log separately for each value of a key (the eight most frequent values; all
+    others together) and compares each group with the same reference. It shows whose requests drifted.
 
     \b
     Examples:

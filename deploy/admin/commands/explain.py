@@ -44,37 +44,38 @@ class _Time(click.ParamType):  # type: ignore[type-arg] # as in _options
 TIME = _Time()
 LOG = click.option(
     "--log", "log", type=click.Path(path_type=Path), envvar="TRITON_GATEWAY_PAYLOAD_LOG_TO", show_envvar=True,
-    help="The payload log: its folder, or a file of it.  [default: payloads in the state directory]",
+    help="Payload log: its folder, or one file of it.  [default: payloads in the state directory]",
 )  # fmt: skip
 
 
 @click.command(name="explain")
-@click.option("--endpoint", required=True, help="Whose texts, e.g. `sentiment`.")
-@click.option("--version", "version", help="Of this version only.")
-@click.option("--since", type=TIME, metavar="TIME", help="The texts from then on are held against those before: a "
-              "time in UTC (`2026-11-20T08:30`), or how long ago (`2h`).")  # fmt: skip
-@click.option("--from", "start", type=TIME, metavar="TIME", help="Leave out what came before.")
-@click.option("--to", "end", type=TIME, metavar="TIME", help="Leave out what came from then on.")
-@click.option("--compare", metavar="VERSION", help="Hold the texts of --version against those of VERSION instead.")
-@click.option("--against", type=click.Path(path_type=Path), help="Hold them against the texts of this data set instead "
-              "(training data, say): the files that `drift capture --from` reads.")  # fmt: skip
-@click.option("--text-column", default="text", show_default=True, help="With --against: the column of the texts.")
+@click.option("--endpoint", required=True, help="Endpoint whose texts are compared, e.g. `sentiment`.")
+@click.option("--version", "version", help="Only texts of this version.")
+@click.option("--since", type=TIME, metavar="TIME", help="Compare texts from this time on with earlier texts. A time "
+"in UTC (`2026-11-20T08:30`) or an age (`2h`).")  # fmt: skip
+@click.option("--from", "start", type=TIME, metavar="TIME", help="Ignore texts before this time.")
+@click.option("--to", "end", type=TIME, metavar="TIME", help="Ignore texts from this time on.")
+@click.option("--compare", metavar="VERSION", help="Compare the texts of --version with those of VERSION.")
+@click.option("--against", type=click.Path(path_type=Path), help="Compare with the texts of this data set, e.g. the "
+"training data. Reads the files that `drift capture --from` reads.")  # fmt: skip
+@click.option("--text-column", default="text", show_default=True, help="With --against: name of the text column.")
 @LOG
 @click.option("--most", default=2000, show_default=True, type=click.IntRange(_LEAST, 20_000),
-              help="Of more texts on a side, so many are drawn by chance, always the same ones.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+              help="Largest number of texts on each side. If there are more, a sample is drawn, the same one every "
+              "time.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @state_dir_option
 def command(
     endpoint: str, version: str | None, since: datetime | None, start: datetime | None, end: datetime | None,
     compare: str | None, against: Path | None, text_column: str, log: Path | None, most: int, as_json: bool,
 ) -> int:  # fmt: skip
-    """Say which words and texts tell later texts from earlier ones, out of a payload log; or that nothing does.
+    """Show which words and texts distinguish later texts from earlier ones in a payload log, if any do.
 
-    A classifier learns to tell the two on a part of the texts and is asked about the rest. AUC is how often it puts a
-    later text above an earlier one: 50 % is guessing, and what shuffled texts reach is printed beside it. Words and
-    examples are what callers wrote, as the payload log has kept it: redacted if it is told to.
+    A classifier learns on a part of the texts to distinguish the two groups, and is tested on the rest. AUC is how
+    often it ranks a later text above an earlier one; 50 % is guessing. The AUC of shuffled texts is printed beside it.
+    Words and examples are shown as the payload log recorded them, redacted if the log redacts.
 
-    The exit code is 3 when the texts can be told apart, else 0.
+    The exit code is 3 if the groups differ, else 0.
 
     \b
     Examples:

@@ -13,13 +13,15 @@ from deploy.admin.terminal import Terminal
 
 
 @click.command(name="export")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: standard output]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of YAML.")
 @registry_options
 def command(output: Path | None, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Write what the serving Task says as a file: endpoints and their code, canaries, metrics, defaults, auto-update.
+    """Write the serving Task to a file: endpoints and their code, canaries, metrics, defaults, auto-update.
 
-    Keep it in git, compare it with `diff`, make it true on this or another server with `apply`.
+    Keep the file in git, compare it with `diff`, and restore it on this or another server with `apply`.
 
     \b
     Example:

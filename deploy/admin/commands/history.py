@@ -22,29 +22,34 @@ _KINDS = ("weight", "endpoint", "default", "key", "quota")
 
 @click.command(name="history")
 @click.option(
-    "--endpoint", help="Only what concerns this endpoint: its versions, weights, rule, shadow, e.g. `sentiment`."
+    "--endpoint", help="Show only changes to this endpoint, e.g. `sentiment`: its versions, weights, rule and shadow."
 )
-@click.option("--since", type=AGE, help="Only what is not older: 30m, 12h, 2d, 4w.  [default: all that is kept]")
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Only these; several times for several."
+    "--since", type=AGE, help="Show only changes up to this old: 30m, 12h, 2d, 4w.  [default: all that are kept]"
+)
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Show only this kind of change. May be repeated."
 )
 @click.option(
     "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
-    show_envvar=True, help="Also what `keys --file` has changed in this file: keys and quotas.",
+    show_envvar=True, help="Also show the changes that `keys --file` made in this file: keys and quotas.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @registry_options
 def command(
     endpoint: str | None, since: float | None, kinds: tuple[str, ...], path: Path | None, as_json: bool,
     open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
-    """Show who changed endpoints, weights, defaults, keys and quotas: when, from what to what. The oldest comes first.
+    """Show who changed endpoints, weights, defaults, keys and quotas, when, and from what to what. Oldest first.
 
-    Our own commands (`canary`, `default`, `keys`, `hook watch`, `deploy`) and rollouts say who runs them:
-    TRITON_GATEWAY_USER, or the user of the machine. What `clearml-serving` or ClearML's pages change says nobody; it is
-    noticed by model sync with its next look, or by this command, and told as "seen", with the ClearML user who changed
-    the serving Task last. Defaults are the service's settings (`clearml-serving config`), metrics, and what people
-    chose a bare name to mean (`default`).
+    Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `hook watch`, `deploy`) and by rollouts carry a
+    name: TRITON_GATEWAY_USER, else the user of the machine.
+
+    Changes by `clearml-serving` or in ClearML's web pages carry no name. Model sync notices them at its next check, or
+    this command does. They are shown as "seen", with the ClearML user who last changed the serving Task.
+
+    The kind `default` covers the service's settings (`clearml-serving config`), metrics, and the version chosen for a
+    name without a version (`triton-gateway default`).
 
     \b
     Examples:

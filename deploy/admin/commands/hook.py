@@ -19,40 +19,42 @@ _REFUSED = 3
 
 @click.group(name="hook")
 def command() -> None:
-    """Try a Preprocess class on this machine, and keep deployed ones up to date while they are written."""
+    """Test a Preprocess class on this machine, or re-upload it on every change while you write it."""
 
 
 @command.command(name="test", short_help="Run a Preprocess class on one body.")
 @click.argument("code", type=click.Path(path_type=Path))
 @click.option(
     "--body", required=True, metavar="JSON|@FILE|-",
-    help="The request: JSON, or `@` and a file (.json; anything else is handed over as bytes), or `-` for stdin.",
+    help="The request: JSON, `@` and a file, or `-` for standard input. A file that is not .json is passed as bytes.",
 )  # fmt: skip
 @click.option(
     "--bundle", type=click.Path(path_type=Path, exists=True), default=None,
-    help="The model's file or folder: given to load(); model.onnx runs in ONNX Runtime in Triton's place.",
+    help="The model's file or folder, passed to load(). A model.onnx runs in ONNX Runtime in place of Triton.",
 )  # fmt: skip
 @click.option(
     "--engine", default="", metavar="ENGINE",
     type=click.Choice(["", "triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm"]),
-    help="The engine the class is for.  [default: what code and bundle suggest]",
+    help="Engine that the class is written for.  [default: guessed from code and bundle]",
 )  # fmt: skip
-@click.option("--endpoint", default="trial", show_default=True, help="What the class sees as its serving_url.")
+@click.option("--endpoint", default="trial", show_default=True, help="Value that the class sees as its serving_url.")
 @click.option(
     "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="A gateway that answers send_request.  [default: send_request returns None]",
+    help="Address of a gateway that answers send_request.  [default: send_request returns None]",
 )  # fmt: skip
-@click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time the request may take.")
-@click.option("--memory", default="0", type=SIZE, help="Memory the process may hold, e.g. 512M.  [default: half]")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer only, as JSON, for programs.")
+@click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time limit of the request.")
+@click.option(
+    "--memory", default="0", type=SIZE, help="Memory limit of the process, e.g. 512M.  [default: half of the memory]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only the answer, as JSON.")
 def test(
     code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: int,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Run a Preprocess class on one body, in a process as a gateway would, and show the answer and each stage's time.
+    """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
 
-    A failure names the line of the class, and shows it. The exit code is 1 when the class fails, 3 when it refuses the
-    body (ValueError), else 0.
+    If the class fails, the failing line is shown. The exit code is 1 if the class fails, 3 if it refuses the body
+    (ValueError), else 0.
 
     \b
     Examples:
@@ -122,10 +124,11 @@ def _body(text: str) -> object:
 @gateway_options
 @registry_options
 def watch(folder: Path, gateway: str, open_registry: OpenRegistry) -> int:
-    """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` did.
+    """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` does.
 
-    A file belongs to an endpoint whose uploaded code equals it, or whose name it has: FOLDER/NAME.py or
-    FOLDER/NAME/preprocess.py. A change that is no Python is not uploaded; what a gateway says to it is shown.
+    A file belongs to an endpoint if it equals the endpoint's uploaded code, or if its path has the endpoint's name:
+    FOLDER/NAME.py or FOLDER/NAME/preprocess.py. A file that is not valid Python is not uploaded. After each upload the
+    command shows the gateway's result.
 
     \b
     Example:

@@ -17,7 +17,7 @@ from deploy.tools.errors import DeployError
 
 Store = key_file.KeyFileStore | key_file.RegistryKeyStore
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,14 +25,17 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option(
         "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
-        show_envvar=True, help="The file of keys; the first `create` makes it.",
+        show_envvar=True, help="File of the keys. The first `create` makes it.",
     )  # fmt: skip
     @click.option(
-        "--registry", is_flag=True, help="Keep them beside the serving Task instead: one command reaches every gateway."
+        "--registry",
+        is_flag=True,
+        help="Keep the keys beside the serving Task instead of in a file, so that one command reaches every gateway.",
     )
     @click.option(
         "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
-        show_envvar=True, help="The secret that keys are hashed with.  [default: the file's name and .pepper]",
+        show_envvar=True, help="File of the secret that keys are hashed with.  [default: the name of --file plus "
+        ".pepper]",
     )  # fmt: skip
     @registry_options
     @functools.wraps(function)
@@ -55,11 +58,11 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(name="keys")
 def command() -> None:
-    """Give out keys to those who may ask a gateway, list, rotate and revoke them.
+    """Create, list, rotate and revoke API keys, and set quotas.
 
-    A key is shown once, when it is made. What is kept is a hash of it, made with a secret (the pepper) that lies apart:
-    mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. A change reaches every worker within two
-    seconds of the file's replacement.
+    A key is shown once, when it is created. The file holds only a hash of it, made with a secret (the pepper) in a
+    file of its own. Mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed
+    file within two seconds.
 
     \b
     Examples:
@@ -75,27 +78,39 @@ def command() -> None:
 
 
 @command.command(name="create")
-@click.option("--tenant", required=True, help="Whom the key belongs to, e.g. a team: quotas and usage are counted so.")
-@click.option("--class", "priority", default="default", show_default=True, help="critical, default or batch.")
+@click.option(
+    "--tenant",
+    required=True,
+    help="Tenant that the key belongs to, e.g. a team. Quotas and usage are counted per tenant.",
+)
+@click.option(
+    "--class",
+    "priority",
+    default="default",
+    show_default=True,
+    help="Priority class of the key's requests: critical, default or batch.",
+)
 @click.option(
     "--endpoints", multiple=True, metavar="PATTERN…",
-    help="Endpoints it may ask: `sentiment` (all versions), `sentiment/2`, `team-*`; comma separated, or several times."
-    "  [default: *]",
+    help="Endpoints that the key may call: `sentiment` (all versions), `sentiment/2`, `team-*`. Comma separated, or "
+    "repeat the option.  [default: *]",
 )  # fmt: skip
 @click.option(
     "--operations", multiple=True, metavar="NAME…",
-    help="What it may do: infer, metadata (lists and descriptions), metrics, status (page, lineage), pins "
-    "(x-route-to).  [default: infer,metadata]",
+    help="Operations that the key allows: infer, metadata (lists and descriptions), metrics, status (page, lineage), "
+    "pins (x-route-to).  [default: infer,metadata]",
 )  # fmt: skip
-@click.option("--expires", default="", help="When it ends: 90d, 12h, 2027-01-31, 2027-01-31T12:00Z.  [default: never]")
-@click.option("--note", default="", help="What it is for; shown by `list`.")
+@click.option(
+    "--expires", default="", help="When the key expires: 90d, 12h, 2027-01-31, 2027-01-31T12:00Z.  [default: never]"
+)
+@click.option("--note", default="", help="Note about its purpose, shown by `list`.")
 @_store_options
 @_JSON
 def create(
     store: Store, tenant: str, priority: str, endpoints: tuple[str, ...],
     operations: tuple[str, ...], expires: str, note: str, as_json: bool,
 ) -> int:  # fmt: skip
-    """Make a key and print it: the only time it is shown."""
+    """Create a key and print it. It is never shown again."""
     now = time.time()
     text, key = key_file.new_key(
         store, tenant=tenant, priority=priority, endpoints=_several(endpoints), operations=_several(operations),
@@ -111,7 +126,7 @@ def create(
 @_store_options
 @_JSON
 def list_(store: Store, as_json: bool) -> int:
-    """Show every key: its id, whose it is, what it may do, and until when. Never the key itself."""
+    """List all keys: id, tenant, rights and expiry, but never the key itself."""
     keys = store.keys()
     now = time.time()
     if as_json:
@@ -129,11 +144,11 @@ def list_(store: Store, as_json: bool) -> int:
 
 @command.command(name="rotate")
 @click.argument("key_id", metavar="ID")
-@click.option("--grace", default="24h", show_default=True, help="How long the old key goes on working; 0m: not at all.")
+@click.option("--grace", default="24h", show_default=True, help="How long the old key still works; 0m ends it at once.")
 @_store_options
 @_JSON
 def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
-    """Make a new key with the rights of ID, and let ID end after the grace."""
+    """Create a new key with the rights of key ID. Key ID expires after --grace."""
     now = time.time()
     end = key_file.time_of(grace, now)
     with store.editing() as keys:
@@ -151,7 +166,7 @@ def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
 @click.argument("key_ids", metavar="ID…", nargs=-1, required=True)
 @_store_options
 def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
-    """End keys at once and for good. They stay in the list, so that whoever shows one is told."""
+    """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
     with store.editing() as keys:
         for key_id in key_ids:
             place = _place_of(keys, key_id)
@@ -161,18 +176,24 @@ def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
 
 
 @command.command(name="quota")
-@click.option("--tenant", default="", help="Whose; `*` for each tenant that has none of its own.  [default: show all]")
-@click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests in a minute, over all gateways.")
-@click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens in a minute, in and out.")
-@click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of requests under way at a time.")
-@click.option("--shadow", is_flag=True, help="Only count who is over a limit (gateway_over_quota_total).")
-@click.option("--off", is_flag=True, help="No limits for this tenant.")
+@click.option(
+    "--tenant",
+    default="",
+    help="Tenant to limit; `*` means every tenant without limits of its own.  [default: show all]",
+)
+@click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
+@click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
+@click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of all requests in flight at one time.")
+@click.option(
+    "--shadow", is_flag=True, help="Only count requests over a limit (gateway_over_quota_total), and refuse none."
+)
+@click.option("--off", is_flag=True, help="Remove this tenant's limits.")
 @_store_options
 def quota(
     store: Store, tenant: str, requests_per_minute: float | None,
     tokens_per_minute: float | None, concurrent_tokens: float | None, shadow: bool, off: bool,
 ) -> int:  # fmt: skip
-    """Limit what a tenant may use; what is given takes the place of all its limits.
+    """Set or show the limits of a tenant. The given limits replace all earlier limits of the tenant.
 
     \b
     Examples:

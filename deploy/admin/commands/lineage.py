@@ -15,13 +15,12 @@ from deploy.admin.terminal import Terminal
 
 @click.command(name="lineage")
 @click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @registry_options
 def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
+    """Show where a served model comes from: the Task that trained it, its parents, data sets, code and parameters.
 
-    A version that is not served any more is asked for by its model's id, which every answer carried in the header
-    `x-model-id`.
+    For a version that is no longer served, give the model's id. Every answer carried it in the header `x-model-id`.
 
     \b
     Examples:

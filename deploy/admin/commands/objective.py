@@ -11,20 +11,20 @@ from deploy.admin.commands._options import OpenRegistry, registry_options, who
 
 @click.command(name="objective")
 @click.argument("endpoint")
-@click.option("--availability", help="Share of the requests that are answered, e.g. 99.9%; off: none is promised.")
-@click.option("--latency", help="Time within which answers come, e.g. 300ms; off: none is promised.")
-@click.option("--latency-share", help="Share of the answers that come within that time, e.g. 95%.")
-@click.option("--reset", is_flag=True, help="Forget what was promised here: what the endpoint's options say holds.")
+@click.option("--availability", help="Target share of requests that get an answer, e.g. 99.9%. off: no target.")
+@click.option("--latency", help="Target time for answers, e.g. 300ms. off: no target.")
+@click.option("--latency-share", help="Target share of answers within that time, e.g. 95%.")
+@click.option("--reset", is_flag=True, help="Remove the objective set here. The endpoint's options apply again.")
 @registry_options
 def command(
     endpoint: str, availability: str | None, latency: str | None, latency_share: str | None, reset: bool,
     open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
-    """Show what ENDPOINT promises, or promise something: alerts and boards follow within seconds.
+    """Show or set the objective of ENDPOINT: availability and latency. Alerts and dashboards follow within seconds.
 
-    What is promised here goes before `clearml-serving model add … --aux-config gateway.availability=99.9%
-    gateway.latency=0.3 gateway.latency_share=95%`, and that before the gateway's settings. What is not named here
-    stays as it is. `triton-gateway status` says what is left of what the objective allows.
+    Objectives set here override the endpoint's own options (`clearml-serving model add … --aux-config
+    gateway.availability=99.9% gateway.latency=0.3 gateway.latency_share=95%`). Those override the gateway's settings.
+    Targets that you do not name stay as they are. `triton-gateway status` shows how much of the error budget is left.
 
     \b
     Examples:

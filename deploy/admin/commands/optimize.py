@@ -26,54 +26,63 @@ if TYPE_CHECKING:
 
 @click.command(
     name="optimize",
-    epilog="docs/optimize.md explains every number of the report.",
+    epilog="docs/optimize.md explains every figure of the report.",
 )
 @click.argument("model")
-@click.option("--task", default="auto", show_default=True, help="Task to serve it as, where its files do not tell.")
+@click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")
 @click.option("--target", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
-              help="`gpu` writes the configuration for NVIDIA's container: checked, not measured.")  # fmt: skip
+              help="`gpu` writes the configuration for NVIDIA's container. It is checked but was not measured on a "
+              "GPU.")  # fmt: skip
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8"]), default="auto",
-              show_default=True, help="Only candidates of this precision.")  # fmt: skip
-@click.option("--candidate", default="", metavar="NAME", help="Only this candidate, for example openvino-int8.")
+              show_default=True, help="Try only candidates of this precision.")  # fmt: skip
+@click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-int8.")
 @click.option("--throughput", "load", flag_value="throughput", default=True,
-              help="Choose for many requests at once: one instance per core.  [default]")  # fmt: skip
-@click.option("--latency", "load", flag_value="latency", help="Choose for one request at a time on all cores.")
+              help="Choose the best for many requests at once, with one instance per core.  [default]")  # fmt: skip
+@click.option(
+    "--latency", "load", flag_value="latency", help="Choose the best for one request at a time, on all cores."
+)
 @click.option("--samples", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Your own texts: one per line, or one JSON request body per line.  [default: built in]")  # fmt: skip
+              help="File with your own texts: one per line, or one JSON request body per line.  [default: built-in "
+              "texts]")  # fmt: skip
 @click.option("--tokenizer", "reads", type=click.Choice(["transformers", "file"]), default="transformers",
-              show_default=True, help="Where transformers does not read tokenizer.json as it is written: do as its "
-              "pipeline does, or as the file says.")  # fmt: skip
+              show_default=True, help="Which tokenization to follow if the transformers library reads tokenizer.json "
+              "differently from what the file says: the library's or the file's.")  # fmt: skip
 @click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
-              help="Other limits: mean_cosine, min_cosine, difference, decisions, shift, neighbours, gain, "
-              "bias.")  # fmt: skip
+              help="Change limits of the accuracy gate: mean_cosine, min_cosine, difference, decisions, shift, "
+              "neighbours, gain, bias.")  # fmt: skip
 @click.option("--accept", default="", metavar="REASON",
-              help="Take the fastest although it is beyond tolerance; the reason is recorded. Never accepts what is "
-              "wrong (tokens, labels, lengths, mask).")  # fmt: skip
+              help="Accept the fastest candidate even if it is beyond the tolerance, and record this reason. Wrong "
+              "answers (tokens, labels, lengths, mask) are never accepted.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("optimized"),
               show_default=True, envvar="TRITON_GATEWAY_OPTIMIZE_DIR", show_envvar=True,
-              help="Where bundles are kept; nothing else stays there.")  # fmt: skip
-@click.option("--quick", is_flag=True, help="A speed table of a few cells.")
+              help="Folder for bundles. Nothing else is left there.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Measure only a few cells of the speed table.")
 @click.option("--register", is_flag=True, help="Register the bundle in ClearML.")
-@click.option("--project", default="triton-gateway", show_default=True, help="With --register: its project.")
-@click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's]")
-@click.option("--tags", multiple=True, help="With --register: a tag of the model; may be repeated.")
+@click.option(
+    "--project", default="triton-gateway", show_default=True, help="With --register: ClearML project of the model."
+)
+@click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's name]")
+@click.option("--tags", multiple=True, help="With --register: tag of the model. May be repeated.")
 @click.option("--deploy", metavar="ENDPOINT[/VERSION]",
-              help="Register, and add the endpoint with the stock clearml-serving.")  # fmt: skip
+              help="Register the bundle and add this endpoint with the stock clearml-serving.")  # fmt: skip
 @click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-              show_envvar=True, help="With --deploy: the serving Task.")  # fmt: skip
+              show_envvar=True, help="With --deploy: id of the serving Task.")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
-              help="Run the Python code that the model brings, with your rights: read it first.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+              help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
     reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
     tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Export MODEL, try every engine and precision of this CPU, prove the answers, measure, and make a bundle.
+    """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
 
-    MODEL is a folder, a Hugging Face hub name, or the id of a ClearML model. The bundle holds the model, its tokenizer
-    and configuration, samples with expected answers for the gateway's warm-up check, a report, and a manifest of
-    versions, arguments and hashes. Without --deploy, the `clearml-serving` line that serves it is printed.
+    MODEL is a folder, a Hugging Face hub name, or the id of a ClearML model. The command exports it, compares the
+    answers of each candidate with the original's, and measures the speed.
+
+    The bundle holds the model, its tokenizer and configuration, samples with expected answers for the gateway's warm-up
+    check, a report, and a manifest of versions, arguments and hashes. Without --deploy, the command prints the
+    `clearml-serving` line that serves the bundle.
 
     \b
     Examples:

@@ -17,12 +17,12 @@ from deploy.tools.errors import DeployError
 
 @click.command(name="plan")
 @gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @registry_options
 def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Compile the serving Task as a gateway would, and compare with what a gateway serves now.
+    """Show what a gateway would change to follow the serving Task, and what it could not serve.
 
-    The exit code is 3 when something in the Task cannot be served, else 0.
+    The exit code is 3 if something in the Task cannot be served, else 0.
 
     \b
     Example:

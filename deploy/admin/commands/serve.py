@@ -16,21 +16,22 @@ PREDICTOR_PORT = 9000
 
 @click.command(
     name="serve",
-    epilog="Stop it with SIGTERM or Ctrl-C: requests in flight are answered first.",
+    epilog="SIGTERM or Ctrl-C stops it after the requests in flight are answered.",
 )
 @settings_options(settings.Settings)
 @click.option(
     "--predictor_host", default="", envvar=["TRITON_GATEWAY_PREDICTOR_HOST"], show_envvar=True,
-    metavar="HOST[:PORT]", help="KServe adds it to a transformer: the Triton behind it, gRPC on port 9000.",
+    metavar="HOST[:PORT]", help="Host of the Triton behind this gateway, gRPC on port 9000. KServe passes this "
+    "option to a transformer.",
 )  # fmt: skip
 @click.option("--model_name", default="", hidden=True)
 @click.option("--http_port", default="", hidden=True)
 @click.option("--predictor_protocol", default="", hidden=True)
 def command(predictor_host: str, model_name: str, http_port: str, predictor_protocol: str, **given: Any) -> int:
-    """Answer REST calls: follow a serving Task in ClearML, run models on Triton.
+    """Run the gateway: answer requests for the endpoints of a serving Task, with the models in Triton.
 
-    Needs CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf), and a Triton that
-    `triton-gateway sync` (or you) keeps loaded.
+    It needs a ClearML server (CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or a clearml.conf)
+    and a Triton whose models `triton-gateway sync`, or you, keep loaded.
 
     \b
     Example:

@@ -17,25 +17,26 @@ _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<
 @click.command(name="shadow")
 @click.option(
     "--endpoint", required=True,
-    help="Whose requests: an endpoint (all its versions), or one version, e.g. `sentiment/1`.",
+    help="Endpoint whose requests are copied: all versions (`sentiment`) or one version (`sentiment/1`).",
 )  # fmt: skip
-@click.option("--to", "to", help="The version that answers them too, e.g. `2`.")
-@click.option("--percent", type=float, help="The share of requests, above 0 and up to 100.")
+@click.option("--to", "to", help="Version that answers the copies, e.g. `2`.")
+@click.option("--percent", type=float, help="Share of the requests to copy, in percent: above 0 and up to 100.")
 @click.option(
     "--tolerance", type=float, default=0.1, show_default=True,
-    help="How far numbers of agreeing answers may be apart: absolute, above 1 relative. Text and labels must be equal. "
-    "1: embeddings are compared by which texts they place near each other.",
+    help="How far apart two numbers may be for answers to agree: an absolute difference, for numbers above 1 a "
+    "relative one. Text and labels must be equal. 1: embeddings are compared by which texts they place near each "
+    "other.",
 )  # fmt: skip
-@click.option("--off", is_flag=True, help="Mirror nothing more.")
+@click.option("--off", is_flag=True, help="Stop the shadow traffic.")
 @registry_options
 def command(
     endpoint: str, to: str | None, percent: float | None, tolerance: float, off: bool,
     open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
-    """Have a version answer a share of an endpoint's requests after their callers were answered.
+    """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
 
-    Nobody gets its answers and nobody waits for them: they are compared with those that were given. When there is much
-    to do they are dropped first. `triton-gateway status` shows how many agree; without --to and --off so does this.
+    Callers never see these answers and do not wait for them. Under load the copies are dropped first. `triton-gateway
+    status` shows how many answers agree, and so does this command without --to and --off.
 
     \b
     Examples:

@@ -22,12 +22,11 @@ _FAILED = ("failed", "refused")
 
 @click.command(name="status")
 @gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(gateway: str, as_json: bool) -> int:
-    """Show every endpoint with its versions, model ids and states, and whatever is wrong with the configuration.
+    """Show every endpoint with its versions, model ids and states, and all faults of the configuration.
 
-    The exit code is 0 when everything that is configured is served, 3 when something is not, and 1 when no gateway
-    answers.
+    The exit code is 0 if everything that is configured is served, 3 if something is not, and 1 if no gateway answers.
 
     \b
     Examples:

@@ -22,17 +22,17 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 
 @click.command(
     name="sync",
-    epilog="STATE_DIR/sync-status.json says what it did; `triton-gateway status` shows it.",
+    epilog="STATE_DIR/sync-status.json records what it did; `triton-gateway status` shows it.",
 )
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-    help="Downloaded models, the last good configuration, the status file.",
+    help="Folder for downloaded models, the last working configuration and the status file.",
 )  # fmt: skip
 @click.option(
     "--repository", type=click.Path(path_type=Path, file_okay=False), default=None,
     envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
-    help="The folder Triton was started with as --model-repository.  [default: STATE_DIR/triton/repository]",
+    help="Folder that Triton was started with as --model-repository.  [default: STATE_DIR/triton/repository]",
 )  # fmt: skip
 @click.option(
     "--triton-grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
@@ -41,17 +41,17 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 )  # fmt: skip
 @click.option(
     "--pool", default="", envvar="TRITON_GATEWAY_POOL", show_envvar=True, metavar="NAME,…", callback=read_pool,
-    help="The pool of Tritons this one belongs to: only endpoints of it are loaded (docs/pools.md); `*`: all of them.  "
-    "[default: default]",
+    help="Pool that this Triton belongs to (docs/pools.md): only endpoints of that pool are loaded. `*` loads all "
+    "endpoints.  [default: default]",
 )  # fmt: skip
 @click.option(
     "--pool-members", default="", envvar="TRITON_GATEWAY_POOL_MEMBERS", show_envvar=True, metavar="ADDRESS",
-    help="All Tritons of the pool, for endpoints that are on some of them (`gateway.replicas`): a headless Service "
-    "that publishes addresses that are not ready too, or a list.  [default: every Triton loads them]",
+    help="Addresses of all Tritons in the pool, needed for endpoints with `gateway.replicas`: a list, or a headless "
+    "Service that also publishes addresses that are not ready.  [default: every Triton loads every endpoint]",
 )  # fmt: skip
 @click.option(
     "--pool-member", default="", envvar="TRITON_GATEWAY_POOL_MEMBER", show_envvar=True, metavar="HOST",
-    help="This Triton's own host among them.  [default: the address of this machine's name]",
+    help="Host of this Triton among --pool-members.  [default: the address of this machine's name]",
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
@@ -60,38 +60,40 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 )  # fmt: skip
 @click.option(
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Id of the serving Task to follow.  [default: the only one that runs]",
+    show_envvar=True, help="Id of the serving Task to follow.  [default: the only running one]",
 )  # fmt: skip
 @click.option(
     "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
-    help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
+    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
+    "clearml-serving.",
 )  # fmt: skip
 @click.option(
     "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
-    help="Address prefixes as uploaders wrote them, and as they are reachable from here.",
+    help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can reach.",
 )  # fmt: skip
 @click.option(
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_SYNC_HEALTH_PORT", show_envvar=True,
-    help="Answer /livez, /readyz (Triton holds what is wanted) and /status here, for probes.  [default: nowhere]",
+    help="Answer probes on this port: /livez, /readyz (Triton holds the wanted models) and /status.  [default: no "
+    "port]",
 )  # fmt: skip
 @click.option(
     "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
-    help="File with the key of Triton's control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+    help="File with the key of Triton's control APIs.  [default: STATE_DIR/triton/key, if it exists]",
 )  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
-              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
+              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
     pool: str, pool_members: str, pool_member: str,
 ) -> int:  # fmt: skip
-    """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
+    """Run model sync: load the models of a serving Task into one Triton, and unload the others.
 
-    Triton has to run with `--model-control-mode=explicit` and read the same folder. Whoever may load models into a
-    Triton runs code in it: start it with a key (docs/triton.md) and name its file with --triton-key-file.
+    Triton must run with `--model-control-mode=explicit` and read the same folder. Anyone who may load models into a
+    Triton can run code in it, so start it with a key (docs/triton.md) and name the key's file with --triton-key-file.
 
-    Needs CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf).
+    It needs a ClearML server: CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or a clearml.conf.
 
     \b
     Example:

@@ -31,7 +31,7 @@ def command(
 ) -> int:
     """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM.
 
-    Models are loaded by whoever has the key in --key-file (STATE_DIR/triton/key); it is made where there is none.
+    Loading models needs the key in --key-file (STATE_DIR/triton/key). The command creates the key if there is none.
     """
     from deploy.tools import process_logs
     from deploy.tools.errors import ChildFailed, DeployError

@@ -17,56 +17,60 @@ from deploy.admin.terminal import Terminal
 
 @click.command(
     name="up",
-    epilog="Stops with Ctrl-C or SIGTERM: the gateway answers what it has, then everything else ends, in order.",
+    epilog="Ctrl-C or SIGTERM stops it: the gateway first answers the requests it has, then the other parts end in "
+    "order.",
 )
 @click.option(
     "--demo", is_flag=True, envvar="TRITON_GATEWAY_DEMO", show_envvar=True,
-    help="Also export all-MiniLM-L6-v2, register it as endpoint `minilm` through clearml-serving, and ask it.",
+    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`, registered with clearml-serving and asked "
+    "once.",
 )  # fmt: skip
 @click.option(
     "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",
-    help="Also serve this model, as `triton-gateway deploy` does: a folder, a file, a bundle, or a name of the hub.",
+    help="Also serve this model, as `triton-gateway deploy` does: a folder, a file, a bundle, or a Hugging Face hub "
+    "name.",
 )  # fmt: skip
 @click.option("--endpoint", default="", metavar="NAME[/VERSION]", envvar="TRITON_GATEWAY_ENDPOINT", show_envvar=True,
-              help="With --model: what it is called.  [default: the model's name]")  # fmt: skip
+              help="With --model: name of the endpoint.  [default: the model's name]")  # fmt: skip
 @click.option("--task", default="auto", show_default=True, envvar="TRITON_GATEWAY_TASK", show_envvar=True,
-              help="With --model: task to serve it as, where its files do not tell.")  # fmt: skip
+              help="With --model: the task, if the model's files do not say it.")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True, envvar="TRITON_GATEWAY_TRUST_REMOTE_CODE",
-              show_envvar=True, help="With --model: run the Python code that it brings.")  # fmt: skip
+              show_envvar=True, help="With --model: run the Python code that the model brings, with your rights. "
+              "Read that code first.")  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-    help="Everything that is written goes here; delete it to start from nothing.",
+    help="Folder for everything that `up` writes. Delete it to start from nothing.",
 )  # fmt: skip
 @click.option(
     "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_HOST", show_envvar=True,
-    help="Address the gateway listens on; the other parts stay on 127.0.0.1.",
+    help="Address the gateway listens on. The other parts always listen on 127.0.0.1.",
 )  # fmt: skip
 @click.option(
     "--port", type=PORT, default=8080, show_default=True, envvar=["TRITON_GATEWAY_PORT", "CLEARML_SERVING_PORT"],
-    show_envvar=True, help="Port of the gateway; 0 takes a free one.",
+    show_envvar=True, help="Port of the gateway; 0 chooses a free one.",
 )  # fmt: skip
 @click.option(
     "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
-    show_envvar=True, help="Port of the embedded control plane; 0 takes a free one.",
+    show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one.",
 )  # fmt: skip
 @click.option(
     "--embedded-controlplane", is_flag=True, envvar="TRITON_GATEWAY_EMBEDDED_CONTROLPLANE", show_envvar=True,
-    help="Use the embedded control plane even when CLEARML_API_HOST and its keys name a ClearML server.",
+    help="Use the embedded control plane even if CLEARML_API_HOST and its keys name a ClearML server.",
 )  # fmt: skip
 @click.option(
     "--task-id", default="", envvar="CLEARML_SERVING_TASK_ID", show_envvar=True,
-    help="Serving Task to follow.  [default: the one of last time, else a new one]",
+    help="Id of the serving Task to follow.  [default: the one used last time, else a new one]",
 )  # fmt: skip
 @click.option(
     "--triton-grpc", default="", metavar="HOST:PORT",
     envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
-    help="Use this Triton instead of starting one; needs --model-repository.",
+    help="Use this running Triton instead of starting one. Needs --model-repository.",
 )  # fmt: skip
 @click.option(
     "--model-repository", type=click.Path(path_type=Path, file_okay=False), default=None,
     envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
-    help="Folder Triton loads models from.  [default: inside the state directory]",
+    help="Folder that Triton loads models from.  [default: inside the state directory]",
 )  # fmt: skip
 @click.option(
     "--triton-grpc-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_GRPC_PORT", show_envvar=True,
@@ -83,17 +87,18 @@ from deploy.admin.terminal import Terminal
 @click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
     envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
-    help="Gateway processes.",
+    help="Number of gateway worker processes.",
 )  # fmt: skip
 @click.option(
     "--watch", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,
     envvar="TRITON_GATEWAY_WATCH", show_envvar=True,
-    help="While developing: upload the code of deployed endpoints again when its file in this folder changes.",
+    help="For development: when a file in this folder changes, upload it again as the code of its endpoint.",
 )  # fmt: skip
 @click.option(
     "--poll-freq", type=CLEARML_DURATION, default="2s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
-    help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
+    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
+    "clearml-serving.",
 )  # fmt: skip
 def command(
     demo: bool,
@@ -107,11 +112,11 @@ def command(
     watch: Path | None,
     **given: Any,
 ) -> int:
-    """Start the whole path on this machine: registry, Triton, model sync, gateway.
+    """Start everything on this machine: control plane, Triton, model sync and gateway.
 
-    Needs no ClearML server, GPU or Docker. Where CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
-    name a ClearML server, that one is used instead of the embedded one. Parts that die are restarted; their logs are
-    in STATE_DIR/logs.
+    It needs no ClearML server, GPU or Docker. If CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
+    name a ClearML server, that server is used instead of the embedded control plane. Parts that die are restarted.
+    Their logs are in STATE_DIR/logs.
 
     \b
     Examples:

@@ -33,15 +33,16 @@ Outlook = Literal["open", "failing", "final"]
 @gateways_options
 @click.option(
     "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
-    show_envvar=True, help="How long to wait.",
+    show_envvar=True, help="Longest time to wait.",
 )  # fmt: skip
 @registry_options
 def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegistry) -> int:
-    """Wait until every gateway serves what the serving Task says now, including what is changed meanwhile.
+    """Wait until every gateway serves the current serving Task, including changes made while it waits.
 
-    The exit code is 0 when it is live, 3 when a gateway reports that a version failed, 1 when the time is over. It ends
-    at once, with the reason, when a version is refused (by Triton, by model sync, or for its configuration), and after
-    ten seconds when one goes on failing for want of something that may come back.
+    The exit code is 0 if the change is live, 3 if a gateway reports a failed version, and 1 if the time is over.
+
+    If a version is refused (by Triton, by model sync, or for its configuration), the command ends at once and shows the
+    reason. If a version keeps failing for a reason that may pass, it ends after ten seconds.
 
     \b
     Example:
