@@ -32,8 +32,9 @@ def softmax(logits: NDArray[Any]) -> FloatArray:
 def sigmoid(logits: NDArray[Any]) -> FloatArray:
     """Element by element; exp is only ever taken of numbers below zero, so nothing overflows."""
     x = logits.astype(np.float32, copy=False)
-    small = np.exp(-np.abs(x))
-    result: FloatArray = np.where(x >= 0, np.float32(1), small) / (np.float32(1) + small)
+    small: FloatArray = np.exp(-np.abs(x))
+    numerator: FloatArray = np.where(x >= 0, np.float32(1), small)
+    result: FloatArray = numerator / (1 + small)
     return result
 
 

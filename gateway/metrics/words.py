@@ -294,8 +294,8 @@ class Watched:
 
     def _see_others(self, texts: Worded, others: NDArray[np.int64]) -> None:
         """Count words without a name, and give those a name that come often."""
-        hashes, first, times = np.unique(texts.hashes[others], return_index=True, return_counts=True)
-        times = times.astype(np.int32)
+        hashes, first, counts = np.unique(texts.hashes[others], return_index=True, return_counts=True)
+        times = counts.astype(np.int32)
         new = np.flatnonzero(self._nameless.see(hashes, times))[:_MOST_NAMED]
         if len(self._names) + len(new) > MOST:
             self._forget()

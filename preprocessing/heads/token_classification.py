@@ -264,4 +264,4 @@ def _merged(
         context[chosen] = mine[better]
         ids[chosen], spans[chosen] = window.ids[source], cast("Any", window.offsets)[source]
         merged[chosen] = values[source]
-    return ids.tolist(), [tuple(pair) for pair in spans.tolist()], merged, lead
+    return ids.tolist(), [(begin, end) for begin, end in spans.tolist()], merged, lead
