@@ -172,26 +172,30 @@ class Quota:
     def admit(self, now: float) -> None:
         """Let in a request whose size is not known yet. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
         requests = self.requests
-        if requests.level(now) < 1.0:
+        if requests.level(now) >= 1.0:
+            requests.left -= 1.0
+        else:
             self._refuse("requests per minute", "quota_requests", requests.wait(1.0, now))
-        requests.left -= 1.0
 
     def charge(self, size: int, now: float) -> int:
-        """Hold what ``size`` bytes are estimated at, and return it. Raises ``QuotaExceeded``, unless the limits are a
-        shadow's; the request is then one that was not made.
+        """Hold what ``size`` bytes are estimated at, and return it.
+
+        A request over a limit is one that was not made. Raises ``QuotaExceeded`` for it; if the limits are a shadow's,
+        returns 0 instead: what a real limit would have refused uses nothing up, or enforcing the limit later would
+        begin with a debt.
         """
         tokens, most = self.tokens, self._most_held
         estimate = 1 + size // BYTES_PER_TOKEN
-        try:
-            # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
-            needed = estimate if estimate < tokens.most else tokens.most
-            if tokens.level(now) < needed or not needed:
-                self._refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
-            if self.held + estimate > most and (self.held or not most):
-                self._refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
-        except QuotaExceeded:
+        # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
+        needed = estimate if estimate < tokens.most else tokens.most
+        if tokens.level(now) < needed or not needed:
             self.requests.take(-1.0)
-            raise
+            self._refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
+            return 0
+        if self.held + estimate > most and (self.held or not most):
+            self.requests.take(-1.0)
+            self._refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
+            return 0
         tokens.left -= estimate
         self.held += estimate
         return estimate

@@ -20,7 +20,8 @@ class Hold:
         self._quota, self._charged = quota, charged
 
     def settle(self, tokens: int) -> None:
-        self._quota.settle(self._charged, tokens)
+        if self._charged:  # as Usage does it
+            self._quota.settle(self._charged, tokens)
 
 
 def let_in(quota: Quota, size: int, now: float) -> Hold:
@@ -126,6 +127,26 @@ def test_a_shadow_counts_and_refuses_nobody() -> None:
     tenant = Tenant(requests_per_minute=1, is_shadow=True)
     assert [True] * 5 == [tenant.ask(0.0, 0, 0) for _ in range(5)]
     assert ["quota_requests"] * 4 == tenant.over
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"requests_per_minute": 60}, "quota_requests"), ({"tokens_per_minute": 600}, "quota_tokens"),
+        ({"tokens_per_minute": 600, "requests_per_minute": 1e6}, "quota_tokens"),
+    ],
+)  # fmt: skip
+def test_a_shadow_runs_up_no_debt_and_counts_what_would_be_refused(limits: dict[str, float], why: str) -> None:
+    """A tenant that was ten times over a shadow for ten minutes is let in as soon as the limit is enforced."""
+    shadow, real = Tenant(**limits, is_shadow=True), Tenant(**limits)
+    passed = 0
+    for tick in range(6_000):
+        assert shadow.ask(tick / 10, 36, 10)
+        passed += real.ask(tick / 10, 36, 10)
+    assert {why} == set(shadow.over) == set(real.over)
+    assert pytest.approx(6_000 - passed, rel=0.01) == len(shadow.over)
+    shadow.quotas.configure({"t": Limits(**limits)}, None, 600.0)
+    assert shadow.ask(602.0, 36, 10)
 
 
 def test_a_limit_of_nothing_lets_nobody_through() -> None:
