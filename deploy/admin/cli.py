@@ -91,6 +91,9 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return error.exit_code
     except click.Abort:
         return _INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return _USAGE
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "triton-gateway"
         return _fail(f"{error.format_message()} See `{command} --help`.", _USAGE)

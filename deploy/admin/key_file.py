@@ -45,7 +45,7 @@ class KeyFileStore:
 
     def pepper(self) -> bytes:
         """Return the pepper; the first time there is none, it is made."""
-        with _told():
+        with _told(self):
             if not self.pepper_path.exists():
                 if self._content()["keys"]:
                     raise DeployError(
@@ -55,8 +55,10 @@ class KeyFileStore:
             return callers.read_pepper(self.pepper_path.read_bytes())
 
     def keys(self) -> list[Key]:
-        """Return the keys, revoked ones too."""
-        with _told():
+        """Return the keys, revoked ones too. Raises ``DeployError`` if there is no file."""
+        if not self.path.exists():
+            raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` makes it")
+        with _told(self):
             return callers.read_file(json.dumps(self._content()).encode())[1]
 
     @contextlib.contextmanager
@@ -69,7 +71,7 @@ class KeyFileStore:
 
     def quotas(self) -> dict[str, Any]:
         """Return the limits of tenants, as they are written."""
-        with _told():
+        with _told(self):
             callers.quotas_of(content := self._content())
             return dict(content.get("quotas", {}))
 
@@ -83,9 +85,9 @@ class KeyFileStore:
 
     @contextlib.contextmanager
     def _editing(self) -> Iterator[dict[str, Any]]:
-        with _told():
+        with _told(self):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _told(), held(self.path.with_name(f"{self.path.name}.lock")):
+        with _told(self), held(self.path.with_name(f"{self.path.name}.lock")):
             content = self._content()
             before = copy.deepcopy(content)
             secret = self.pepper()
@@ -115,7 +117,7 @@ class RegistryKeyStore:
     What is changed is recorded, ``by`` whom.
     """
 
-    def __init__(self, store: registry.RegistryWriter, pepper: Path, *, by: str = "") -> None:
+    def __init__(self, store: registry.RegistryWriter, pepper: Path | None = None, *, by: str = "") -> None:
         self._registry = store
         self.pepper_path = pepper
         self._by = by
@@ -125,7 +127,9 @@ class RegistryKeyStore:
 
     def pepper(self) -> bytes:
         """Return the pepper; the first time there is none, it is made."""
-        with _told():
+        if self.pepper_path is None:
+            raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
+        with _told(self):
             if not self.pepper_path.exists():
                 if self.keys():
                     raise DeployError(
@@ -133,11 +137,18 @@ class RegistryKeyStore:
                         hint="every gateway has it: copy it from TRITON_GATEWAY_PEPPER_FILE",
                     )
                 return first_pepper(self.pepper_path)
-            return callers.read_pepper(self.pepper_path.read_bytes())
+            pepper = callers.read_pepper(self.pepper_path.read_bytes())
+            others = {key.pepper for key in self.keys() if key.pepper and not key.revoked} - {callers.name_of(pepper)}
+            if others:
+                raise DeployError(
+                    f"the registry's keys were made with another pepper than {self.pepper_path}",
+                    hint="gateways know keys of one pepper only: use their TRITON_GATEWAY_PEPPER_FILE",
+                )
+            return pepper
 
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too."""
-        with _told():
+        with _told(self):
             return callers.keys_in(self._registry.ledger.read())
 
     @contextlib.contextmanager
@@ -159,10 +170,10 @@ def new_key(
     No endpoints: all; no operations: to infer, and to read what there is. Raises ``DeployError`` for rights that no key
     can have.
     """
-    text, name, kept = _made(store)
+    text, name, kept, pepper = _made(store)
     key = callers.Key(
         name, kept, tenant, priority, endpoints or callers.ANYTHING,
-        operations or (callers.INFER, callers.METADATA), expires, "", callers.written(now), by, note,
+        operations or (callers.INFER, callers.METADATA), expires, "", callers.written(now), by, note, pepper,
     )  # fmt: skip
     try:
         callers.key_of(key.to_json())
@@ -172,11 +183,14 @@ def new_key(
 
 
 def successor(
-    store: KeyFileStore | RegistryKeyStore, old: Key, end: str, *, by: str, now: float
+    store: KeyFileStore | RegistryKeyStore, old: Key, end: str, expires: str, *, by: str, now: float
 ) -> tuple[str, callers.Key, Key]:
-    """Return a new key with the rights of ``old`` (as it is shown, and what is kept), and ``old`` ending at ``end``."""
-    text, name, kept = _made(store)
-    new = replace(old, id=name, hash=kept, created=callers.written(now), by=by)
+    """Return a new key with the rights of ``old`` (as it is shown, and what is kept), and ``old`` ending at ``end``.
+
+    ``expires``: when the new key ends.
+    """
+    text, name, kept, pepper = _made(store)
+    new = replace(old, id=name, hash=kept, created=callers.written(now), by=by, expires=expires, pepper=pepper)
     if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
         old = replace(old, expires=end)
     return text, new, old
@@ -191,7 +205,12 @@ def state_of(key: Key, now: float) -> Literal["good", "expired", "revoked"]:
     """Say what a key is worth at ``now``."""
     if key.revoked:
         return "revoked"
-    return "expired" if key.expires and callers.seconds(key.expires) <= now else "good"
+    return "expired" if key.expires and has_passed(key.expires, now) else "good"
+
+
+def has_passed(written: str, now: float) -> bool:
+    """Say whether a time, as it is kept, is over at ``now``."""
+    return callers.seconds(written) <= now
 
 
 def time_of(text: str, now: float) -> str:
@@ -207,23 +226,29 @@ def time_of(text: str, now: float) -> str:
         raise DeployError(f"{text!r} is no time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
 
 
-def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str]:
+def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
+    """Return a key, its id, its hash, and the name of its pepper if each key says that for itself."""
     text, name = callers.new_key()
-    return text, name, callers.digest(store.pepper(), text.encode()).hex()
+    pepper = store.pepper()
+    return (
+        text, name, callers.digest(pepper, text.encode()).hex(),
+        callers.name_of(pepper) if isinstance(store, RegistryKeyStore) else "",
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _told(store: KeyFileStore | RegistryKeyStore) -> Iterator[None]:
     try:
         yield
     except callers.BadKeys as error:
-        raise DeployError(f"the keys cannot be used: {error}") from error
+        raise DeployError(f"the keys in {store} cannot be used: {error}") from error
     except OSError as error:
         raise DeployError(f"{error.filename}: {error.strerror}") from error
 
 
 def first_pepper(path: Path) -> bytes:
     """Make a pepper at ``path``, unless somebody else just did; return the one that is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path, callers.new_pepper()) as new, contextlib.suppress(FileExistsError):
         path.hardlink_to(new)
     return callers.read_pepper(path.read_bytes())

@@ -95,12 +95,14 @@ class Key:
     created: str = ""
     by: str = ""
     note: str = ""
+    pepper: str = ""
+    """Name of the pepper it was hashed with; empty if that is said for a whole file, or unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the key as the file has it."""
         found = {"id": self.id, "hash": self.hash, "tenant": self.tenant, "class": self.priority,
                  "endpoints": list(self.endpoints), "operations": list(self.operations)}  # fmt: skip
-        rest = ("expires", "revoked", "created", "by", "note")
+        rest = ("expires", "revoked", "created", "by", "note", "pepper")
         return found | {name: getattr(self, name) for name in rest if getattr(self, name)}
 
     def caller(self) -> Caller:
@@ -125,11 +127,17 @@ class Keys:
 
     quotas: Mapping[str, Limits] = field(default_factory=dict)
     """Limits by tenant."""
+    strange: int = 0
+    """Keys that were hashed with another pepper, so that nobody is known by them here."""
 
     def told(self) -> str:
         """Return what there is, for the log and the status."""
         parts = [f"{len(self.callers)} keys", f"{len(self.revoked)} of them revoked"]
-        return ", ".join([*parts, f"{len(self.certificates)} names of certificates"][: 2 + bool(self.certificates)])
+        if self.certificates:
+            parts.append(f"{len(self.certificates)} names of certificates")
+        if self.strange:
+            parts.append(f"{self.strange} of another pepper, which are of no use here")
+        return ", ".join(parts)
 
     def ends(self) -> Iterable[float]:
         """Return when callers end (Unix seconds)."""
@@ -170,7 +178,7 @@ def key_of(item: object) -> Key:
     return Key(
         name, str(item["hash"]), tenant, priority, endpoints, operations, str(item.get("expires") or ""),
         str(item.get("revoked") or ""), str(item.get("created", "")), str(item.get("by", "")),
-        str(item.get("note", "")),
+        str(item.get("note", "")), str(item.get("pepper", "")),
     )  # fmt: skip
 
 
@@ -195,13 +203,15 @@ def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Ke
     named = content.get("pepper")
     if keys and named and named != name_of(pepper):
         raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
+    usual = [key for key in keys if key.pepper in ("", name_of(pepper))]
     return Keys(
         pepper,
-        {bytes.fromhex(key.hash): key.caller() for key in keys},
-        frozenset(bytes.fromhex(key.hash) for key in keys if key.revoked),
+        {bytes.fromhex(key.hash): key.caller() for key in usual},
+        frozenset(bytes.fromhex(key.hash) for key in usual if key.revoked),
         tuple(certificate_of(item) for item in _list(content, "certificates")),
         frozenset(str(name) for name in _list(content, "ended")),
         quotas_of(content),
+        len(keys) - len(usual),
     )
 
 

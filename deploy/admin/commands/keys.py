@@ -17,6 +17,9 @@ from deploy.tools.errors import DeployError
 
 Store = key_file.KeyFileStore | key_file.RegistryKeyStore
 
+_MAKE_KEYS = ("create", "rotate")
+"""Commands that hash a new key, so they need the pepper. The others read and end what is there."""
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -44,7 +47,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         open_registry: OpenRegistry, **kwargs: Any,
     ) -> Any:  # fmt: skip
         if registry:
-            if pepper_file is None:
+            if pepper_file is None and function.__name__ in _MAKE_KEYS:
                 raise DeployError("keys in the registry need their pepper", hint="name its file with --pepper-file")
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
@@ -113,8 +116,8 @@ def create(
     """Create a key and print it. It is never shown again."""
     now = time.time()
     text, key = key_file.new_key(
-        store, tenant=tenant, priority=priority, endpoints=_several(endpoints), operations=_several(operations),
-        expires=key_file.time_of(expires, now), by=who(), note=note, now=now,
+        store, tenant=tenant, priority=priority, endpoints=_several(endpoints, "--endpoints"),
+        operations=_several(operations, "--operations"), expires=_end_of(expires, now), by=who(), note=note, now=now,
     )  # fmt: skip
     with store.editing() as keys:
         keys.append(key)
@@ -145,17 +148,30 @@ def list_(store: Store, as_json: bool) -> int:
 @command.command(name="rotate")
 @click.argument("key_id", metavar="ID")
 @click.option("--grace", default="24h", show_default=True, help="How long the old key still works; 0m ends it at once.")
+@click.option(
+    "--expires",
+    default="",
+    help="When the new key expires, as for `create`, or never.  [default: when the old one would]",
+)
 @_store_options
 @_JSON
-def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
+def rotate(store: Store, key_id: str, grace: str, expires: str, as_json: bool) -> int:
     """Create a new key with the rights of key ID. Key ID expires after --grace."""
     now = time.time()
     end = key_file.time_of(grace, now)
+    _place_of(store.keys(), key_id)
     with store.editing() as keys:
         place = _place_of(keys, key_id)
         if keys[place].revoked:
             raise DeployError(f"key {key_id} is revoked", hint="make a new one with `triton-gateway keys create`")
-        text, new, keys[place] = key_file.successor(store, keys[place], end, by=who(), now=now)
+        old_end = keys[place].expires
+        new_end = old_end if not expires else "" if expires == "never" else _end_of(expires, now)
+        text, new, keys[place] = key_file.successor(store, keys[place], end, new_end, by=who(), now=now)
+        if not expires and old_end and old_end == keys[place].expires:
+            raise DeployError(
+                f"key {key_id} expires {old_end}, before the grace is over, and the new key would expire with it",
+                hint="say when the new key expires, for instance --expires 90d, or --expires never",
+            )
         keys.append(new)
     _show(text, new, store, as_json=as_json)
     click.echo(f"{key_id} ends {keys[place].expires}", err=True)
@@ -167,6 +183,9 @@ def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
 @_store_options
 def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
     """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
+    known = store.keys()
+    for key_id in key_ids:
+        _place_of(known, key_id)
     with store.editing() as keys:
         for key_id in key_ids:
             place = _place_of(keys, key_id)
@@ -215,7 +234,10 @@ def quota(
                 found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
     elif limits or off:
         raise DeployError("nobody is named", hint="give --tenant, or --tenant '*' for everybody")
-    for name, one in store.quotas().items():
+    limited = store.quotas()
+    if not limited:
+        click.echo(f"no tenant has limits in {store}", err=True)
+    for name, one in limited.items():
         click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items() if key != "shadow")
                    + (" (shadow)" if one.get("shadow") else ""))  # fmt: skip
     return 0
@@ -234,8 +256,24 @@ def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return
     click.echo(text)
-    click.echo(f"{key.id} of {key.tenant} is in {store}; this is the only time that the key is shown", err=True)
+    end = f" and expires {key.expires}" if key.expires else ""
+    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; this is the only time that the key is shown", err=True)
 
 
-def _several(given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part.strip() for one in given for part in one.split(",") if part.strip())
+def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """Return the parts of what an option was given. Raises ``DeployError`` if it was given and has none.
+
+    An empty shell variable must not make a key for everything.
+    """
+    found = tuple(part.strip() for one in given for part in one.split(",") if part.strip())
+    if given and not found:
+        raise DeployError(f"{option} is empty", hint="leave the option out for its default")
+    return found
+
+
+def _end_of(expires: str, now: float) -> str:
+    """Return when a new key expires. Raises ``DeployError`` if that is over."""
+    end = key_file.time_of(expires, now)
+    if end and key_file.has_passed(end, now):
+        raise DeployError(f"the key would have expired already, {end}", hint="--expires is a time to come, e.g. 90d")
+    return end

@@ -378,3 +378,11 @@ def test_kserves_arguments_are_understood() -> None:
     done = run(*arguments, "--http_port", "none")
     assert 0 != done.returncode
     assert "--port is not usable" in done.stderr
+
+
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its lines, not as one."""
+    assert 2 == main(["keys"])
+    error = capsys.readouterr().err
+    assert "\n  create" in error
+    assert error.startswith("Usage: triton-gateway keys")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.admin import key_file
 from deploy.admin.key_file import RegistryKeyStore
 from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
@@ -150,3 +151,28 @@ def test_the_pepper_is_every_gateways(fleet: Fleet) -> None:
     fleet.pepper.unlink()
     with pytest.raises(DeployError, match="pepper"):
         fleet.store().pepper()
+
+
+async def test_a_key_of_another_pepper_is_refused_by_the_command_and_told_by_gateways(fleet: Fleet) -> None:
+    """It would be listed as good and work nowhere."""
+    text, key = new_key_of(fleet.store())
+    with fleet.store().editing() as keys:
+        keys.append(key)
+    await fleet.after(0)
+    assert ["acme"] * 2 == fleet.ask(text)
+    fleet.pepper.write_bytes(b"another pepper, by mistake")
+    with pytest.raises(DeployError, match="another pepper"):
+        new_key_of(fleet.store())
+    await fleet.after(5)
+    assert ["unknown_key"] * 2 == fleet.ask(text)
+    assert "1 of another pepper" in fleet.gateways[0].status()["registry"]["known"]
+    RegistryKeyStore(fleet.registry).keys()
+    with pytest.raises(DeployError, match="a new key needs"):
+        new_key_of(RegistryKeyStore(fleet.registry))
+
+
+def new_key_of(store: RegistryKeyStore) -> tuple[str, Key]:
+    """A key as `keys create` makes it."""
+    return key_file.new_key(
+        store, tenant="acme", priority="default", endpoints=(), operations=(), expires="", by="", note="", now=1
+    )

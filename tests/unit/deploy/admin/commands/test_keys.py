@@ -97,8 +97,23 @@ def test_rotation_leaves_time_to_change_the_key(keyring: Keyring) -> None:
     later = time.time() + 2 * 3600 + 5
     assert ["expired", "acme"] == [keyring.ask(old["key"], later), keyring.ask(new["key"], later)]
     assert [["a"], ["a"]] == [row["endpoints"] for row in keyring.listed()]
-    keyring.run("rotate", old["id"], "--grace", "9d")
+    keyring.run("rotate", old["id"], "--grace", "9d", "--expires", "never")
     assert "expired" == keyring.ask(old["key"], later)
+
+
+def test_a_rotated_key_expires_when_the_old_one_would_have_or_when_it_is_told_to(keyring: Keyring) -> None:
+    """The end of the old one's grace is not the end of the new one."""
+    old = keyring.create("--tenant", "acme", "--expires", "90d")
+    [before] = keyring.listed()
+    result = keyring.run("rotate", old["id"])
+    _, row = keyring.listed()
+    assert before["expires"] == row["expires"]
+    assert f"expires {row['expires']}" in result.stderr
+    with pytest.raises(DeployError, match="the new key would expire with it"):
+        keyring.run("rotate", old["id"])
+    keyring.run("rotate", old["id"], "--expires", "2999-01-31")
+    keyring.run("rotate", old["id"], "--expires", "never")
+    assert ["2999-01-31T00:00:00Z", None] == [row.get("expires") for row in keyring.listed()[2:]]
 
 
 def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
@@ -148,6 +163,9 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
         (["create", "--tenant", "a", "--class", "urgent"], "no class 'urgent'"),
         (["create", "--tenant", "a", "--expires", "soon"], "'soon' is no time"),
         (["create", "--tenant", ""], "no tenant"),
+        (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
+        (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
+        (["create", "--tenant", "a", "--expires", "2020-01-01"], "would have expired already"),
         (["revoke", "nobody"], "there is no key nobody"),
         (["rotate", "nobody"], "there is no key nobody"),
         (["quota", "--tenant", "a"], "no limit is given"),
@@ -187,7 +205,9 @@ def test_a_half_written_file_is_left_as_it_is(keyring: Keyring, capsys: pytest.C
     """Somebody else writes it, or has broken it: not ours to replace."""
     keyring.path.write_text('{"keys": [')
     assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
-    assert "not JSON" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "not JSON" in error
+    assert str(keyring.path) in error
     assert '{"keys": [' == keyring.path.read_text()
 
 
@@ -224,8 +244,32 @@ def test_keys_in_the_registry_need_a_pepper_that_is_named(
 ) -> None:
     """Before anything is asked of the registry."""
     monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
-    assert 1 == main(["keys", "list", "--registry"])
-    assert "--pepper-file" in capsys.readouterr().err
+    for arguments in (["create", "--tenant", "a"], ["rotate", "a"]):
+        assert 1 == main(["keys", arguments[0], "--registry", *arguments[1:]])
+        assert "--pepper-file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["revoke", "a"], ["rotate", "a"]])
+def test_a_file_that_is_not_there_is_named_and_nothing_is_made(
+    keyring: Keyring, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name with a mistake in it shows no empty list."""
+    assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
+    assert f"there is no file {keyring.path}" in capsys.readouterr().err
+    assert not list(keyring.path.parent.iterdir())
+
+
+def test_the_first_key_makes_its_folder(keyring: Keyring) -> None:
+    """The file's and the pepper's."""
+    keyring.path = keyring.path.parent / "new" / "keys.json"
+    keyring.create("--tenant", "a")
+    assert {"keys.json", "keys.json.pepper"} <= {file.name for file in keyring.path.parent.iterdir()}
+
+
+def test_quotas_of_nobody_are_told_as_that(keyring: Keyring) -> None:
+    """Instead of an empty answer."""
+    keyring.create("--tenant", "a")
+    assert "no tenant has limits" in keyring.run("quota").stderr
 
 
 def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring: Keyring, tmp_path: Path) -> None:
