@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 _LATENCY_BRIEF: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 _STAGES_BRIEF: Final = {"queue": (0.05, 0.15, 0.25, 1.0, 10.0), "infer": ()}
-"""Autoscalers of Tritons ask what nearly all requests wait, and what they compute on average."""
+"""Autoscalers of Triton read how long nearly all requests wait, and the mean time of computing."""
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
@@ -45,10 +45,10 @@ class Metric:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     is_detail: bool = False
-    """Shown at the level ``full`` only."""
+    """Shown only at the level ``full``."""
     brief: tuple[float, ...] | Mapping[str, tuple[float, ...]] | None = None
-    """The buckets that ``brief`` shows, some of ``buckets``; none: sum and count alone. By values of the last label, if
-    only these are shown. None: all of them.
+    """The buckets that ``brief`` shows, a part of ``buckets``. Empty: only sum and count. None: all buckets. A mapping:
+    by value of the last label; other values are not shown.
     """
 
 
@@ -56,46 +56,47 @@ _SERVED: Final = ("endpoint", "version", "route")
 
 REQUESTS: Final = Metric(
     "gateway_requests_total", "counter",
-    "Requests finished, by outcome: ok or the kind of error. Every request counts exactly once.",
+    "Requests finished, by outcome: ok or the kind of error. Every request is counted exactly once.",
     (*_SERVED, "outcome"),
 )  # fmt: skip
 REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
-    "From the first byte of the body read to the answer ready, successful requests only.", _SERVED, LATENCY_BUCKETS,
+    "Time of successful requests, from the first byte of the body to the finished answer.", _SERVED, LATENCY_BUCKETS,
     brief=_LATENCY_BRIEF,
 )  # fmt: skip
 FAILURE_SECONDS: Final = Metric(
     "gateway_request_failure_duration_seconds", "histogram",
-    "The same of requests that did not end well, by outcome: what a refusal, a timeout or a disconnect took.",
+    "Time of requests that failed, by outcome: for example a refusal, a timeout or a disconnect.",
     (*_SERVED, "outcome"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
 OBJECTIVE: Final = Metric(
     "gateway_objective_ratio", "gauge",
-    "What an endpoint promises: the share of requests that are answered (objective availability), and of answers that "
-    "come within so many seconds (objective latency); 0: nothing, NaN: not any more. The empty endpoint's holds for "
-    "those that do not say it.", ("endpoint", "objective", "within"),
+    "What an endpoint promises: the share of requests that are answered (objective availability), or of answers that "
+    "come within the given seconds (objective latency). 0: no promise. NaN: removed. The empty endpoint has the "
+    "default of all others.", ("endpoint", "objective", "within"),
 )  # fmt: skip
 OBJECTIVE_ANSWERS: Final = Metric(
     "gateway_objective_answers_total", "counter",
-    "Answers of endpoints that promise a time, exactly: in_time or late, by the seconds promised. A new time starts "
-    "its own counts.", ("endpoint", "version", "within", "result"),
+    "Answers of endpoints that promise a time, by result (in_time or late) and by the seconds promised. Exact. A new "
+    "time starts new counts.", ("endpoint", "version", "within", "result"),
 )  # fmt: skip
 FALLBACKS: Final = Metric(
     "gateway_canary_fallbacks_total", "counter",
-    "Requests whose canary version failed and that its stable version answered for, by the canary's version and error. "
-    "In gateway_requests_total they count once, under the stable version and route fallback.",
+    "Requests that a canary version failed and the stable version then answered, by the canary's version and error. "
+    "gateway_requests_total counts them once, under the stable version and route fallback.",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
 STAGE_SECONDS: Final = Metric(
     "gateway_stage_duration_seconds", "histogram",
-    "Time of one stage of a successful request: prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
+    "Time that a successful request spent in one stage: prepare (parse, tokenize, hook), queue, infer (Triton), "
+    "finish.",
     (*_SERVED, "stage"), LATENCY_BUCKETS, brief=_STAGES_BRIEF,
 )  # fmt: skip
-IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests being worked on now.")
+IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests in progress now.")
 CPU_WAIT: Final = Metric(
     "gateway_cpu_wait_seconds_total", "counter",
-    "Seconds requests waited for the gateway's own CPU before they were looked at: how late its event loop was, times "
-    "the requests that began meanwhile. Its rate is how many wait at a time; waiting for Triton is not in it.",
+    "Seconds that requests waited for the gateway's own CPU: the delay of its event loop times the requests that "
+    "arrived during it. The rate is the mean number of waiting requests. Waiting for Triton is not included.",
 )  # fmt: skip
 ROWS: Final = Metric(
     "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS,
@@ -103,11 +104,12 @@ ROWS: Final = Metric(
 )  # fmt: skip
 TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
 UNKNOWN_TOKENS: Final = Metric(
-    "gateway_unknown_tokens_total", "counter", "Tokens the vocabulary does not know.", ("endpoint", "version"),
+    "gateway_unknown_tokens_total", "counter", "Tokens that are not in the vocabulary.", ("endpoint", "version"),
     is_detail=True,
 )  # fmt: skip
 TRUNCATED: Final = Metric(
-    "gateway_truncated_texts_total", "counter", "Texts cut at the model's maximum length.", ("endpoint", "version"),
+    "gateway_truncated_texts_total", "counter", "Texts truncated at the model's maximum "
+                                                "length.", ("endpoint", "version"),
     is_detail=True,
 )  # fmt: skip
 BATCH_ROWS: Final = Metric(
@@ -119,7 +121,8 @@ BATCH_TOKENS: Final = Metric(
 )  # fmt: skip
 BATCH_REAL_TOKENS: Final = Metric(
     "gateway_batch_tokens_total", "counter",
-    "Tokens in calls to Triton without padding; 1 − rate(this) / rate(gateway_batch_padded_tokens_sum) is the waste.",
+    "Tokens in calls to Triton, without padding. The padding waste is 1 − rate(this) / "
+    "rate(gateway_batch_padded_tokens_sum).",
     ("endpoint", "version"), is_detail=True,
 )  # fmt: skip
 CACHE: Final = Metric(
@@ -128,55 +131,56 @@ CACHE: Final = Metric(
 )  # fmt: skip
 WORD_CACHE: Final = Metric(
     "gateway_word_cache_texts_total", "counter",
-    "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
+    "Texts tokenized, by result: hit (every word was in the word cache) or miss (the tokenizer library did it).",
     ("endpoint", "version", "result"), is_detail=True,
 )  # fmt: skip
 ENDED_CONNECTIONS: Final = Metric(
     "gateway_ended_connections_total", "counter",
-    "HTTP connections ended though the client would have kept them, by why: no_room, made_room, nothing_asked, "
-    "not_read, or what the client was told (head_timeout, head_too_large, address_too_long, body_timeout, "
-    "malformed_request, overloaded, method_not_allowed).",
+    "HTTP connections that the gateway closed although the client wanted to keep them, by reason: no_room, made_room, "
+    "nothing_asked, not_read, or the error sent to the client (head_timeout, head_too_large, address_too_long, "
+    "body_timeout, malformed_request, overloaded, method_not_allowed).",
     ("reason",),
 )  # fmt: skip
 REFUSED: Final = Metric(
     "gateway_refused_requests_total", "counter",
-    "Requests refused for want of room or time, by why (gateway_full, endpoint_full, batch_full, work_full, "
-    "bytes_full, backend, deadline_unreachable) and class of priority. In gateway_requests_total they are overloaded, "
-    "those for want of time deadline_exceeded.",
+    "Requests refused for lack of capacity or time, by reason (gateway_full, endpoint_full, batch_full, work_full, "
+    "bytes_full, backend, deadline_unreachable) and priority class. In gateway_requests_total their outcome is "
+    "overloaded, or deadline_exceeded for lack of time.",
     ("reason", "priority"),
 )  # fmt: skip
 _AT: Final = ("endpoint", "version")
 WORK: Final = Metric(
     "gateway_work_seconds", "gauge",
-    "Work in hand, waiting and in calls: what one idle Triton would need for it, by what calls have cost. Once a "
-    "second.",
+    "Work in hand, waiting or in calls: the seconds that one idle Triton would need for it, estimated from the cost of "
+    "past calls. Updated once a second.",
     _AT, is_detail=True,
 )  # fmt: skip
 WORK_LIMIT: Final = Metric(
     "gateway_work_limit_seconds", "gauge",
-    "How much work an endpoint version may have in hand; NaN while no limit holds, or none is known.", _AT,
+    "How much work an endpoint version may have in hand. NaN: no limit is in force or known.", _AT,
     is_detail=True,
 )  # fmt: skip
 QUEUED: Final = Metric(
-    "gateway_queued_requests", "gauge", "Requests that wait for a call to Triton, by class of priority. Once a second.",
+    "gateway_queued_requests", "gauge", "Requests that wait for a call to Triton, by priority class. Updated once a "
+                                        "second.",
     (*_AT, "priority"), is_detail=True,
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
-    "Requests refused for who asked, by why: no_credentials, unknown_key, unknown_certificate, expired, revoked, "
-    "bad_token, unknown_signing_key, operation_not_permitted, endpoint_not_permitted. Inference is in "
-    "gateway_requests_total too, as unauthenticated or permission_denied.",
+    "Requests refused by authentication or authorization, by reason: no_credentials, unknown_key, unknown_certificate, "
+    "expired, revoked, bad_token, unknown_signing_key, operation_not_permitted, endpoint_not_permitted. Inference "
+    "requests are also in gateway_requests_total, as unauthenticated or permission_denied.",
     ("reason",),
 )  # fmt: skip
 OVER_QUOTA: Final = Metric(
     "gateway_over_quota_total", "counter",
-    "Times a tenant was over a limit, by which: quota_requests, quota_tokens, quota_concurrent_tokens. Refused, unless "
-    "the limit is a shadow's.", ("tenant", "reason"),
+    "Times that a tenant exceeded a limit, by limit: quota_requests, quota_tokens, quota_concurrent_tokens. The "
+    "request was refused, unless the limit is in shadow mode.", ("tenant", "reason"),
 )  # fmt: skip
 _TENANT: Final = ("tenant", "endpoint")
 TENANT_REQUESTS: Final = Metric(
     "gateway_tenant_requests_total", "counter",
-    "Requests answered, by who is to pay for them. After 1,000 tenants further ones are counted as other.", _TENANT,
+    "Requests answered, by tenant. After 1,000 tenants, further ones are counted as other.", _TENANT,
 )  # fmt: skip
 TENANT_TOKENS_IN: Final = Metric(
     "gateway_tenant_tokens_in_total", "counter", "Tokens sent to models in those requests.", _TENANT
@@ -186,8 +190,8 @@ TENANT_TOKENS_OUT: Final = Metric(
 )
 CALLERS_SOURCE: Final = Metric(
     "gateway_callers_source_good", "gauge",
-    "1 when the newest state of where callers are known from (keys_file, registry, jwt) is in use, 0 when it cannot "
-    "be used and an older one is.", ("source",),
+    "1 if the newest keys of this source (keys_file, registry, jwt) are in use; 0 if they are unusable and older ones "
+    "are in use.", ("source",),
 )  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 
@@ -198,7 +202,7 @@ VARIABLE_SCALAR: Final = Metric(
 )  # fmt: skip
 VARIABLE_ENUM: Final = Metric(
     "gateway_variable_enum_total", "counter",
-    "Values of enum variables (`--variable-enum`, predicted labels); what is not listed is counted as other.",
+    "Values of enum variables (`--variable-enum`, predicted labels). Values that are not listed are counted as other.",
     (*_VARIABLE, "value"),
 )  # fmt: skip
 VARIABLE_VALUE: Final = Metric(
@@ -209,7 +213,7 @@ VARIABLE_COUNTER: Final = Metric(
 )
 VARIABLE_IGNORED: Final = Metric(
     "gateway_variable_ignored_total", "counter",
-    "Times a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
+    "Times that a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
     (*_VARIABLE, "reason"),
 )  # fmt: skip
 _REFERENCE: Final = (*_VARIABLE, "reference")
@@ -222,83 +226,85 @@ DRIFT_OBSERVATIONS: Final = Metric(
 )  # fmt: skip
 DRIFT_NEW: Final = Metric(
     "gateway_drift_new_values_total", "counter",
-    "Values in the bin other that have a name: a language, script, label or listed value that the reference does not "
-    "have. Born with the first one.", (*_REFERENCE, "value"),
+    "Named values in the bin other: a language, script, label or listed value that the reference does not have. The "
+    "series appears with the first one.", (*_REFERENCE, "value"),
 )  # fmt: skip
 DRIFT_REFERENCE: Final = Metric(
     "gateway_drift_reference_ratio", "gauge",
-    "The reference: share of its values in each bin, smoothed; NaN when it is not the reference any more.",
+    "The reference: share of its values in each bin, smoothed. NaN: no longer the reference.",
     (*_REFERENCE, "bin"),
 )  # fmt: skip
 DRIFT_REFERENCE_SIZE: Final = Metric(
-    "gateway_drift_reference_observations", "gauge", "How many values the reference was made of.", _REFERENCE
+    "gateway_drift_reference_observations", "gauge", "Number of values in the reference.", _REFERENCE
 )
 DRIFT_CHI2: Final = Metric(
     "gateway_drift_chi2_q99", "gauge",
-    "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _REFERENCE,
+    "99 % quantile of the chi-square distribution with (bins of the reference − 1) degrees of freedom.", _REFERENCE,
 )  # fmt: skip
 DRIFT_EVIDENCE: Final = Metric(
     "gateway_drift_evidence_days", "gauge",
-    "How strong the evidence of drift is: chance alone gives as much at most once in so many days. An endpoint's is "
+    "Evidence of drift, in days: chance alone gives as much at most once in that many days. An endpoint's evidence is "
     "the mean over its versions, variables and gateways.", _VARIABLE,
 )  # fmt: skip
 DRIFT_VISIBLE: Final = Metric(
     "gateway_drift_visible_ratio", "gauge",
-    "How far a share of one half must move to be found within a day at today's traffic.", _VARIABLE,
+    "Smallest visible change: how far a share of one half must move to be found within a day at today's "
+    "traffic.", _VARIABLE,
 )  # fmt: skip
 DRIFT_SINCE: Final = Metric(
     "gateway_drift_since_timestamp_seconds", "gauge",
-    "About when (Unix time) what the evidence is of began; of variables that have alarmed or nearly so.", _VARIABLE,
+    "About when (Unix time) the change began; only of variables that have alarmed or nearly so.", _VARIABLE,
 )  # fmt: skip
 DRIFT_ALARM: Final = Metric(
-    "gateway_drift_alarm_days", "gauge", "The evidence from which an endpoint has drifted, in days."
+    "gateway_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
 )
 COMPARED_EVIDENCE: Final = Metric(
     "gateway_compared_evidence_days", "gauge",
-    "How strong the evidence is that a canary is asked, or answers, otherwise than the stable version beside it: "
-    "chance alone gives as much at most once in so many days. By what differs (texts, tokens, answers, declared); "
-    "these add up to the pair's. NaN when they are not compared any more.",
+    "Evidence, in days, that a canary gets other texts or gives other answers than the stable version: chance alone "
+    "gives as much at most once in that many days. By what differs (texts, tokens, answers, declared); their sum is "
+    "the pair's evidence. NaN: no longer compared.",
     ("endpoint", "version", "stable", "of"),
 )  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
-    "Requests drawn for a shadow, by the version they were mirrored to and outcome: agreed, differed, failed, dropped. "
-    "They are in no other request metric.",
+    "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed, "
+    "dropped. No other request metric counts them.",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
 SHADOW_DIFFERENCE: Final = Metric(
     "gateway_shadow_difference", "histogram",
-    "How far the numbers of a mirrored answer are from the answer that was given, at most: absolute, above 1 relative.",
+    "Largest difference between the numbers of a mirrored answer and of the answer sent to the caller: absolute, "
+    "relative above 1.",
     ("endpoint", "version"), DIFFERENCE_BUCKETS, is_detail=True,
 )  # fmt: skip
 SHADOW_SECONDS: Final = Metric(
-    "gateway_shadow_duration_seconds", "histogram", "Time a mirrored request took, successful ones only.",
+    "gateway_shadow_duration_seconds", "histogram", "Time of successful mirrored requests.",
     ("endpoint", "version"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
 PAYLOADS: Final = Metric(
     "gateway_payload_log_records_total", "counter",
-    "Requests drawn for the payload log, by what became of them: written, or lost because of queue_full (its sink is "
-    "too slow), disk_full, too_large, not_json, not_writable, unreachable, refused.", ("outcome",),
+    "Requests drawn for the payload log, by outcome: written, or lost because of queue_full (the sink is too slow), "
+    "disk_full, too_large, not_json, not_writable, unreachable, refused.", ("outcome",),
 )  # fmt: skip
 FEEDBACK: Final = Metric(
     "gateway_feedback_total", "counter",
-    "Labels that came back (`/v1/feedback`), by the version that answered, what it had predicted and the true label. "
-    "After 15 values of a version further ones are counted as other.", ("endpoint", "version", "predicted", "label"),
+    "True labels received (`/v1/feedback`), by the version that answered, its prediction and the true label. After 15 "
+    "values of a version, further ones are counted as other.", ("endpoint", "version", "predicted", "label"),
 )  # fmt: skip
 FEEDBACK_ANSWERS: Final = Metric(
     "gateway_feedback_answers_total", "counter",
-    "The same answers by whether they were right or wrong, and by the score of what was predicted (upper bound of its "
-    "bin; none if it was not sent).", ("endpoint", "version", "score", "outcome"),
+    "Labelled answers, by right or wrong and by the score of the prediction (upper bound of its bin; none if it was "
+    "not sent).", ("endpoint", "version", "score", "outcome"),
 )  # fmt: skip
 ACCURACY: Final = Metric(
     "gateway_accuracy_ratio", "gauge",
-    "How often a version is right, of what has labels: real (by them; all since the first, over restarts) and expected "
-    "(of what it answers now, by its scores), each with _low and _high of an interval that holds in 95 of 100 cases "
-    "and _answers, how many it is of.", ("endpoint", "version", "of"),
+    "Accuracy of a version with labels: real (share right of all labelled answers, over restarts) and expected (of "
+    "current answers, estimated from scores). Each also as _low and _high of a 95 % interval, and _answers, the number "
+    "of answers.", ("endpoint", "version", "of"),
 )  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
-    "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
+    "Reads of the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
     ("outcome",),
 )  # fmt: skip
 BUILDS: Final = Metric(
@@ -321,49 +327,51 @@ FAULT_KINDS: Final = (
 """First words of what a fault of the configuration is about."""
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
-    "Faults of the serving Task as last read, by what is faulty: section, endpoint, model, canary, auto-update, "
-    "metrics, shadow, pool, objective, records, other. The page and `triton-gateway status` say which and why.",
+    "Faults of the serving Task as last read, by kind: section, endpoint, model, canary, auto-update, metrics, shadow, "
+    "pool, objective, records, other. The gateway's page and `triton-gateway status` list them with reasons.",
     ("kind",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
     "gateway_endpoint_ready", "gauge",
-    "1 when this version is served, 0 while it is building or has failed, NaN when it is not configured any more.",
+    "1: this version is served. 0: it is building or has failed. NaN: it is no longer configured.",
     ("endpoint", "version"),
 )  # fmt: skip
 LAST_CONTACT: Final = Metric(
-    "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last answer of the ClearML API."
+    "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last response of the ClearML API."
 )
 BACKEND_UP: Final = Metric(
     "gateway_backend_up", "gauge",
-    "1 when this Triton answers this gateway, 0 when it does not, NaN when no served endpoint needs it (any more).",
+    "1: this Triton answers this gateway. 0: it does not. NaN: no served endpoint needs it (any more).",
     ("backend", "pool"),
 )  # fmt: skip
 POOL_WAITING: Final = Metric(
     "gateway_pool_waiting_requests", "gauge",
-    "Calls, and versions that are built, that wait for a pool of Tritons none of which answers; 1 for a minute after "
-    "the last. Above 0 a pool that was scaled to zero is wanted. NaN when no served endpoint needs it (any more).",
+    "Calls and builds of versions that wait because no Triton of the pool answers; 1 for a minute after the last one. "
+    "Above 0, a pool that was scaled to zero is needed. NaN: no served endpoint needs the pool (any more).",
     ("pool",),
 )  # fmt: skip
 POLL: Final = Metric(
-    "gateway_registry_poll_seconds", "gauge", "How often this gateway looks at the serving Task: seconds between looks."
+    "gateway_registry_poll_seconds", "gauge", "Seconds between two reads of the serving Task by this gateway."
 )
 MODEL_INFO: Final = Metric(
     "gateway_model_info", "gauge",
-    "1 for the model that a served version is made of, NaN for those it was before: its id, name and page in ClearML, "
-    "and the pool of Tritons that it runs on.",
+    "1 for the current model of a served version, NaN for its earlier models: id, name and page in ClearML, and the "
+    "pool of Tritons that it runs on.",
     ("endpoint", "version", "model_id", "model", "link", "pool"),
 )  # fmt: skip
-BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
+BUILD_INFO: Final = Metric(
+    "gateway_build_info", "gauge", "Always 1; the label is the version of the software.", ("version",)
+)
 
 SYNC_STATES: Final = ("pending", "downloading", "loading", "ready", "failed", "leaving", "cold")
 SYNC_MODELS: Final = Metric(
-    "model_sync_models", "gauge", f"Endpoints' models of the Triton beside it, by state: {', '.join(SYNC_STATES)}.",
-    ("state",),
+    "model_sync_models", "gauge",
+    f"Models that this model sync keeps in its Triton, by state: {', '.join(SYNC_STATES)}.", ("state",),
 )  # fmt: skip
-SYNC_TRITON: Final = Metric("model_sync_triton_answers", "gauge", "1 while the Triton beside it answers.")
+SYNC_TRITON: Final = Metric("model_sync_triton_answers", "gauge", "1 while the Triton of this model sync answers.")
 SYNC_LAST_CONTACT: Final = Metric(
     "model_sync_registry_last_contact_timestamp_seconds", "gauge",
-    "Unix time of the last answer of the ClearML API; 0: none yet.",
+    "Unix time of the last response of the ClearML API; 0: none yet.",
 )  # fmt: skip
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 """Of the built-in variables, ``brief`` shows those that the endpoint declares (`metrics add`)."""
