@@ -71,7 +71,7 @@ def _heat(metric: Metric, matchers: str = _PICK) -> tuple[Query, ...]:
     return (Query(by(("le",), f"increase({metric.name}_bucket{{{matchers}}}[{_W}])"), "{{le}}"),)
 
 
-_NO_LABELS: Final = "Shown when labels come back (POST /v1/feedback)"
+_NO_LABELS: Final = "Shown once true labels are sent (POST /v1/feedback)"
 _NO_CALLERS: Final = "Shown when callers have keys"
 
 
@@ -101,52 +101,52 @@ OVERVIEW: Final = Board(
     (ENDPOINT, VERSION_PICK),
     (
         Section("Now", (
-            Panel("Requests", "Requests per second, refusals included.",
+            Panel("Requests", "Requests per second, including refusals.",
                   (Query(f"sum({_rate(catalog.REQUESTS)})"),), "stat", "reqps", 4, 5),
-            Panel("Failures", "Share of requests that failed by our doing.",
+            Panel("Failures", "Share of requests that failed on the server side.",
                   (Query(f"(sum({_rate(catalog.REQUESTS, f'{_PICK},{_FAILED}')}) or vector(0)) "
                          f"/ sum({_rate(catalog.REQUESTS)})"),),
                   "stat", "percentunit", 4, 5, ((0.001, _ORANGE), (0.01, _RED))),
-            Panel("p99", "99 of 100 answers are faster.",
+            Panel("p99", "99 of 100 answers are faster than this.",
                   (Query(_quantile(0.99, catalog.REQUEST_SECONDS, ())),), "stat", "s", 4, 5,
                   ((0.25, _ORANGE), (1.0, _RED))),
-            Panel("In flight", "Requests being worked on now.", (Query(f"sum({catalog.IN_FLIGHT.name})"),),
+            Panel("In flight", "Requests in progress now.", (Query(f"sum({catalog.IN_FLIGHT.name})"),),
                   "stat", "short", 4, 5),
             Panel("Versions served", "Endpoint versions that answer.",
                   (Query(f"count(max by (endpoint, version) ({catalog.ENDPOINT_READY.name}) == 1) or vector(0)"),),
                   "stat", "short", 4, 5),
-            Panel("Gateways", "Processes that are scraped, by version of the software.",
+            Panel("Gateways", "Gateways that Prometheus scrapes, by software version.",
                   (Query(by(("version",), catalog.BUILD_INFO.name), "{{version}}"),), "stat", "short", 4, 5),
         )),
         Section("Traffic", (
             _lines("Requests by version", "Requests per second of each version.",
                    by(VERSION, _rate(catalog.REQUESTS)), unit="reqps"),
-            _lines("Failures by reason", "Requests per second that did not end well; callers' mistakes included.",
+            _lines("Failures by reason", "Failed requests per second by outcome, including callers' mistakes.",
                    by(("outcome",), _rate(catalog.REQUESTS, f'{_PICK},outcome!="ok"')), "{{outcome}}", "reqps"),
-            Panel("Latency", "Successful requests: median, 95 %, 99 %; the points are requests that have a trace.",
+            Panel("Latency", "Successful requests: median, p95, p99. Points are single requests that have a trace.",
                   tuple(Query(_quantile(q, catalog.REQUEST_SECONDS, ()), f"p{q * 100:.0f}", has_exemplars=q == 0.99)
                         for q in (0.5, 0.95, 0.99)),
                   unit="s"),
-            _lines("p99 by version", "99 of 100 answers are faster; versions side by side.",
+            _lines("p99 by version", "99 of 100 answers are faster than this; versions side by side.",
                    _quantile(0.99, catalog.REQUEST_SECONDS), unit="s"),
-            Panel("Error budget burn", "How fast what the endpoint's objective allows is used up, in the last hour; 1: "
-                  "in exactly 30 days, 14.4: a fiftieth of it in an hour.",
+            Panel("Error budget burn", "How fast the error budget was used in the last hour. At 1 it lasts exactly 30 "
+                  "days; at 14.4 a fiftieth of it is gone in an hour.",
                   (Query(f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / (1 - {rules.AVAILABILITY})", "{{endpoint}}"),
                    Query(f"{rules.late_ratio('1h')}{{{_BY_ENDPOINT}}} / (1 - {rules.LATENCY})",
                          "{{endpoint}} within {{within}} s")),
                   thresholds=((1.0, _ORANGE), (14.4, _RED))),
-            Panel("Error budget left", "Of what the endpoint's objective allows to fail, or to come late, in 30 days; "
-                  "below 0 it is overdrawn, at -100 % by as much again or more.",
+            Panel("Error budget left", "What is left of the failures or late answers that the objective allows in 30 "
+                  "days. Below 0 it is overdrawn; -100 % means twice the budget or more.",
                   (Query(f"clamp_min({rules.FAILED_LEFT}{{{_BY_ENDPOINT}}}, -1)", "{{endpoint}}"),
                    Query(f"clamp_min({rules.LATE_LEFT}{{{_BY_ENDPOINT}}}, -1)", "{{endpoint}} within {{within}} s")),
                   unit="percentunit", least=None, most=1.0),
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
-        Section("What fires, and what is served", (
-            Panel("Alerts", "What fires now; each has a section in the runbook.",
+        Section("Alerts and served models", (
+            Panel("Alerts", "Alerts that fire now; each has a section in the runbook.",
                   (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
-            Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
-                  "(asked of the gateway that was scraped).",
+            Panel("Models", "The model of each version. Click for the model in ClearML or for its lineage (read from "
+                  "the scraped gateway).",
                   (Query(f"max by (endpoint, version, model, model_id, link, instance) "
                          f"({catalog.MODEL_INFO.name}{{{_PICK}}}) == 1"),), "table", width=24, height=6,
                   links=(("Model in ClearML", "${__data.fields.link}"),
@@ -155,57 +155,61 @@ OVERVIEW: Final = Board(
                           "${__data.fields.version}/lineage"))),
         )),
         Section("Configuration", (
-            Panel("Age of the last contact with ClearML", "Above the limit (three polls, two minutes at least) changes "
-                  "are not followed.",
+            Panel("Age of the last contact with ClearML", "Above the limit (three polls, at least two minutes) the "
+                  "gateway does not see changes.",
                   (Query(f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}"),
                    Query(f"max(clamp_min(3 * {catalog.POLL.name}, 120))", "limit")), unit="s",
                   thresholds=((120.0, _RED),)),
-            _lines("Looks at the serving Task", "Each poll counts once, by outcome.",
-                   by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "suffix:looks/s"),
-            _lines("Tritons", "1 where it answers the gateways that need it.",
+            _lines("Reads of the serving Task", "Every poll counts once, by outcome.",
+                   by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "suffix:reads/s"),
+            _lines("Tritons", "1 if the Triton answers the gateways that need it, else 0.",
                    by(("backend",), catalog.BACKEND_UP.name, "min"), "{{backend}}", most=1.0),
-            _lines("Waiting for a pool", "Calls that wait as no Triton of the pool answers, and for a minute after.",
+            _lines("Waiting for a pool", "Calls that wait because no Triton of the pool answers; 1 for a minute after "
+                   "the last one.",
                    by(("pool",), catalog.POOL_WAITING.name), "{{pool}}"),
-            _lines("Builds of versions", "By outcome; what is not ok is tried again.",
+            _lines("Builds of versions", "By outcome; builds that failed are tried again.",
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
-            _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
+            _lines("Faults of the configuration", "Parts of the serving Task that cannot be used; `triton-gateway "
+                   "status` says why.",
                    by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
         )),
-        Section("Labels that come back", (
-            _lines("Accuracy", "How often a version is right: by labels that came back, and expected of what it "
-                   "answers now, by its scores.",
+        Section("Feedback: true labels", (
+            _lines("Accuracy", "How often a version is right: by true labels (real), and of its current answers, "
+                   "estimated from scores (expected).",
                    by(("endpoint", "version", "of"), catalog.ACCURACY.name + '{of=~"real|expected"}', "max"),
                    "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0, if_empty=_NO_LABELS),
-            _lines("Labels that came back", "By version, and whether the answer was right.",
+            _lines("True labels", "True labels received, by version and by right or wrong.",
                    by(("endpoint", "version", "outcome"), _rate(catalog.FEEDBACK_ANSWERS, "")),
                    "{{endpoint}} {{version}} {{outcome}}", "suffix:labels/s", if_empty=_NO_LABELS),
-            _lines("What is taken for what", "Labels that came back, by predicted and true label.",
+            _lines("Confusions", "True labels received, by predicted and true label.",
                    by(("predicted", "label"), f"increase({catalog.FEEDBACK.name}[{_W}])"),
                    "{{predicted}} was {{label}}", if_empty=_NO_LABELS),
         ), is_folded=True),
         Section("Callers and tenants", (
-            _lines("Refused callers", "Requests refused for who asked, by why.",
+            _lines("Refused callers", "Requests refused by authentication or authorization, by reason.",
                    by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "reqps", if_empty="None so far"),
-            _lines("Tenants", "Requests answered, by who is to pay for them.",
+            _lines("Tenants", "Requests answered, by tenant.",
                    by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "reqps", if_empty=_NO_CALLERS),
-            _lines("Tokens in by tenant", "Tokens sent to models.",
+            _lines("Tokens in by tenant", "Tokens sent to models, by tenant.",
                    by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "suffix:tokens/s",
                    if_empty=_NO_CALLERS),
-            _lines("Tokens out by tenant", "Tokens generated.",
+            _lines("Tokens out by tenant", "Tokens generated, by tenant.",
                    by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix:tokens/s",
                    if_empty=_NO_CALLERS),
-            _lines("Over quota", "Times a tenant was over a limit, refused or (a shadow's) only counted.",
+            _lines("Over quota", "Times that a tenant exceeded a limit. The request was refused, or only counted if "
+                   "the limit is in shadow mode.",
                    by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix:times/s",
                    if_empty=_NO_CALLERS),
-            _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
-                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
+            _lines("Sources of callers", "1 if the newest keys are in use, 0 if they are unusable and older ones are "
+                   "in use.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
                    if_empty=_NO_CALLERS),
         ), is_folded=True),
         Section("Payload log and connections", (
-            _lines("Payload log", "Requests drawn for the payload log, by what became of them.",
+            _lines("Payload log", "Requests drawn for the payload log: written, or the reason they were lost.",
                    by(("outcome",), _rate(catalog.PAYLOADS, "")), "{{outcome}}", "reqps",
                    if_empty="Shown when a payload log is kept"),
-            _lines("Ended connections", "HTTP connections ended though the client would have kept them, by why.",
+            _lines("Closed connections", "HTTP connections that the gateway closed although the client wanted to keep "
+                   "them, by reason.",
                    by(("reason",), _rate(catalog.ENDED_CONNECTIONS, "")), "{{reason}}", "suffix:connections/s",
                    if_empty="None so far"),
         ), is_folded=True),
@@ -221,21 +225,23 @@ LATENCY: Final = Board(
             Panel("Mean time by stage", "prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
                   (Query(f"{by(('stage',), _rate(f'{_STAGE.name}_sum'))} / "
                          f"{by(('stage',), _rate(f'{_STAGE.name}_count'))}", "{{stage}}"),), "stacked", "s", 12),
-            _lines("p99 by stage", "99 of 100 requests spend less in the stage.",
+            _lines("p99 by stage", "99 of 100 requests spend less time than this in the stage.",
                    _quantile(0.99, _STAGE, ("stage",)), "{{stage}}",
                    "s", width=12),
         )),
         Section("Distributions over time", (
-            Panel("All of it", "Successful requests per bucket.", _heat(catalog.REQUEST_SECONDS), "heatmap", "s", 12),
+            Panel("Whole request",
+                  "Successful requests per bucket.", _heat(catalog.REQUEST_SECONDS), "heatmap", "s", 12),
             *(Panel(stage, f"Stage {stage}.", _heat(_STAGE, f'{_PICK},stage="{stage}"'), "heatmap", "s", 12)
               for stage in ("prepare", "queue", "infer", "finish")),
-            Panel("Within the objective", "Share of the answers that came within the time that the endpoint promises, "
-                  "and what it promises.",
+            Panel("Within the objective", "Share of answers within the time that the endpoint promises, and the "
+                  "promised share.",
                   (Query(f"1 - {rules.late_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}} within {{within}} s"),
                    Query(f"{rules.LATENCY}{{{_BY_ENDPOINT}}}", "{{endpoint}} promised")),
                   unit="percentunit", width=12, most=1.0),
-            _lines("Time until a failure", "p95 of requests that did not end well, by outcome: a timeout takes long, a "
-                   "refusal must not.", _quantile(0.95, catalog.FAILURE_SECONDS, ("outcome",)), "{{outcome}}", "s",
+            _lines("Time of failed requests, p95",
+                   "p95 of failed requests by outcome. Timeouts take long; refusals should be "
+                   "fast.", _quantile(0.95, catalog.FAILURE_SECONDS, ("outcome",)), "{{outcome}}", "s",
                    width=12),
         )),
     ),
@@ -280,27 +286,29 @@ _LABELS: Final = f'{_PICK},variable="predicted_label"'
 _COMPARED_EVIDENCE: Final = f"avg by (endpoint, version, stable, of) ({catalog.COMPARED_EVIDENCE.name}{{{_PICK}}} >= 0)"
 
 CANARY: Final = Board(
-    "triton-gateway-canary", "Gateway · canary", "The canary beside the stable version, at the same time.",
+    "triton-gateway-canary", "Gateway · canary", "The canary and the stable version over the same time.",
     (ENDPOINT, VERSION_PICK),
     (
         Section("Split", (
-            _lines("Requests by route", "stable, canary, fallback (the stable version answered for the canary).",
+            _lines("Requests by route", "stable, canary, and fallback (the canary failed and the stable version "
+                   "answered).",
                    by((*VERSION, "route"), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY))),
                    "{{endpoint}} {{version}} {{route}}", "reqps"),
-            _lines("Share of the canary", "Of what comes in through the canary's path, those that fell back included.",
+            _lines("Share of the canary", "Share of the canary in the requests of its path, including those that fell "
+                   "back.",
                    f"({_CANARY_CHOSEN} or 0 * {_ALL_SIDES}) / ({_ALL_SIDES} > 0)", "{{endpoint}}", "percentunit",
                    most=1.0),
-            _lines("Fallbacks", "Requests whose canary version failed, by why.",
+            _lines("Fallbacks", "Requests that the canary failed and the stable version answered, by error.",
                    by(("version", "outcome"), f"increase({catalog.FALLBACKS.name}{{{_BY_ENDPOINT}}}[{_W}])"),
                    "{{version}} {{outcome}}"),
         )),
-        Section("Stable beside canary", (
-            _compared("Failures", "Share that failed by our doing; the canary's include those that fell back: callers "
-                      "got the stable version's answer.", _failures("stable"), _canary_failures(), "percentunit"),
-            _compared("p95", "95 of 100 answers are faster.",
+        Section("Stable and canary", (
+            _compared("Failures", "Share of requests that failed on the server side. The canary's include those that "
+                      "fell back to the stable version.", _failures("stable"), _canary_failures(), "percentunit"),
+            _compared("p95", "95 of 100 answers are faster than this.",
                       _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
                       _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
-            _compared("Median", "Half of the answers are faster.",
+            _compared("Median", "Half of the answers are faster than this.",
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
             _lines("Labels by version", "Share of each predicted label.",
@@ -308,26 +316,28 @@ CANARY: Final = Board(
                    f"{on(VERSION, group='')} ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
                    "{{endpoint}} {{version}} {{value}}", "percentunit", width=12, most=1.0),
         )),
-        Section("Asked the same, answering the same", (
-            Panel("Evidence of a difference", "Chance alone gives as much at most once in so many days; from the red "
-                  "line on the page and `drift report --compare` say what differs. It alarms nobody, decides nothing.",
+        Section("Same texts, same answers?", (
+            Panel("Evidence of a difference", "Chance alone gives as much at most once in that many days. Above the "
+                  "red line, the gateway's page and `drift report --compare` say what differs. No alert and no rollout "
+                  "decision depends on it.",
                   (Query(f"sum by (endpoint, version, stable) ({_COMPARED_EVIDENCE})",
                          "{{endpoint}} {{version}} beside {{stable}}"),
                    Query(f"max({rules.ALARM})", "told")),
                   unit="suffix:days", width=12, thresholds=((ALARM_DAYS, _RED),)),
-            _lines("Evidence by what differs", "texts: the canary is asked others, so that errors, latency and labels "
-                   "are not compared fairly; tokens: other texts, or another tokenizer; answers: the model answers "
-                   "otherwise; declared: variables of your own. They add up to the evidence of the pair.",
+            _lines("Evidence by what differs", "texts: the canary gets other texts, so errors, latency and labels "
+                   "cannot be compared fairly. tokens: other texts or another tokenizer. answers: the model answers "
+                   "differently. declared: your own variables. Their sum is the evidence of the pair.",
                    _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (
-            _lines("Mirrored requests", "Answered by a version whose answers nobody gets; dropped first under load.",
+            _lines("Mirrored requests", "Requests also answered by the shadow version, whose answers no caller gets. "
+                   "Dropped first under load.",
                    by((*VERSION, "outcome"), _rate(catalog.SHADOWS, _PICK)), "{{endpoint}} {{version}} {{outcome}}",
                    "reqps"),
-            _lines("Agreement", "Share of the compared answers that say the same, numbers within the tolerance.",
+            _lines("Agreement", "Share of compared answers that agree, with numbers within the tolerance.",
                    f"({by(VERSION, _rate(catalog.SHADOWS, _AGREED))} or 0 * {_ALL_COMPARED}) / ({_ALL_COMPARED} > 0)",
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
-            _lines("Difference, p95", "How far numbers of mirrored answers are from those that were given.",
+            _lines("Difference, p95", "Distance between the numbers of mirrored answers and of the answers sent.",
                    _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
             _lines("Time of a mirrored request, p95", "95 of 100 are faster.",
                    _quantile(0.95, catalog.SHADOW_SECONDS, VERSION, _PICK), "{{endpoint}} {{version}}", "s"),
@@ -360,78 +370,82 @@ def _table(name: str, *more: str) -> Query:
 
 
 DRIFT: Final = Board(
-    "triton-gateway-drift", "Gateway · drift", "What comes in and goes out, against the reference.",
+    "triton-gateway-drift", "Gateway · drift", "Texts and answers compared with the reference.",
     (_ONE_ENDPOINT, _ONE_VERSION, VARIABLE_PICK),
     (
-        Section("What has drifted, of all endpoints", (
-            Panel("Variables", "What the alert lists, the surest first; empty when nothing has drifted.",
+        Section("What has drifted, all endpoints", (
+            Panel("Variables", "The variables that the alert lists, most certain first. Empty if nothing has drifted.",
                   (_table(rules.FOUND),), "table", "suffix:days", width=12, height=6, values=("evidence",)),
-            Panel("Categories", "How far the shares of their bins have moved, beyond noise.",
+            Panel("Categories", "Bins of these variables whose share moved by more than noise.",
                   (_table(rules.FOUND_SHIFT, "bin"),), "table", "percentunit", width=12, height=6,
                   values=("moved by",)),
         )),
         Section("How sure it is", (
-            Panel("Evidence of the endpoint", "Chance alone gives as much at most once in so many days; at the red "
+            Panel("Evidence of the endpoint", "Chance alone gives as much at most once in that many days. At the red "
                   "line the alert fires.",
                   (Query(f'{rules.EVIDENCE}{{endpoint=~"$endpoint"}}', "{{endpoint}}"),
                    Query(f"max({rules.ALARM})", "alarm")),
                   unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
-            _lines("Evidence by variable", "The endpoint's is their mean over all versions.",
+            _lines("Evidence by variable", "The endpoint's evidence is the mean over all variables and versions.",
                    _recorded(rules.VARIABLE_EVIDENCE), "{{variable}}", "suffix:days"),
-            _lines("Smallest visible change", "How far a share of one half must move to be found within a day at "
-                   "today's traffic, with this reference.",
+            _lines("Smallest visible change", "How far a share of one half must move to be found within a day, at "
+                   "today's traffic and with this reference.",
                    f"avg by (variable) ({catalog.DRIFT_VISIBLE.name}{{{_PICK}}} >= 0)", "{{variable}}", "percentunit",
                    most=1.0),
-            _lines("Began", "How long ago what the evidence is of began, about; of what has alarmed or nearly so.",
+            _lines("Time since the change began",
+                   "About how long ago the change began; only of variables that have alarmed or nearly so.",
                    f"time() - min by (variable) ({catalog.DRIFT_SINCE.name}{{{_PICK}}} > 0)", "{{variable}}", "s"),
-            _lines("Values seen in 1h", "Of each variable.", _recorded(rules.drift_n("1h")), "{{variable}}"),
+            _lines("Values seen in 1h", "Values of each variable in the last hour.",
+                   _recorded(rules.drift_n("1h")), "{{variable}}"),
         )),
-        Section("How far it is", (
-            *(Panel(f"PSI over {window}", "Of each variable, and the highest noise of as many requests. It says how "
-                    "far; whether it is more than chance the evidence says.",
+        Section("How large the change is", (
+            *(Panel(f"PSI over {window}", "PSI of each variable, and the highest noise for as many requests. PSI is "
+                    "the size of the change; the evidence says whether it is more than chance.",
                     (Query(_recorded(rules.psi(window)), "{{variable}}"),
                      Query(f"max({_recorded(rules.psi_bound(window))})", "noise")))
               for window in rules.DRIFT_WINDOWS),
-            _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), "{{variable}}",
+            _lines("Jensen–Shannon over 1h", "Jensen–Shannon divergence from the reference: 0 (equal) to 0.69.",
+                   _recorded(rules.drift_js("1h")), "{{variable}}",
                    most=0.7),
-            _lines("New over 1h", "Share of categories the reference does not have.",
+            _lines("New over 1h", "Share of values that the reference does not have.",
                    _recorded(rules.drift_special(OTHER, "1h")), "{{variable}}", "percentunit"),
             _lines("Missing over 1h", "Share of requests without a usable value.",
                    _recorded(rules.drift_special(MISSING, "1h")), "{{variable}}", "percentunit"),
         )),
         Section("Distributions", (
-            Panel("Now over the reference", "The chosen variable: the last hour's share of each bin.",
+            Panel("Now and in the reference", "The chosen variable: share of each bin in the last hour and in the "
+                  "reference.",
                   (Query(_bin_in_order(f"{rules.drift_share('1h')}{{{_VAR}}}")),
                    Query(_bin_in_order(f"{rules.REFERENCE}{{{_VAR}}}"))),
                   "bars", "percentunit", 12),
-            _lines("Moved categories over 1h", "The chosen variable: difference of each share to the reference.",
+            _lines("Moved categories over 1h", "The chosen variable: each share minus the reference's share.",
                    f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None),
             _lines("New values", "The chosen variable: named values that the reference does not have.",
                    by(("value",), _rate(catalog.DRIFT_NEW, _VAR)), "{{value}}", "suffix:values/s", width=12),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
-                  _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12, if_empty="Of a number"),
+                  _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12, if_empty="Only for numbers"),
             _lines("Categories over time", "Values per second of the chosen enum variable.",
                    by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "suffix:values/s", kind="stacked",
-                   width=12, if_empty="Of categories"),
+                   width=12, if_empty="Only for categories"),
         )),
         Section("Text", (
-            _lines("Unknown tokens", "Share of the tokens that the vocabulary does not know.",
+            _lines("Unknown tokens", "Share of tokens that are not in the vocabulary.",
                    f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / ({by(VERSION, _rate(catalog.TOKENS))} > 0)",
                    unit="percentunit"),
-            _lines("Truncated texts", "Texts cut per second.", by(VERSION, _rate(catalog.TRUNCATED)),
+            _lines("Truncated texts", "Truncated texts per second.", by(VERSION, _rate(catalog.TRUNCATED)),
                    unit="suffix:texts/s"),
-            _lines("Mean entropy of the scores", "1: the model does not know at all.",
+            _lines("Mean entropy of the scores", "0: the model is certain. 1: all labels have equal scores.",
                    _of_variable("entropy"), unit="percentunit", most=1.0),
         )),
         Section("Declared variables and references", (
-            _lines("Newest values", "What `--variable-value` variables were last.",
+            _lines("Newest values", "Newest values of `--variable-value` variables.",
                    f"{catalog.VARIABLE_VALUE.name}{{{_PICK}}}", _NAMED, least=None),
-            _lines("Counters", "Type counter: sum per second.",
+            _lines("Counters", "Variables of type counter: sum per second.",
                    by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
-            _lines("Ignored", "Values of no use, by reason.",
+            _lines("Ignored", "Values that could not be used, by reason.",
                    by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}",
                    "suffix:values/s"),
-            Panel("References", "How many values each was made of, and its χ² quantile.",
+            Panel("References", "Number of values in each reference, and its χ² quantile.",
                   (Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_REFERENCE_SIZE.name}{{{_PICK}}})"),
                    Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_CHI2.name}{{{_PICK}}})")), "table",
                   width=24, values=("values", "χ² quantile")),
@@ -440,36 +454,41 @@ DRIFT: Final = Board(
 )  # fmt: skip
 
 CAPACITY: Final = Board(
-    "triton-gateway-capacity", "Gateway · capacity", "Is there enough of either tier, and is it used well?",
+    "triton-gateway-capacity", "Gateway · capacity", "Are there enough gateways and Tritons, and are they used well?",
     (ENDPOINT, VERSION_PICK),
     (
         Section("Demand", (
-            _lines("In flight", "Per gateway.", by(("instance",), catalog.IN_FLIGHT.name), "{{instance}}"),
-            _lines("Refused for lack of capacity", "429 per second.",
+            _lines("In flight", "Requests in progress per gateway.",
+                   by(("instance",), catalog.IN_FLIGHT.name), "{{instance}}"),
+            _lines("Refused for lack of capacity", "Answers 429 per second.",
                    f"{by(('instance',), _rate(catalog.REQUESTS, _OVERLOADED))} or "
                    f"0 * {by(('instance',), catalog.IN_FLIGHT.name)}", "{{instance}}", "reqps"),
-            _lines("Refused, by reason", "What was full, and of which class of priority the request was.",
+            _lines("Refused, by reason", "Refused requests by what was full and by priority class.",
                    by(("reason", "priority"), f"rate({catalog.REFUSED.name}[{_W}])"), "{{reason}} {{priority}}",
                    "reqps", least=None),
-            _lines("Work in hand", "What one idle Triton would need for it, per gateway.",
+            _lines("Work in hand", "Seconds that one idle Triton would need for all waiting and running work, per "
+                   "gateway.",
                    by((*VERSION, "instance"), catalog.WORK.name), f"{_EV} {{{{instance}}}}", "s"),
-            _lines("Limit of work", "While one holds: as a rule while requests are refused.",
+            _lines("Limit of work", "Shown while a limit is in force, usually while requests are refused.",
                    f'{by((*VERSION, "instance"), catalog.WORK_LIMIT.name)} >= 0', f"{_EV} {{{{instance}}}}", "s"),
             _lines("Queue, by class", "Requests that wait for a call to Triton.",
                    by(("endpoint", "priority"), catalog.QUEUED.name), "{{endpoint}} {{priority}}"),
-            _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
+            _lines("Tokens", "Tokens per second: the best measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
                    unit="suffix:tokens/s"),
         )),
         Section("Scaling signals", (
-            _lines("Work", "Requests each gateway's own CPU has in hand; what its autoscaler looks at beside CPU.",
+            _lines("Work", "Requests in the hands of each gateway's own CPU. The gateways' autoscaler reads this "
+                   "beside CPU.",
                    scaling.gateway_work(("instance",), window=_W), "{{instance}}"),
-            _lines("Wait for CPU", "How many of them wait before they are looked at.",
+            _lines("Wait for CPU", "How many of these requests wait for the CPU.",
                    by(("instance",), _rate(catalog.CPU_WAIT, "")), "{{instance}}"),
-            _lines("With Triton", "Requests that wait for Triton: no reason for more gateways.",
+            _lines("Waiting for Triton", "Requests that wait for Triton. More gateways would not help.",
                    scaling.triton_wait(("instance",), window=_W), "{{instance}}"),
-            _lines("Queue over compute", "In Triton; what its autoscaler looks at.",
+            _lines("Queue over compute", "Time of calls in Triton's queue over time of computing. Triton's autoscaler "
+                   "reads this.",
                    scaling.queue_ratio(window=_W), "all", thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("p95 of a call", "The guard rail of Triton's autoscaler.", scaling.infer_p95(window=_W), "all", "s"),
+            _lines("p95 of a call", "Upper limit that Triton's autoscaler also reads.",
+                   scaling.infer_p95(window=_W), "all", "s"),
         )),
         Section("CPU tier", (
             _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",
@@ -477,22 +496,23 @@ CAPACITY: Final = Board(
             _lines("CPU per request", "Milliseconds of CPU for one request.",
                    f"sum(rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])) / (sum({_rate(catalog.REQUESTS, '')}) > 0)",
                    "all", "s"),
-            _lines("Word cache", "Share of texts tokenized without the library.",
+            _lines("Word cache", "Share of texts tokenized from the word cache, without the tokenizer library.",
                    _hits(catalog.WORD_CACHE), unit="percentunit", most=1.0),
-            _lines("Response cache", "Share of requests answered from it, where it is switched on.",
+            _lines("Response cache", "Share of requests answered from the response cache, on endpoints that have one.",
                    _hits(catalog.CACHE), unit="percentunit", most=1.0),
         )),
         Section("Batches", (
-            _lines("Rows per call to Triton", "Mean size of the gateway's micro-batches.", _mean(catalog.BATCH_ROWS)),
-            Panel("Rows per call over time", "How many calls had how many rows.", _heat(catalog.BATCH_ROWS), "heatmap"),
-            Panel("Padded tokens per call", "Longest × rows: what a call costs Triton.",
+            _lines("Rows per call to Triton", "Mean rows per call, which is the size of the gateway's batches.",
+                   _mean(catalog.BATCH_ROWS)),
+            Panel("Rows per call over time", "Number of calls by rows per call.", _heat(catalog.BATCH_ROWS), "heatmap"),
+            Panel("Padded tokens per call", "Longest text × rows: what a call costs Triton.",
                   _heat(catalog.BATCH_TOKENS), "heatmap"),
-            _lines("Padding waste", "Share of the tokens Triton computes for nothing.",
+            _lines("Padding waste", "Share of the tokens in calls that are only padding.",
                    f"1 - {by(VERSION, _rate(catalog.BATCH_REAL_TOKENS))} / "
                    f"{by(VERSION, _rate(f'{catalog.BATCH_TOKENS.name}_sum'))}", unit="percentunit"),
             _lines("Wait for a call", "Mean time in the gateway's queue.",
                    _stage_mean("queue"), unit="s"),
-            _lines("Time in Triton", "Mean, network included.", _stage_mean("infer"), unit="s"),
+            _lines("Time in Triton", "Mean time of a call, including the network.", _stage_mean("infer"), unit="s"),
         )),
     ),
 )  # fmt: skip
@@ -513,7 +533,7 @@ def _triton(name: str) -> str:
 
 
 TRITON: Final = Board(
-    "triton-gateway-triton", "Gateway · Triton", "Triton's own account.", (TRITON_MODEL,),
+    "triton-gateway-triton", "Gateway · Triton", "Triton's own metrics.", (TRITON_MODEL,),
     (
         Section("Models", (
             _lines("Calls", "Successful calls per second.",
@@ -521,12 +541,12 @@ TRITON: Final = Board(
             _lines("Failures", "Failed calls per second, by Triton's reason.",
                    by(("model", "reason"), f"rate(nv_inference_request_failure{{{_MODEL}}}[{_W}])"),
                    "{{model}} {{reason}}", "reqps"),
-            _lines("Rows per execution", "What Triton's own batcher makes of the gateways' calls.",
+            _lines("Rows per execution", "Mean rows per execution, after Triton's own batching.",
                    f"{_triton('nv_inference_count')} / {_triton('nv_inference_exec_count')}", "{{model}}"),
-            _lines("Queue over compute", "Above 1 a model waits longer than it computes: the signal to scale on.",
+            _lines("Queue over compute", "Above 1, calls wait longer than they are computed: add Tritons.",
                    f"{_triton('nv_inference_queue_duration_us')} / {_triton('nv_inference_compute_infer_duration_us')}",
                    "{{model}}", thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("Time of a call", "Mean time in Triton, queue included.",
+            _lines("Time of a call", "Mean time in Triton, including its queue.",
                    f"{_triton('nv_inference_request_duration_us')} / {_triton('nv_inference_request_success')}",
                    "{{model}}", "µs"),
             _lines("Pending", "Calls that wait for an instance of the model.",

@@ -1,6 +1,6 @@
 """Which expressions have data only if gateways show everything (``TRITON_GATEWAY_METRICS_DETAIL=full``).
 
-Rules, alerts and autoscalers do without: a test holds them against this. Panels that do not say how to switch it on.
+Rules, alerts and autoscalers need only the level ``brief``; a test checks this. Panels that need more say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from dashboards import rules
 from gateway.metrics import catalog
 
-NOTE: Final = "Shown with TRITON_GATEWAY_METRICS_DETAIL=full"
+NOTE: Final = "Needs TRITON_GATEWAY_METRICS_DETAIL=full"
 
 _FULL_ONLY: Final = {
     f"{metric.name}{part}"
@@ -41,7 +41,7 @@ def _reads_detail(expr: str) -> bool:
 
 
 RECORDS: Final = frozenset(rule.name for rule in rules.records() if _reads_detail(rule.expr))
-"""Recorded for whoever shows everything; boards alone read them."""
+"""Records that have data only at the level ``full``; only boards read them."""
 
 
 def needs_detail(expr: str) -> bool:

@@ -338,13 +338,15 @@ def _drift() -> Group:
         Alert(
             "GatewayDrift",
             f"{EVIDENCE} >= {every} {ALARM}",
-            "What {{ $labels.endpoint }} gets or answers has drifted",
-            'Chance alone gives as much evidence once in {{ $value | printf `%.0f` }} days. '
-            + _told("Variables, in days", f"max by (version, variable) ({FOUND}{_ITS})", "{{ .Labels.variable }}",
+            "The texts or answers of {{ $labels.endpoint }} have drifted",
+            "Chance alone gives this much evidence at most once in {{ $value | printf `%.0f` }} days. "
+            + _told("Variables, evidence in days",
+                    f"max by (version, variable) ({FOUND}{_ITS})", "{{ .Labels.variable }}",
                     "%.0f")
-            + _told("Grown most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
+            + _told("Shares that grew most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points")
-            + _told("New, which is other", f"topk(3, 100 * avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
+            + _told("New values (bin other)",
+                    f"topk(3, 100 * avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.value }}", "%.1f %%"),
             "ticket",
         ),
@@ -387,15 +389,15 @@ def _canary() -> Group:
                 f"{side('canary', 'failed')} > {side('stable', 'failed')} + 0.01\n"
                 f"and {canary_failed} >= {LEAST_BAD}",
                 "The canary of {{ $labels.endpoint }} fails more often than the stable version",
-                "{{ $value | humanizePercentage }} of its requests failed in the last 10 minutes, at least a point "
-                "more than those of the stable version in the same time.",
+                "{{ $value | humanizePercentage }} of its requests failed in the last 10 minutes, at least one point "
+                "more than those of the stable version.",
                 "page", labels={"signal": "failures"},
             ),
             Alert(
                 "GatewayCanaryRegression",
                 f"{fallbacks} > 0.01 * ({fallbacks} + ({canary} or 0 * {fallbacks}))\nand {fallbacks} >= {LEAST_BAD}",
-                "The canary of {{ $labels.endpoint }} fails and the stable version answers for it",
-                "{{ $value | humanize }} requests fell back in the last 10 minutes.",
+                "The canary of {{ $labels.endpoint }} fails; the stable version answers instead",
+                "{{ $value | humanize }} requests fell back to the stable version in the last 10 minutes.",
                 "page", labels={"signal": "fallbacks"},
             ),
             Alert(
@@ -428,34 +430,35 @@ def _state() -> Group:
             ),
             Alert(
                 "GatewayAbsent", 'absent(up{job="triton-gateway"})',
-                "Prometheus knows no gateway",
-                "No gateway has been scraped for 5 minutes: all are gone, or Prometheus does not find them.",
+                "Prometheus finds no gateway",
+                "Prometheus has scraped no gateway for 5 minutes. All are gone, or Prometheus does not find them.",
                 "page", hold="5m",
             ),
             Alert(
                 "TritonDown", 'up{job="triton"} == 0',
                 "Triton at {{ $labels.instance }} cannot be scraped",
-                "It has not answered /metrics for 2 minutes, whether or not anybody asks it for answers now.",
+                "It has not answered /metrics for 2 minutes. This is independent of traffic.",
                 "page", hold="2m",
             ),
             Alert(
                 "ModelSyncDown", 'up{job="model-sync"} == 0',
                 "Model sync at {{ $labels.instance }} cannot be scraped",
-                "It has not answered for 5 minutes: its Triton answers for what it has loaded, and nothing new comes.",
+                "It has not answered for 5 minutes. Its Triton keeps serving what it has loaded but gets nothing new.",
                 "ticket", hold="5m",
             ),
             Alert(
                 "ModelSyncBehind",
                 by(INSTANCE, f'{catalog.SYNC_MODELS.name}{{state=~"pending|downloading|loading|failed"}}') + " > 0",
                 "Triton at {{ $labels.instance }} lacks models",
-                "For 15 minutes; `triton-gateway status` and /status of model sync say which, and why.",
+                "Models have been missing for 15 minutes. `triton-gateway status` and /status of model sync say which, "
+                "and why.",
                 "ticket", hold="15m",
             ),
             Alert(
                 # A Triton that nobody scrapes is noticed by the gateways that need it, without any traffic.
                 "GatewayBackendDown", f"{by((*SCOPE, 'backend'), catalog.BACKEND_UP.name, 'max')} == 0",
                 "No gateway reaches Triton at {{ $labels.backend }}",
-                "It has answered none of the gateways that need it for a minute: its endpoints answer 503.",
+                "It has answered no gateway that needs it for a minute. Its endpoints answer 503.",
                 "page", hold="1m",
             ),
             Alert(
@@ -464,98 +467,98 @@ def _state() -> Group:
                 f"{_LEAST_REFUSED}",
                 "{{ $labels.endpoint }} refuses almost every request",
                 "{{ $value | humanizePercentage }} of its requests in the last 10 minutes were refused as the caller's "
-                "fault: nobody gets an answer.", "page", hold="5m",
+                "fault. Almost no caller gets an answer.", "page", hold="5m",
             ),
             Alert(
                 "GatewayUnknownPaths",
                 f"{by(SCOPE, rate(_REQUESTS, '10m', nowhere))}\n  / {by(SCOPE, rate(_REQUESTS, '10m'))} > 0.5\n"
                 f"and {by(SCOPE, increase(_REQUESTS, '10m', nowhere))} >= {_LEAST_REFUSED}",
                 "Most requests ask for endpoints that do not exist",
-                "{{ $value | humanizePercentage }} of the requests in the last 10 minutes were answered 404: was an "
-                "endpoint removed, or renamed?", "ticket", hold="5m",
+                "{{ $value | humanizePercentage }} of the requests in the last 10 minutes were answered 404. Was an "
+                "endpoint removed or renamed?", "ticket", hold="5m",
             ),
             Alert(
                 # Three looks that should have been, and two minutes at least.
                 "GatewayConfigurationStale",
                 f"time() - {catalog.LAST_CONTACT.name}\n  > clamp_min(3 * {catalog.POLL.name}, 120)",
-                "{{ $labels.instance }} has not heard from ClearML",
-                "Its last answer is {{ $value | humanizeDuration }} old: changes are not followed, what is served goes "
-                "on.", "ticket", hold="5m",
+                "{{ $labels.instance }} gets no response from ClearML",
+                "ClearML's last response is {{ $value | humanizeDuration }} old. The gateway keeps serving but does "
+                "not see changes.", "ticket", hold="5m",
             ),
             Alert(
                 # Every gateway reads the same Task: one alert, not one for each.
                 "GatewayConfigurationFault",
                 f"{by((*SCOPE, 'job', 'kind'), catalog.CONFIGURATION_FAULTS.name, 'max')} > 0",
                 "The serving Task has a faulty {{ $labels.kind }}",
-                "{{ $value }} faults for 5 minutes: what they are about is not served as configured. "
-                "`triton-gateway status` and the gateway's page say which and why.", "ticket", hold="5m",
+                "{{ $value }} faults for 5 minutes. These parts are not served as configured. `triton-gateway status` "
+                "and the gateway's page say which and why.", "ticket", hold="5m",
             ),
             Alert(
                 "GatewayKeysUnusable", f"{by(('source', *INSTANCE), catalog.CALLERS_SOURCE.name, 'min')} == 0",
                 "{{ $labels.instance }} cannot use the newest keys",
-                "{{ $labels.source }} has been unusable for 5 minutes: the keys that were good before stay, revoked "
-                "ones among them. `/v1/status` and the log say why.", "ticket", hold="5m",
+                "{{ $labels.source }} has been unusable for 5 minutes. The previous keys stay valid, even those "
+                "revoked since. `/v1/status` and the log say why.", "ticket", hold="5m",
             ),
             Alert(
                 "GatewayPayloadLogLosing",
                 by(INSTANCE, rate(catalog.PAYLOADS.name, "10m", 'outcome!="written"'))
                 + f"\n  / ({by(INSTANCE, rate(catalog.PAYLOADS.name, '10m'))} > 0) > 0.05",
                 "{{ $labels.instance }} loses records of the payload log",
-                "{{ $value | humanizePercentage }} of those drawn in the last 10 minutes; `/v1/status` says why under "
-                "`payload_log`.", "ticket", hold="15m",
+                "{{ $value | humanizePercentage }} of the records of the last 10 minutes were lost. `/v1/status` says "
+                "why under `payload_log`.", "ticket", hold="15m",
             ),
             Alert(
                 "GatewayReconcileFailing",
                 f"{reads_failed} > 0\nunless {reads} > 0",
                 "{{ $labels.instance }} cannot read its configuration",
-                "Every look at the serving Task in the last 10 minutes failed.", "ticket", hold="5m",
+                "Every read of the serving Task in the last 10 minutes failed.", "ticket", hold="5m",
             ),
             Alert(
                 "GatewayModelStuckLoading", f"{by((*VERSION, *INSTANCE), catalog.ENDPOINT_READY.name, 'max')} == 0",
                 "{{ $labels.endpoint }} {{ $labels.version }} is not served",
-                "It has been configured for 10 minutes on {{ $labels.instance }} and is still not ready; the reason is "
-                "on the gateway's page.", "ticket", hold="10m",
+                "It has not been ready on {{ $labels.instance }} for 10 minutes. The gateway's page shows the reason.",
+                "ticket", hold="10m",
             ),
             Alert(
                 "GatewayBuildFailing",
                 f"{builds_failed} > 3",
                 "Versions cannot be built on {{ $labels.instance }}",
-                "{{ $value | humanize }} attempts ended in {{ $labels.outcome }} in the last 15 minutes.", "ticket",
+                "{{ $value | humanize }} builds failed with {{ $labels.outcome }} in the last 15 minutes.", "ticket",
             ),
             Alert(
                 "GatewaySaturated",
                 f"{refused}\n  / {by(INSTANCE, rate(_REQUESTS, '5m'))} > 0.01",
                 "{{ $labels.instance }} refuses requests",
-                "{{ $value | humanizePercentage }} of its requests are answered 429: more gateways, or more Triton, "
-                "are needed.", "page", hold="2m",
+                "{{ $value | humanizePercentage }} of its requests are answered 429. Add gateways or Tritons.",
+                "page", hold="2m",
             ),
             Alert(
                 "GatewayRefusesCritical",
                 by(INSTANCE, rate(catalog.REFUSED.name, "5m", 'priority="critical"')) + " > 0",
                 "{{ $labels.instance }} refuses requests of class critical",
-                "{{ $value | humanize }} per second: even the places that are kept for them are taken.", "page",
+                "{{ $value | humanize }} per second. Even the capacity reserved for this class is full.", "page",
                 hold="2m",
             ),
             Alert(
                 "GatewayDeadlinesUnreachable",
                 by(INSTANCE, rate(catalog.REFUSED.name, "5m", 'reason="deadline_unreachable"'))
                 + f"\n  / {by(INSTANCE, rate(_REQUESTS, '5m'))} > 0.01",
-                "{{ $labels.instance }} turns requests away for want of time",
-                "{{ $value | humanizePercentage }} of its requests come with less time than what is in front of them "
-                "takes.", "ticket", hold="5m",
+                "{{ $labels.instance }} refuses requests that cannot meet their deadline",
+                "{{ $value | humanizePercentage }} of its requests have less time left than the queue ahead of them "
+                "needs.", "ticket", hold="5m",
             ),
             Alert(
                 "GatewayQueueing",
                 f"{_stage('queue')}\n  > {_stage('infer')}",
-                "Requests of {{ $labels.endpoint }} wait longer for Triton than it computes",
-                "Mean wait is {{ $value | humanizeDuration }}.", "ticket", hold="10m",
+                "Requests of {{ $labels.endpoint }} wait longer for Triton than Triton computes",
+                "The mean wait is {{ $value | humanizeDuration }}.", "ticket", hold="10m",
             ),
             Alert(
                 "TritonSaturated",
                 f"{by((*INSTANCE, 'model'), rate('nv_inference_queue_duration_us', '5m'))}\n"
                 f"  > 2 * {by((*INSTANCE, 'model'), rate('nv_inference_compute_infer_duration_us', '5m'))}",
                 "{{ $labels.model }} queues in Triton",
-                "Requests wait in {{ $labels.instance }} more than twice as long as they are computed.",
+                "Requests wait in {{ $labels.instance }} more than twice as long as it computes them.",
                 "ticket", hold="10m",
             ),
         ],

@@ -107,7 +107,7 @@ def _summary(name: str, of: Sequence[Verdict]) -> str:
     since = f", since about {_at(min(began))}" if began and told else ""
     days = of[0].standing.endpoint_days
     sure = (
-        f" (by chance once in {in_days(days)}; alarm from {of[0].standing.alarm_days:g} days)"
+        f" (chance alone: at most once in {in_days(days)}; alarm from {of[0].standing.alarm_days:g} days)"
         if math.isfinite(days)
         else ""
     )
@@ -151,7 +151,7 @@ def _variable(
     meant = f"<p class=dim>{_e(meaning.replace('`', ''), 300)}</p>" if meaning else ""
     sure = []
     if math.isfinite(standing.days):
-        sure.append(f"by chance once in {in_days(standing.days)}")
+        sure.append(f"chance alone: at most once in {in_days(standing.days)}")
     if state in ("drift", "moved") and math.isfinite(standing.since):
         sure.append(f"since about {_at(standing.since)}")
     if math.isfinite(standing.visible):

@@ -22,27 +22,27 @@ SCORE: Final = "top_score"
 ENTROPY: Final = "entropy"
 EMBEDDING: Final = ("embedding_1", "embedding_2", "embedding_3", "embedding_4")
 BUILT_IN: Final[Mapping[str, str]] = {
-    TOKENS: "tokens of a text, special tokens included",
-    UNKNOWN: "share of a text's tokens that the vocabulary does not know",
-    TRUNCATED: "whether a text was cut at the model's maximum length (`true`, `false`)",
-    SCRIPT: "the script that most letters of a text are in (`latin`, `cyrillic`, …; `none`: no letters)",
-    LANGUAGE: "the language whose function words a text has most of (`en`, `de`, …; `none`: of no language known)",
-    CASE: "its letters: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` where there is no case",
-    DUPLICATE: "whether the same text was among the last few hundred (`true`, `false`)",
+    TOKENS: "number of tokens of a text, including special tokens",
+    UNKNOWN: "share of a text's tokens that are not in the vocabulary",
+    TRUNCATED: "whether a text was truncated at the model's maximum length (`true`, `false`)",
+    SCRIPT: "the script of most letters of a text (`latin`, `cyrillic`, …; `none`: no letters)",
+    LANGUAGE: "the language of most function words of a text (`en`, `de`, …; `none`: not recognised)",
+    CASE: "letter case: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` (letters without case)",
+    DUPLICATE: "whether the same text came among the last few hundred (`true`, `false`)",
     UNUSUAL: "share of a text's words that are not among the reference's 1,000 most frequent ones",
-    RISEN: "whether it has a word that has become four times as frequent (`new`, or `more`: a usual one), or one that "
-    "nobody had ever seen, for the fourth time lately (`unseen`); `none` otherwise",
+    RISEN: "whether the text has a word that became four times as frequent (`more`: a usual word, `new`: another one), or "
+    "a never seen word that came for the fourth time recently (`unseen`); else `none`",
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
-    ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
-    **dict.fromkeys(EMBEDDING, "where an embedding points: one of four fixed random components of its direction"),
+    ENTROPY: "entropy of all labels' scores, as a share of the highest possible (0: certain, 1: all scores are equal)",
+    **dict.fromkeys(EMBEDDING, "one of four fixed random projections of the embedding's direction"),
 }
-"""Variables that text tasks have without any declaration, and what they mean."""
+"""Variables that text tasks have without declaration, and their meaning."""
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((SCRIPT, LANGUAGE, CASE), "texts"),
     **dict.fromkeys((TOKENS, UNKNOWN, TRUNCATED), "tokens"),
     **dict.fromkeys((LABEL, SCORE, ENTROPY, *EMBEDDING), "answers"),
 }
-"""What tells of texts alone, of texts and the tokenizer, and of the model's answers."""
+"""What a variable depends on: the texts alone, texts and tokenizer, or the model's answers."""
 OF_WORDS: Final = frozenset({UNUSUAL, RISEN})
-"""Those that mean something only beside the words they were counted with."""
+"""Variables that can be compared only if they were counted with the same words."""

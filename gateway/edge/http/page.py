@@ -105,7 +105,7 @@ POLICY: Final = (
 
 _MOST_WORDS: Final = 6
 
-_BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not sure"}
+_BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not certain"}
 """The states that are drawn of a canary beside the stable version: what they are called there."""
 
 _SAID: Final = {"moved": "moved, no alarm"}
@@ -171,7 +171,7 @@ class _Row:
         if broken:
             return _BAD, "not served" if not self.served else "degraded", f"{broken[0]['url']}: {broken[0]['reason']}"
         if self.failed >= _FAILED[1]:
-            return _BAD, "failing", f"{_share(self.failed)} of its requests fail"
+            return _BAD, "failing", f"{_share(self.failed)} of requests fail"
         if failed_successors:
             told = failed_successors[0]
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
@@ -182,7 +182,7 @@ class _Row:
         if drifted:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
         if self.failed >= _FAILED[0]:
-            return _LOOK, "failing", f"{_share(self.failed)} of its requests fail"
+            return _LOOK, "failing", f"{_share(self.failed)} of requests fail"
         differs = [(pair[0], of) for pair, (_, of) in self.pairs.items()]
         uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
         if uneven:
@@ -200,7 +200,7 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
     tools = (
         "<div class=tools role=search><label>Filter <input id=filter type=search autocomplete=off></label>"
         "<label>Sort <select id=sort><option value=worst>worst first<option value=name>by name"
-        "<option value=busy>busiest first</select></label><span id=shown class=dim aria-live=polite></span></div>"
+        "<option value=busy>most requests first</select></label><span id=shown class=dim aria-live=polite></span></div>"
     )
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
@@ -221,7 +221,7 @@ def render_refusal(status: str, error: str, hint: str, code: str) -> str:
         f"<title>{html.escape(status)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(status)}</h1>"
         f"<main><p class=bad>{html.escape(error)}</p>{todo}"
         f"<p class=dim>code <code>{html.escape(code)}</code></p></main>"
-        "<footer><p><a href=/>what is served here</a> · <a href=/docs>API</a></p></footer></body></html>"
+        "<footer><p><a href=/>served endpoints</a> · <a href=/docs>API</a></p></footer></body></html>"
     )
 
 
@@ -296,11 +296,12 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
     drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
     spent = sum(any(map(is_spent, row.objectives)) for row in rows)
     tiles = (
-        ("Endpoints", str(len(rows)), ""), ("With a fault", str(bad), "bad" if bad else ""),
+        ("Endpoints", str(len(rows)), ""), ("Endpoints with a fault", str(bad), "bad" if bad else ""),
         ("Versions served", str(len(status["endpoints"])), ""),
         ("Requests", f"{_rate(sum(row.rate for row in rows))}", ""),
-        ("Failed", _share(failed), _CLASSES[_graded(failed)]), ("Refused (callers)", _share(refused), ""),
-        ("Drifted", str(drifted), "wait" if drifted else ""), ("Budget spent", str(spent), "wait" if spent else ""),
+        ("Failed", _share(failed), _CLASSES[_graded(failed)]), ("Refused (caller errors)", _share(refused), ""),
+        ("Endpoints with drift", str(drifted), "wait" if drifted else ""),
+        ("Error budget spent", str(spent), "wait" if spent else ""),
     )  # fmt: skip
     shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
     return f"<dl class=tiles>{shown}</dl>"
@@ -313,7 +314,7 @@ def _faults(status: Values) -> str:
 
 def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
     if not rows:
-        return "<p class=dim>nothing is deployed yet</p>"
+        return "<p class=dim>Nothing is deployed yet.</p>"
     shown = "".join(_row(place, row, prefix, is_open=row.name in opened) for place, row in enumerate(rows))
     return f"<h2>Endpoints, last minute</h2><div id=rows>{shown}</div>"
 
@@ -470,9 +471,9 @@ def _beside(pairs: _Pairs) -> str:
         alike = [_e(one.verdict.variable) for one in variables if one.verdict.state not in _BESIDE]
         bins = "".join(_histogram(one, f"version {stable}") for one in drawn)
         shown.append(
-            f"<h3>Version {_e(version)} beside {_e(stable)}</h3>"
+            f"<h3>Version {_e(version)} compared with {_e(stable)}</h3>"
             + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
-            + f"<p class=dim>by chance once in {drift.in_days(standing.endpoint_days)} (told from "
+            + f"<p class=dim>chance alone: at most once in {drift.in_days(standing.endpoint_days)} (reported from "
             f"{standing.alarm_days:g} on)</p>"
             + (f"<div class=drifts>{bins}</div>{_key(f'version {version}', f'version {stable}')}" if drawn else "")
             + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
@@ -502,7 +503,7 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
-        f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over {_e(against)}'>"
+        f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
         f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
     )
@@ -511,7 +512,7 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
 def _new(variable: Values) -> str:
     """The values that the reference does not have, by name."""
     shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
-    return f"<p>new: {', '.join(shares[:_MOST_WORDS])}</p>" if shares else ""
+    return f"<p>new values: {', '.join(shares[:_MOST_WORDS])}</p>" if shares else ""
 
 
 def _words(variable: Values) -> str:
@@ -528,14 +529,14 @@ def _evidence(variable: Values) -> str:
     """How sure it is, against what alarms, and what could be seen."""
     days, visible = variable["days"], variable["visible"]
     if days is None:
-        return "not judged: no text yet, or a reference too small"
-    told = f"by chance once in {drift.in_days(days)}"
+        return "not judged: no text yet, or the reference is too small"
+    told = f"chance alone: at most once in {drift.in_days(days)}"
     if "beside" not in variable:
-        told += f" (alarm: {variable['alarm_days']:g} for the endpoint)"
+        told += f" (alarm from {variable['alarm_days']:g} on, endpoint)"
     if variable["state"] in (*_BESIDE, *_BESIDE.values()) and variable["since"] is not None:
         told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
     within = "so far" if "beside" in variable else "within a day"
-    return told + (f" · visible {within}: {visible:.1%}" if visible is not None else "")
+    return told + (f" · smallest visible change {within}: {visible:.1%}" if visible is not None else "")
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:

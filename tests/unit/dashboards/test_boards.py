@@ -164,11 +164,11 @@ def test_what_most_have_no_data_for_is_folded_away() -> None:
     content = json.loads((GRAFANA / "overview.json").read_text())
     rows = [p for p in content["panels"] if p["type"] == "row"]
     folded = {row["title"]: [p["title"] for p in row["panels"]] for row in rows if row["collapsed"]}
-    assert {"Labels that come back", "Callers and tenants", "Payload log and connections"} == folded.keys()
+    assert {"Feedback: true labels", "Callers and tenants", "Payload log and connections"} == folded.keys()
     told = {p["title"]: p["fieldConfig"]["defaults"].get("noValue") for p in drawn(content) if p["type"] != "row"}
     empty = {title for title, instead in told.items() if instead and levels.NOTE not in instead}
     assert empty == {title for titles in folded.values() for title in titles}
-    assert [row["title"] for row in rows].index("What fires, and what is served") == 2
+    assert [row["title"] for row in rows].index("Alerts and served models") == 2
     assert not any(row["panels"] for row in rows if not row["collapsed"])
 
 
@@ -250,7 +250,7 @@ def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None])
             "missing": "1e302"}  # fmt: skip
     assert [*bins] == sorted(bins, key=lambda name: float(bins[name]))
     of = 'endpoint="e",version="1",variable="x",reference="r"'
-    (panel,) = [panel for panel in boards.DRIFT.panels() if panel.title == "Now over the reference"]
+    (panel,) = [panel for panel in boards.DRIFT.panels() if panel.title == "Now and in the reference"]
     expr = panel.queries[1].expr.replace("$endpoint", ".*").replace("$version", ".*").replace("$variable", ".*")
     evaluate(
         {f'gateway_drift_reference_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},

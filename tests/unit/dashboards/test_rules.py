@@ -187,11 +187,12 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
             "exp_alerts": [{
                 "exp_labels": {"severity": "ticket", "endpoint": "e"},
                 "exp_annotations": {
-                    "summary": "What e gets or answers has drifted",
-                    "description": "Chance alone gives as much evidence once in 3334 days. Variables, in days: "
+                    "summary": "The texts or answers of e have drifted",
+                    "description": "Chance alone gives this much evidence at most once in 3334 days. "
+                    "Variables, evidence in days: "
                     "token_length of version 1: 9000; predicted_label of version 1: 1000. "
-                    "Grown most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of version 1: "
-                    "+40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
+                    "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of version "
+                    "1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
                     "runbook": "docs/runbook.md#gatewaydrift",
                     "runbook_url": "docs/runbook.md#gatewaydrift",
                 },
@@ -214,10 +215,11 @@ def test_what_is_new_is_named_by_the_alert(evaluate: Evaluate) -> None:
             "exp_alerts": [{
                 "exp_labels": {"severity": "ticket", "endpoint": "e"},
                 "exp_annotations": {
-                    "summary": "What e gets or answers has drifted",
-                    "description": "Chance alone gives as much evidence once in 100 days. Variables, in days: "
-                    "language of version 1: 100. Grown most: language other of version 1: +10.0 points. "
-                    "New, which is other: language de of version 1: 9.0 %; language fr of version 1: 1.0 %. ",
+                    "summary": "The texts or answers of e have drifted",
+                    "description": "Chance alone gives this much evidence at most once in 100 days. "
+                    "Variables, evidence in days: "
+                    "language of version 1: 100. Shares that grew most: language other of version 1: +10.0 points. "
+                    "New values (bin other): language de of version 1: 9.0 %; language fr of version 1: 1.0 %. ",
                     "runbook": "docs/runbook.md#gatewaydrift",
                     "runbook_url": "docs/runbook.md#gatewaydrift",
                 },

@@ -74,7 +74,10 @@ def test_what_drifted_comes_first_with_how_sure_since_when_and_what_moved() -> N
     )  # fmt: skip
     text = Document(page).text
     assert text.index("z_moved") < text.index("b_steady") < text.index("a_steady")
-    assert "drifted: z_moved, since about 2023-11-14 22:13 UTC (by chance once in 120 days; alarm from 30 days)" in text
+    assert (
+        "drifted: z_moved, since about 2023-11-14 22:13 UTC (chance alone: at most once in 120 days; alarm from 30 days)"
+        in text
+    )
     assert "BAD: 30.0% → 60.0% (+30.0 points)" in text
     assert "By chance once in 400 days" in text
     assert "10,000 values against 10,000 of the reference" in text
@@ -107,7 +110,7 @@ def test_bins_of_numbers_say_up_to_what_they_go() -> None:
     assert "up to 24" in text
     assert "24 – 49" in text
     assert "above 74" in text
-    assert "tokens of a text, special tokens included" in text
+    assert "number of tokens of a text, including special tokens" in text
     assert "Not judged yet" in text
     assert len(bins.names) == page.count("<rect class=now y=2")
 

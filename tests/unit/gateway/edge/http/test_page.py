@@ -82,7 +82,7 @@ def test_page_of_a_gateway_that_serves_nothing_says_so() -> None:
     """And has no empty sections."""
     empty: dict[str, Any] = {"endpoints": [], "pending": [], "last_minute": [], "drift": [], "canaries": {}}
     page = render_page({**STATUS, **empty}, "/serve/")
-    assert "nothing is deployed yet" in page
+    assert "Nothing is deployed yet." in page
     assert "<details" not in page
     assert "class=tiles" not in page
 
@@ -134,8 +134,8 @@ def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_ot
     found = [answers, texts, one("script", "texts", EVEN, days=0.1)]
     page = render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/", ("e",))
     assert "<span class=wait>uneven split</span>" in page
-    assert "<h3>Version 2 beside 1</h3>" in page
-    assert 2 == page.count("now over version 1") == page.count("<span class=wait>differs</span>")
+    assert "<h3>Version 2 compared with 1</h3>" in page
+    assert 2 == page.count("now, and version 1") == page.count("<span class=wait>differs</span>")
     assert "No difference so far: script" in page
     assert "Version 2 beside" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
 
@@ -158,7 +158,7 @@ def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
     found = status_of(*(endpoint(f"e{i:03d}") for i in range(300)))
     page = render_page(found, "/serve/", ("e007",))
     assert (300, 1) == (page.count("<details"), page.count(" open><summary>"))
-    assert 1 == page.count("now over the reference")
+    assert 1 == page.count("now, and the reference")
     assert len(page) < 300_000
     assert len(gzip.compress(page.encode(), 1)) < 25_000
 
@@ -420,6 +420,6 @@ def test_words_that_moved_stand_beside_the_variable_escaped() -> None:
     """They are what callers wrote: no markup of theirs is the page's."""
     moved = {"rose": [{"word": "<b>flimmer", "now": 0.012, "was": None}], "fell": []}
     assert "<p>rose: <code>&lt;b&gt;flimmer</code> 1.2%</p>" == page._words({"words": moved})
-    assert "<p>new: <code>&lt;b&gt;</code> 7.1%</p>" == page._new({"new": {"<b>": 0.071}})
+    assert "<p>new values: <code>&lt;b&gt;</code> 7.1%</p>" == page._new({"new": {"<b>": 0.071}})
     assert "" == page._new({})
     assert "" == page._words({"words": {"rose": [], "fell": []}}) == page._words({})
