@@ -30,8 +30,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     CASE: "letter case: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` (letters without case)",
     DUPLICATE: "whether the same text came among the last few hundred (`true`, `false`)",
     UNUSUAL: "share of a text's words that are not among the reference's 1,000 most frequent ones",
-    RISEN: "whether the text has a word that became four times as frequent (`more`: a usual word, `new`: another one), or "
-    "a never seen word that came for the fourth time recently (`unseen`); else `none`",
+    RISEN: "whether the text has a word that became four times as frequent (`more`: a usual word, `new`: another one), "
+    "or a never seen word that came for the fourth time recently (`unseen`); else `none`",
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (0: certain, 1: all scores are equal)",

@@ -191,8 +191,8 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
                     "description": "Chance alone gives this much evidence at most once in 3334 days. "
                     "Variables, evidence in days: "
                     "token_length of version 1: 9000; predicted_label of version 1: 1000. "
-                    "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of version "
-                    "1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
+                    "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of "
+                    "version 1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
                     "runbook": "docs/runbook.md#gatewaydrift",
                     "runbook_url": "docs/runbook.md#gatewaydrift",
                 },
