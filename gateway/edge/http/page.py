@@ -49,25 +49,29 @@ code{font:13px ui-monospace,monospace;background:var(--card);padding:.1rem .3rem
 .tools input,.tools select{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--ref);
 border-radius:6px;padding:.2rem .5rem;max-width:100%}
 details{border:1px solid var(--line);border-radius:8px;margin:.35rem 0;background:var(--card)}
-summary{display:grid;grid-template-columns:7rem minmax(8rem,2fr) 7rem 6rem 6rem 170px minmax(8rem,2fr);gap:.2rem .8rem;
-padding:.45rem .8rem;cursor:pointer;align-items:center;list-style:none}
+summary{display:grid;grid-template-columns:6.5rem minmax(9rem,2fr) 6rem 5rem 5.5rem 160px minmax(9rem,3fr);
+gap:.2rem .8rem;padding:.45rem .8rem;cursor:pointer;align-items:center;list-style:none}
 summary::-webkit-details-marker{display:none}summary>*{min-width:0;overflow-wrap:anywhere}
 summary b{font-weight:600}summary b::before{content:"▸ ";color:var(--dim)}
 details[open] b::before{content:"▾ "}
 summary .n small{color:var(--dim);display:block;font-size:.72rem}
-.inside{padding:.1rem .8rem .8rem}
+summary .note:empty{display:none}
+details:not([open]) .note{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:2;overflow:hidden}
+.inside{padding:.1rem .8rem .8rem}th,td.n,.key span{white-space:nowrap}td code{padding:0}
 .key svg{display:inline-block;vertical-align:-1px;margin:0 .3em 0 .9em}
 .drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem;max-width:100%}.drift p{margin:.1rem 0;font-size:.85rem}
 .ok{color:var(--ok)}.wait{color:var(--wait)}.bad{color:var(--bad)}.dim{color:var(--dim)}
 svg{display:block;max-width:100%}svg text{font:10px ui-monospace,monospace;fill:var(--dim)}
-@media(max-width:60rem){summary{grid-template-columns:6rem 1fr 1fr}summary .curve{display:none}
-summary .note{grid-column:1/-1}}
-@media(max-width:30rem){summary{grid-template-columns:1fr 1fr}summary .n{text-align:left}}
+.old main{opacity:.6}
+@media(max-width:60rem){summary{grid-template-columns:6.5rem 1fr 5.5rem 5rem 5.5rem}summary .curve{display:none}
+summary .note{grid-column:1/-1}th,td{padding:.3rem .4rem}}
+@media(max-width:30rem){summary{grid-template-columns:6.8rem 1fr 1fr}summary b{grid-column:span 2}
+summary .n{text-align:left}summary .n small{display:inline;margin-left:.3em}th,td{padding:.3rem}.curve{display:none}}
 """
 
 _SCRIPT: Final = """
 const open=new Set(new URLSearchParams(location.search).getAll('open')),at=id=>document.getElementById(id);
-let loading=false,late=false;
+let loading=false,late=false,lost=0,seen=Date.now();
 function arrange(){const list=at('rows');if(!list)return;
 const wanted=at('filter').value.toLowerCase(),by=at('sort').value,rows=[...list.children];let shown=0;
 rows.sort((a,b)=>by==='name'?a.dataset.name.localeCompare(b.dataset.name):
@@ -75,14 +79,21 @@ by==='busy'?b.dataset.rate-a.dataset.rate||a.dataset.place-b.dataset.place:a.dat
 for(const row of rows){const hit=row.dataset.text.includes(wanted);row.hidden=!hit;shown+=hit;}
 if(rows.some((row,i)=>list.children[i]!==row))list.append(...rows);
 at('shown').textContent=wanted?shown+' of '+rows.length+' shown':'';}
+function tell(text,old){const news=at('news');if(news.textContent!==text)news.textContent=text;
+news.className=old?'bad':'dim';document.body.classList.toggle('old',!!old);}
 async function load(){if(loading){late=true;return}
-const chosen=getSelection();if(chosen&&!chosen.isCollapsed)return;
+const chosen=getSelection();if(chosen&&!chosen.isCollapsed){if(!lost)tell('held while text is selected');return}
 loading=true;try{const query=[...open].map(name=>'open='+encodeURIComponent(name)).join('&');
-const reply=await fetch(location.pathname+'?'+query,{cache:'no-store'});
-if(reply.ok){const page=new DOMParser().parseFromString(await reply.text(),'text/html'),
-focused=document.activeElement?.closest?.('details')?.id;
+const reply=await fetch(location.pathname+'?'+query,{cache:'no-store',signal:AbortSignal.timeout(20000)});
+if(!reply.ok)throw Error(reply.status);
+const page=new DOMParser().parseFromString(await reply.text(),'text/html'),row=document.activeElement?.closest?.('details'),
+tables=row=>row?[...row.querySelectorAll('.wide')]:[],nth=tables(row).indexOf(document.activeElement),
+moved=[...document.querySelectorAll('#rows>details')].map(row=>[row.id,tables(row).map(one=>one.scrollLeft)]);
 at('live').replaceChildren(...page.getElementById('live').children);arrange();
-if(focused)at(focused)?.firstElementChild?.focus();}}catch{}
+for(const [id,lefts] of moved)tables(at(id)).forEach((one,i)=>{if(lefts[i])one.scrollLeft=lefts[i]});
+if(row)(tables(at(row.id))[nth]||at(row.id)?.firstElementChild)?.focus({preventScroll:true});
+lost=0;seen=Date.now();tell('');}catch{lost=1;
+tell('no answer from the gateway since '+new Date(seen).toLocaleTimeString()+': these numbers are old',true);}
 loading=false;if(late){late=false;load();}}
 addEventListener('DOMContentLoaded',()=>{at('filter').oninput=at('sort').onchange=arrange;arrange();
 document.addEventListener('toggle',event=>{const row=event.target,name=row.dataset?.name;if(name===undefined)return;
@@ -116,6 +127,9 @@ _FAILED: Final = (0.001, 0.01)
 
 _NEARLY_SPENT: Final = 0.25
 """Share of a budget that is looked at."""
+
+_WORST: Final = ("not served", "failing")
+"""States in which callers get errors: they come before an old version that answers."""
 
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
@@ -168,10 +182,14 @@ class _Row:
         """How bad it is, in a word, and why."""
         broken = [p for p in self.pending if p["state"] != "building"]
         failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "building"]
+        why = [f"{broken[0]['url']}: {broken[0]['reason']}"] if broken else []
+        failing = [f"{_share(self.failed)} of requests fail"] if self.failed >= _FAILED[1] else []
+        if broken and not self.served:
+            return _BAD, "not served", "; ".join(why + failing)
+        if failing:
+            return _BAD, "failing", "; ".join(failing + why)
         if broken:
-            return _BAD, "not served" if not self.served else "degraded", f"{broken[0]['url']}: {broken[0]['reason']}"
-        if self.failed >= _FAILED[1]:
-            return _BAD, "failing", f"{_share(self.failed)} of requests fail"
+            return _BAD, "degraded", why[0]
         if failed_successors:
             told = failed_successors[0]
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
@@ -200,7 +218,8 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
     tools = (
         "<div class=tools role=search><label>Filter <input id=filter type=search autocomplete=off></label>"
         "<label>Sort <select id=sort><option value=worst>worst first<option value=name>by name"
-        "<option value=busy>most requests first</select></label><span id=shown class=dim aria-live=polite></span></div>"
+        "<option value=busy>most requests first</select></label><span id=shown class=dim aria-live=polite></span>"
+        "<span id=news role=status></span></div>"
     )
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
@@ -254,7 +273,7 @@ def _rows(status: Values) -> list[_Row]:
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
         row(name).default = url
-    return sorted(found.values(), key=lambda one: (-one.state[0], one.name))
+    return sorted(found.values(), key=lambda one: (-one.state[0], one.state[1] not in _WORST, one.name))
 
 
 def _head(status: Values) -> str:
@@ -359,7 +378,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
         + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
-        + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
+        + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9), curves=(3,)) if row.routes else "")
         + _objectives(row.objectives)
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
         + _beside(row.pairs)
@@ -396,8 +415,8 @@ def _split(routes: Sequence[Values]) -> str:
         name = f"{row['version'] or '–'} {_shown(row['route'])}".strip()
         bars.append(f"<rect x='{left:.2%}' y=0 width='{row['share']:.2%}' height=10 fill='{colour}' />")
         keys.append(
-            f"<svg width=10 height=10 aria-hidden=true><rect width=10 height=10 rx=2 fill='{colour}' /></svg>"
-            f"{_e(name)} {row['share']:.0%}"
+            f"<span><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 rx=2 fill='{colour}' /></svg>"
+            f"{_e(name)} {row['share']:.0%}</span>"
         )
         left += row["share"]
     return (
@@ -410,7 +429,7 @@ def _line(row: Values) -> str:
     rows_per_call = "–" if row["rows_per_call"] is None else f"{row['rows_per_call']:.1f}"
     return (
         f"<tr><td>{_e(row['version'] or '–')}</td><td class=dim>{_e(row['route'])}</td>"
-        f"<td class=n>{_rate(row['rate'])}</td><td>{_curve(row.get('history', []))}</td>"
+        f"<td class=n>{_rate(row['rate'])}</td><td class=curve>{_curve(row.get('history', []))}</td>"
         f"<td class='n {_CLASSES[_graded(row['failed'])]}'>{_share(row['failed'])}</td>"
         f"<td class='n dim'>{_share(row['refused'])}</td>"
         + "".join(f"<td class=n>{_ms(row[name])}</td>" for name in ("p50", "p95", "p99"))
@@ -600,8 +619,11 @@ def _successor(endpoint: Values) -> str:
     return f"<span class={'wait' if successor['state'] == 'building' else 'bad'}>new version {text}</span>"
 
 
-def _table(heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = ()) -> str:
-    named = "".join(f"<th scope=col{' class=n' if i in right else ''}>{h}</th>" for i, h in enumerate(heads))
+def _table(
+    heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = (), curves: tuple[int, ...] = ()
+) -> str:  # fmt: skip
+    kinds = {**dict.fromkeys(right, " class=n"), **dict.fromkeys(curves, " class=curve")}
+    named = "".join(f"<th scope=col{kinds.get(i, '')}>{h}</th>" for i, h in enumerate(heads))
     return f"<div class=wide tabindex=0><table><tr>{named}</tr>{''.join(rows)}</table></div>"
 
 

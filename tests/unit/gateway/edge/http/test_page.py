@@ -147,10 +147,24 @@ def test_the_worst_come_first_and_keep_their_place() -> None:
         endpoint("failing", failed=0.2), endpoint("adrift", drifts="drift"), endpoint("busy"),
     )  # fmt: skip
     names = re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
-    assert ["broken", "failing", "adrift", "busy", "calm", "mistaken"] == names
+    assert ["failing", "broken", "adrift", "busy", "calm", "mistaken"] == names
     for i, row in enumerate(found["last_minute"]):
         row["rate"] = float(i)
     assert names == re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
+
+
+def test_requests_that_fail_are_named_before_a_version_that_does_not_start() -> None:
+    """An endpoint that serves an older version well is not as bad as one whose callers get errors."""
+    both = endpoint("both", failed=0.2, broken="no such model")
+    page = render_page(status_of(endpoint("broken", broken="no such model"), both), "/serve/")
+    assert ["both", "broken"] == re.findall(r"data-name='(\w+)'", page)
+    assert ">failing</span>" in page
+    assert "20.00% of requests fail; both/2: no such model" in page
+    served, counted, drifted, pending = both
+    gone = status_of((served, counted, drifted, pending)) | {"endpoints": []}
+    page = render_page(gone, "/serve/")
+    assert ">not served</span>" in page
+    assert "both/2: no such model; 20.00% of requests fail" in page
 
 
 def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
@@ -332,6 +346,11 @@ for(const one of page.querySelectorAll('a,button,input,select,summary,svg[role=i
 if(!named(one))fault('no name',one);
 for(const one of page.querySelectorAll('svg:not([role=img]):not([aria-hidden])'))fault('neither told nor hidden',one);
 for(const one of page.querySelectorAll('table'))if(!one.querySelector('th[scope]'))fault('no heads',one);
+const lines=one=>{const all=page.createRange();all.selectNodeContents(one);
+return new Set([...all.getClientRects()].map(at=>Math.round(at.bottom/6))).size};
+for(const one of page.querySelectorAll('td.n'))if(lines(one)>1)fault('a number in two lines',one);
+for(const one of page.querySelectorAll('details:not([open])>summary'))
+if(one.getBoundingClientRect().height>(wide<500?140:110))fault('a tall row, '+one.getBoundingClientRect().height,one);
 for(const one of page.querySelectorAll('summary .n,summary>b,summary>span:first-child')){
 const at=one.getBoundingClientRect();if(!at.width||at.left<0||at.right>wide+1)fault('out of sight',one);}
 const texts=page.createTreeWalker(page.body,NodeFilter.SHOW_TEXT);let seen=0;
@@ -349,6 +368,61 @@ const said=document.createElement('pre');said.id='said';said.textContent=JSON.st
 dark:matchMedia('(prefers-color-scheme:dark)').matches});document.body.append(said);});
 """
 """Looks at every page of a document of frames as WCAG asks: does it fit, are things named, can texts be read."""
+
+
+_SCRIPTED = """
+const later=(done,ms)=>setTimeout(done,ms),said=[],note=()=>said.push(document.getElementById('news').textContent),
+report=()=>{const one=document.createElement('pre');one.id='said';one.textContent=JSON.stringify(said);
+document.body.append(one);};
+const page=async()=>new Response(document.documentElement.outerHTML);let answer=page;window.fetch=()=>answer();
+"""
+"""Tests of the page's script: what stands in for the gateway, and what has been seen."""
+
+
+def run_in_browser(page: str, script: str, folder: Path, *, width: int = 800, virtual_ms: int = 30_000) -> Any:
+    """Run a script beside the page's own in Chromium; return what it has put into `said`."""
+    document = folder / "page.html"
+    document.write_text(page.replace("<head>", f"<head><script>{_SCRIPTED}{script}</script>", 1))
+    done = subprocess.run(
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--no-first-run", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
+         f"--virtual-time-budget={virtual_ms}", "--dump-dom", document.as_uri()],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    assert said is not None
+    return json.loads(html.unescape(said[1]))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "outage", ["async()=>{throw new TypeError('gone')}", "async()=>new Response('',{status:502})"],
+    ids=["gone", "refused"],
+)  # fmt: skip
+def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: str) -> None:
+    """Without an answer the page keeps the last numbers and says since when; with the next answer it is over."""
+    script = (
+        "addEventListener('load',()=>{later(()=>{note();answer=" + outage + "},4000);"
+        "later(()=>{note();said.push(document.body.classList.contains('old'));answer=page},11000);"
+        "later(()=>{note();said.push(document.body.classList.contains('old'));report()},18000);});"
+    )
+    before, during, is_old, after, is_still_old = run_in_browser(
+        render_page(status_of(endpoint("e")), "/serve/"), script, tmp_path
+    )
+    assert ("", "") == (before, after)
+    assert re.match(r"no answer from the gateway since \d", during)
+    assert (True, False) == (is_old, is_still_old)
+
+
+@pytest.mark.browser
+def test_a_table_stays_where_it_was_moved_when_the_page_is_updated(tmp_path: Path) -> None:
+    """On a narrow screen the quantiles are at the right: who reads them is not sent back every three seconds."""
+    script = (
+        "addEventListener('load',()=>{const table=()=>[...document.querySelectorAll('.wide')].at(-1);"
+        "table().scrollLeft=60;const was=table();later(()=>{said.push(table()!==was,table().scrollLeft);report()},8000)})"
+    )
+    page = render_page(status_of(endpoint("long-name-" * 5)), "/serve/", ("long-name-" * 5,))
+    assert [True, 60] == run_in_browser(page, script, tmp_path, width=500)
 
 
 _SELECTED = """
