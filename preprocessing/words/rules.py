@@ -147,7 +147,7 @@ class WordPieceSpelling:
                 rest = piece.removeprefix(start)
                 if len(rest) == len(piece) - len(start) and rest.isascii() and (rest.isalnum() or len(rest) == 1):
                     known[rest] = pack([id_])
-        self._longest_piece = max(map(len, (*self._starts, *self._continuations)), default=0)
+        self._longest_piece = max(map(len, (*self._starts, *self._continuations)), default=1)
         self._unknown = pack([unknown_id])
         self._longest_word = longest_word
         self._lowercase = lowercase

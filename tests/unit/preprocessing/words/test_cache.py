@@ -293,6 +293,17 @@ def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
         assert 0 == tokenizer.misses
 
 
+@pytest.mark.timeout(30)
+def test_a_vocabulary_without_a_word_of_ascii_letters_ends(tmp_path: Path) -> None:
+    """Nothing can be spelled with it: every word is unknown, as the library says, and none is looked for endlessly."""
+    model = models.WordPiece({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    (row,) = with_cache(tokenizer, tmp_path).encode_batch(["some words"])
+    assert [1, 1] == list(row.ids)
+
+
 def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
     """Each gets the library's answers while generations change under it, and the bound holds."""
     tokenizer = with_cache(bert(), tmp_path, words=60)
