@@ -86,8 +86,8 @@ const chosen=getSelection();if(chosen&&!chosen.isCollapsed){if(!lost)tell('held 
 loading=true;try{const query=[...open].map(name=>'open='+encodeURIComponent(name)).join('&');
 const reply=await fetch(location.pathname+'?'+query,{cache:'no-store',signal:AbortSignal.timeout(20000)});
 if(!reply.ok)throw Error(reply.status);
-const page=new DOMParser().parseFromString(await reply.text(),'text/html'),row=document.activeElement?.closest?.('details'),
-tables=row=>row?[...row.querySelectorAll('.wide')]:[],nth=tables(row).indexOf(document.activeElement),
+const page=new DOMParser().parseFromString(await reply.text(),'text/html'),
+row=document.activeElement?.closest?.('details'),tables=row=>row?[...row.querySelectorAll('.wide')]:[],nth=tables(row).indexOf(document.activeElement),
 moved=[...document.querySelectorAll('#rows>details')].map(row=>[row.id,tables(row).map(one=>one.scrollLeft)]);
 at('live').replaceChildren(...page.getElementById('live').children);arrange();
 for(const [id,lefts] of moved)tables(at(id)).forEach((one,i)=>{if(lefts[i])one.scrollLeft=lefts[i]});
@@ -378,7 +378,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
         + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
-        + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9), curves=(3,)) if row.routes else "")
+        + (_table(_HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
         + _objectives(row.objectives)
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
         + _beside(row.pairs)
@@ -403,6 +403,9 @@ def _objectives(found: Sequence[Values]) -> str:
 _HEADS: Final = (
     "Version", "Route", "Requests", "5 minutes", "Failed", "Refused", "p50", "p95", "p99", "Rows per call",
 )  # fmt: skip
+_NUMBERS: Final = (2, 4, 5, 6, 7, 8, 9)
+_CURVES: Final = (3,)
+"""The columns that a narrow screen does not show."""
 
 
 def _split(routes: Sequence[Values]) -> str:

@@ -419,7 +419,8 @@ def test_a_table_stays_where_it_was_moved_when_the_page_is_updated(tmp_path: Pat
     """On a narrow screen the quantiles are at the right: who reads them is not sent back every three seconds."""
     script = (
         "addEventListener('load',()=>{const table=()=>[...document.querySelectorAll('.wide')].at(-1);"
-        "table().scrollLeft=60;const was=table();later(()=>{said.push(table()!==was,table().scrollLeft);report()},8000)})"
+        "table().scrollLeft=60;const was=table();"
+        "later(()=>{said.push(table()!==was,table().scrollLeft);report()},8000)})"
     )
     page = render_page(status_of(endpoint("long-name-" * 5)), "/serve/", ("long-name-" * 5,))
     assert [True, 60] == run_in_browser(page, script, tmp_path, width=500)
