@@ -49,7 +49,7 @@ def run(settings: Settings) -> int:
     except (ValueError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
         return 2
-    problem = _problem_of_callers(settings) or _problem_of_payloads(settings)
+    problem = _problem_of_callers(settings) or _problem_of_tls(settings) or _problem_of_payloads(settings)
     if problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
         return 2
@@ -159,6 +159,11 @@ def _problem_of_callers(settings: Settings) -> str:
             "(TRITON_GATEWAY_KEYS_FILE, made by `triton-gateway keys create`) or an issuer, or say with "
             "TRITON_GATEWAY_ALLOW_ANONYMOUS=true that a proxy in front of it knows the callers"
         )
+    if not settings.jwt_issuer:
+        given = {"AUDIENCE": settings.jwt_audience, "KEYS": settings.jwt_keys, "CLAIMS": settings.jwt_claims}
+        idle = next((name for name, value in given.items() if value), "")
+        if idle:  # whoever set it believes that tokens are checked
+            return f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
     if not settings.knows_callers:
         return ""
     from gateway.callers.sources import check
@@ -167,6 +172,39 @@ def _problem_of_callers(settings: Settings) -> str:
         check(settings)
     except ValueError as error:
         return str(error)
+    return ""
+
+
+def _problem_of_tls(settings: Settings) -> str:
+    """Return why this gateway could not speak TLS as asked; empty if it can, or none is asked for."""
+    files = {
+        "TRITON_GATEWAY_TLS_CERTIFICATE": settings.tls_certificate,
+        "TRITON_GATEWAY_TLS_KEY": settings.tls_key,
+        "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY": settings.tls_client_authority,
+    }
+    given = {name: path for name, path in files.items() if path}
+    if given and not settings.tls_certificate:
+        return f"{next(iter(given))} does nothing without TRITON_GATEWAY_TLS_CERTIFICATE: the port speaks plain HTTP"
+    for name, path in given.items():
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            return f"{name}: {path} cannot be read: {error.strerror}"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if settings.tls_certificate:
+            # With a password for the key: without one OpenSSL asks for it at the terminal, and waits.
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, lambda: "none")
+    except ssl.SSLError as error:
+        return (
+            "TRITON_GATEWAY_TLS_CERTIFICATE and TRITON_GATEWAY_TLS_KEY are no PEM files of a certificate and its key "
+            f"(without a password): {error.reason or error}"
+        )
+    try:
+        if settings.tls_client_authority:
+            context.load_verify_locations(settings.tls_client_authority)
+    except ssl.SSLError as error:
+        return f"TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is no PEM file of certificates: {error.reason or error}"
     return ""
 
 

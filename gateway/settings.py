@@ -44,6 +44,7 @@ def unload_after(option: str) -> float:
 
 
 LEAST_UNLOAD_S = 10.0
+_REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
 
@@ -105,6 +106,14 @@ def _pools(value: object) -> str:
     return str(value)
 
 
+def _replicas(value: object) -> str:
+    text = str(value).strip()
+    if not _REPLICAS.match(text):
+        raise ValueError(f"{value!r} is neither a number of gateways nor the host name of their headless Service")
+    return text
+
+
+Replicas = Annotated[str, BeforeValidator(_replicas)]
 WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -211,8 +220,8 @@ class Settings(BaseSettings):
         "its default: tenant `sub`, all endpoints, the operations infer and metadata, class default. If a claim is "
         "named here but missing in the token, the right is not granted.",
     )  # fmt: skip
-    replicas: str = Field(
-        "1", min_length=1, validation_alias=_names("replicas"),
+    replicas: Replicas = Field(
+        "1", validation_alias=_names("replicas"),
         description="Number of gateways that share the tenants' quotas: a number, or a host name whose addresses are "
         "counted every five seconds (a headless Service). Each worker enforces its share. A number is also used "
         "under overload, to divide the calls to Triton between the gateways.",

@@ -47,6 +47,9 @@ class KeyFile:
         self._seen = now
         return found
 
+    def at_first(self) -> None:
+        """See ``following.Source``: without its file nobody is known."""
+
     def hurry(self) -> None:
         """See ``following.Source``: every look does."""
 

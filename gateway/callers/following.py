@@ -35,6 +35,10 @@ class Source(Protocol):
         """
         ...
 
+    def at_first(self) -> Known | None:
+        """Return what is known before the first look that found something; None for nothing."""
+        ...
+
     def hurry(self) -> None:
         """Have the next look see what is new, whatever the time: somebody shows what is not known."""
         ...
@@ -73,6 +77,10 @@ class Following:
         self._again: dict[str, float] = {}
         self._renewals: dict[str, asyncio.Future[None]] = {}
         access.renew = self.renewed
+        for name, source in sources.items():
+            known = source.at_first()
+            if known is not None:
+                access.put(name, known)
 
     async def run(self) -> None:
         """Look until cancelled; a source that takes its time keeps no other waiting, nor the end of anybody's time."""

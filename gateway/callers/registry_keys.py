@@ -72,6 +72,9 @@ class RegistryKeys:
         self._seen: object = None
         self._problem: BadKeys | None = None
 
+    def at_first(self) -> None:
+        """See ``Source.at_first``: nobody is known."""
+
     def hurry(self) -> None:
         """See ``Source.hurry``."""
         self._due = 0.0

@@ -21,13 +21,16 @@ async def follow_siblings(
 ) -> None:
     """Keep the share right until cancelled. ``replicas``: a number, or a name whose addresses are counted."""
     count = count or addresses_of
-    known = 1
+    known, problem = 1, ""
     while True:
         try:
             found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            _log.warning("the gateways behind %s cannot be counted, %d are assumed: %s", replicas, known, error)
+            if str(error) != problem:
+                _log.warning("the gateways behind %s cannot be counted, %d are assumed: %s", replicas, known, error)
+            problem = str(error)
         else:
+            problem = ""
             if found > 0 and found != known:
                 known = found
                 _log.info("quotas are shared by %d gateways", known)

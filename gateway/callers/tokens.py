@@ -86,8 +86,8 @@ class Tokens:
         key = self.keys.get(str(head.get("kid", "")))
         if key is None:
             raise NotAuthenticated(
-                "this token's signing key is not known", because="unknown_signing_key", ask_again=SOURCE,
-                hint=f"tokens of {issuer.issuer} are taken",
+                "this token's signing key is not known" if self.keys else "the issuer's keys could not be read yet",
+                because="unknown_signing_key", ask_again=SOURCE, hint=f"tokens of {issuer.issuer} are taken",
             )  # fmt: skip
         try:
             claims = jwt.decode(
@@ -111,7 +111,11 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
     subject = str(claims.get("sub") or claims.get("client_id") or "")
     tenant = _at(claims, names["tenant"]) if "tenant" in names else subject
     if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
-        raise NotAuthenticated("this token names no tenant", because="bad_token")
+        where = names.get("tenant", "sub")
+        raise NotAuthenticated(
+            "this token names no tenant", because="bad_token",
+            hint=f"its claim {where} must be a text of 1 to 100 printable characters",
+        )  # fmt: skip
     priority = _at(claims, names["class"]) if "class" in names else None
     # What a claim should tell and does not is not granted; what none tells is what keys have by themselves.
     endpoints = _several(_at(claims, names["endpoints"])) if "endpoints" in names else ANYTHING
@@ -138,6 +142,10 @@ class JwksSource:
         self._due = 0.0
         self._seen = b""
         self._problem: BadKeys | None = None
+
+    def at_first(self) -> Tokens:
+        """See ``Source.at_first``: a token asks for the keys of an issuer that was away when the gateway started."""
+        return Tokens(self._issuer, {})
 
     def hurry(self) -> None:
         """See ``Source.hurry``."""

@@ -101,3 +101,10 @@ def test_file_addresses_are_rewritten_by_prefix() -> None:
 def test_who_shares_tritons_calls_is_known_as_far_as_it_is_a_number(replicas: str, gateways: int) -> None:
     """Each worker makes calls of its own."""
     assert gateways == Settings(workers=2, replicas=replicas).gateways
+
+
+@pytest.mark.parametrize("replicas", ["-1", "2.5", "", "two gateways", "http://gateways"])
+def test_a_number_of_gateways_that_is_none_is_refused(replicas: str) -> None:
+    """It would be looked up as a host name, in vain, every five seconds."""
+    with pytest.raises(ValidationError, match="neither a number of gateways nor the host name"):
+        Settings(replicas=replicas)

@@ -155,6 +155,9 @@ async def test_a_source_that_takes_its_time_keeps_no_other_waiting(mounted: Moun
         def look(self) -> None:
             answers.wait(60)
 
+        def at_first(self) -> None:
+            pass
+
         def hurry(self) -> None:
             pass
 

@@ -207,6 +207,24 @@ async def test_a_new_signing_key_is_fetched_when_it_is_shown_and_not_more_often_
     assert 2 == len(site.asked)
 
 
+async def test_an_issuer_that_was_away_at_the_start_is_asked_when_its_token_is_shown(
+    site: Site, signers: dict[str, Signer]
+) -> None:
+    """Its good tokens are told that its keys are lacking, not that they are unknown; the issuer is asked at once."""
+    documents = dict(site.documents)
+    site.documents.clear()
+    believer = Believer(site)
+    await believer.following.look()
+    token = signers["a"].sign()
+    with pytest.raises(NotAuthenticated, match="could not be read yet") as refused:
+        await believer.access.caller({b"authorization": b"Bearer " + token})
+    assert "unknown_signing_key" == refused.value.because
+    site.documents.update(documents)
+    await believer.following.renewed("jwt")
+    believer.following._again.clear()
+    assert "me" == (await believer.access.caller({b"authorization": b"Bearer " + token})).tenant
+
+
 async def test_an_issuer_that_is_away_leaves_its_keys_and_is_asked_in_time(
     site: Site, signers: dict[str, Signer]
 ) -> None:
@@ -369,7 +387,7 @@ async def test_an_issuer_behind_tls_leads_nowhere_without_it(site: Site, signers
         believer = Believer(site, keys="")
         await believer.following.look()
         assert why in believer.following.status()["jwt"]["problem"]
-        assert "unknown_key" == believer.ask(signers["a"].sign())
+        assert "unknown_signing_key" == believer.ask(signers["a"].sign())
     asked = urllib.request.Request("https://issuer.example/jwks")
     for address in ("http://issuer.example/jwks", "ftp://issuer.example/jwks"):
         with pytest.raises(ValueError, match="without TLS"):

@@ -196,12 +196,12 @@ def test_tenants_of_metrics_are_bounded() -> None:
     assert 50 == observer._used["other", "e"][0].value
 
 
-async def test_the_share_follows_the_gateways_that_there_are() -> None:
-    """A number, or a name's addresses; a name that cannot be looked up leaves the last count."""
+async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    """A number, or a name's addresses; a name that cannot be looked up leaves the last count, and is logged once."""
     quotas = Quotas()
     await follow_siblings(quotas, "4", workers=2)
     assert 0.125 == quotas.told()["share"]
-    answers: list[Any] = [2, OSError("away"), 5]
+    answers: list[Any] = [2, OSError("away"), OSError("away"), OSError("away"), 5]
 
     def count(name: str) -> int:
         assert "gateways" == name
@@ -219,4 +219,5 @@ async def test_the_share_follows_the_gateways_that_there_are() -> None:
     task.cancel()
     assert 0.5 in seen
     assert 1.0 not in seen
+    assert 1 == caplog.text.count("away")
     assert json.dumps(quotas.told())
