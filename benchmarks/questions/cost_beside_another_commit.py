@@ -34,8 +34,8 @@ from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.statistics import Ratio, ratio
 
 TAKES = "25 minutes"
-SAVES = "results/compare.json, docs/decisions/0025-one-way-through.md"
-PAGE: Final = DOCS / "decisions" / "0025-one-way-through.md"
+SAVES = "results/compare.json, docs/decisions/0025-one-request-path.md"
+PAGE: Final = DOCS / "decisions" / "0025-one-request-path.md"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
 FIGURES: Final = {
     "own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99", "batch": "rows a call",

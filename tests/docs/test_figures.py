@@ -117,7 +117,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("pools.md", "endpoints"): lambda: load_of_hundreds_of_endpoints.shown(saved("endpoints")),
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
-    ("decisions/0025-one-way-through.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
+    ("decisions/0025-one-request-path.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
     ("decisions/0028-one-batcher-learned-prices.md", "throughput"): lambda: _if_saved(
         "throughput", throughput_by_price.shown
     ),
