@@ -20,7 +20,8 @@ PEERS = DOCS / "benchmarks.md"
 
 _HEAD = """# Benchmarks: three published tables, measured here
 
-Written by `python -m benchmarks pages` from the results that these commands saved; do not edit.
+This page repeats three published benchmarks with triton-gateway. `python -m benchmarks pages` writes it from the
+results that these commands saved; do not edit it.
 
 ```console
 $ python -m benchmarks lengths-of-hf-infinity --save      # resumable: run it again to go on
@@ -29,17 +30,19 @@ $ python -m benchmarks steps-of-hundred-times-faster --save
 $ python -m benchmarks pages
 ```
 
-Weights are random, of the real size: they cost what trained ones cost and say nothing about accuracy; for that there
-is the gate of [`triton-gateway optimize`](optimize.md). Texts are made of words of one token each, another text per
-request. The client runs on the same cores as everything else.
+- **Weights** are random, of the real size. They cost what trained ones cost and say nothing about accuracy, which the
+  gate of [`triton-gateway optimize`](optimize.md) checks.
+- **Texts** are made of words of one token each, a different text per request.
+- **The client** runs on the same cores as everything else.
 """
 
 
 _NO_INFINITY = """## HF Infinity's lengths: DistilBERT, sequence classification
 
-No run is saved. An earlier page compared an int8 model, taken with `--accept` although the gate of `optimize` refuses
-it, with a pipeline that was asked one text a call. `python -m benchmarks lengths-of-hf-infinity --save` measures what
-the gate passes with its own tolerance, in turn with a pipeline that gets single texts and lists."""
+No run is saved. An earlier page compared an int8 model with a pipeline that got one text per call; the gate of
+`optimize` refuses that model, and it was taken with `--accept`. `python -m benchmarks lengths-of-hf-infinity --save`
+measures a model that passes the gate with its own tolerance, alternating with a pipeline that gets single texts and
+lists."""
 
 
 def models() -> str:

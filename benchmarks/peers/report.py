@@ -24,9 +24,9 @@ PLOTS = {
     "scaling": "Throughput over the AutoTokenizer ensemble, by gateway cores",
 }
 _BACKENDS = {
-    "instant": "a model that answers at once: what remains is the cost of everything around it",
-    "vectors": "the same with an embedding of 384 numbers: for the protocols, of which OpenAI's has only embeddings",
-    "gpu": "a GPU-like model: 4 ms + 0.05 ms per row per call, at most 64 rows, one call at a time",
+    "instant": "a model that answers at once, so the figures are the cost of everything around it",
+    "vectors": "the same with an embedding of 384 numbers, for comparing protocols (OpenAI's has only embeddings)",
+    "gpu": "a model that behaves as on a GPU: 4 ms per call + 0.05 ms per row, at most 64 rows, one call at a time",
     "minilm": "the real all-MiniLM-L6-v2 (ONNX Runtime, CPU, one core)",
 }
 
@@ -57,31 +57,45 @@ def markdown(run: Mapping[str, Any], *, name: str, images: Sequence[str]) -> str
     facts = run["facts"]
     lines = [
         "# Benchmarks", "",
-        "Written by the benchmark itself; every number and every verdict below is computed from one run, whose cells "
-        f"are in `benchmarks/results/{name}.json`. Run it yourself:", "",
+        "This page compares triton-gateway with other ways to serve the same model: CPU time per request, throughput "
+        "and latency. `python -m benchmarks` wrote it; every figure and verdict is computed from one run, saved in "
+        f"`benchmarks/results/{name}.json`. To run it yourself:", "",
         "```sh", facts["command"], "```", "",
-        f"Machine: {facts['cpu']}, {facts['cores']} cores, {facts['began']}, commit {facts['commit']}, "
-        f"Python {facts['python']}, Triton {facts['triton']}. GPU: {facts['gpu']}. "
-        f"Load average at the start: {facts['load_average'][0]:.1f} (other work on the machine; an idle one shows "
-        f"0 to 0.3).", "",
+        "| | |", "|---|---|",
+        f"| machine | {facts['cpu']}, {facts['cores']} cores |",
+        f"| GPU | {facts['gpu']} |",
+        f"| date, commit | {facts['began']}, {facts['commit']} |",
+        f"| software | Python {facts['python']}, Triton {facts['triton']} ([packages](#versions)) |",
+        f"| load average at the start | {facts['load_average'][0]:.1f} (an idle machine has 0 to 0.3) |", "",
         "## How it is measured", "",
-        "- The server under test has core 0; Triton, the load generator and the control plane share core 1. Ensembles "
-        "run inside Triton, which then gets both cores.",
-        "- CPU time is read from the operating system for the whole process tree, before and after each load; µs are "
-        "per answered request. Rounds of all systems are interleaved; tables show the median and, in brackets, the "
-        "range over rounds. Ratios are formed within rounds.",
-        "- Texts are sentences of Zipf-distributed words, none repeated on purpose, 2 % of the words never seen "
-        "before. Mean tokens: " + ", ".join(f"{k} {v:.0f}" for k, v in facts["tokens"].items()) + ".",
-        "- Every system gets the same texts, uses the same tokenizer files and asks the same model in the same Triton. "
-        "The gateway runs as users run it: following the serving Task in the embedded control plane, metrics, stage "
-        "times and limits on, asked on a canary route. Stock clearml-serving runs with statistics off.",
-        "- Backends: " + "; ".join(f"`{k}`: {v}" for k, v in _BACKENDS.items() if k in facts["backends"]) + ".", "",
-        "## What it shows", "", "```text", *(check.line() for check in checklist(run)), *_scaling_lines(run), "```", "",
+        "- **Cores:** the server under test has core 0. Triton, the load generator and the control plane share core 1. "
+        "Ensembles run inside Triton, which then gets both cores.",
+        "- **CPU time** is that of the server's whole process tree, read from the operating system before and after "
+        "each load, per answered request.",
+        "- **Rounds** of all systems are interleaved. Tables show the median and, in brackets, the range over rounds. "
+        "Ratios are computed within rounds.",
+        "- **Texts** are sentences of Zipf-distributed words, not repeated, with 2 % of the words never seen before. "
+        "Mean tokens: " + ", ".join(f"{k} {v:.0f}" for k, v in facts["tokens"].items()) + ".",
+        "- **Same conditions:** every system gets the same texts, uses the same tokenizer files and calls the same "
+        "model in the same Triton.",
+        "- **The gateway** runs as users run it: it follows the serving Task in the embedded control plane, with "
+        "metrics, stage times and limits on, on a canary route. Stock clearml-serving runs with statistics off.",
+        "- **Models** (backends):", "",
+        "| model | what it is |", "|---|---|",
+        *(f"| `{k}` | {v} |" for k, v in _BACKENDS.items() if k in facts["backends"]), "",
+        "## Results and targets", "",
+        "Each line has the median, the range over rounds and the target; most are ratios of two systems. `ok`: target "
+        "met. `MISS`: not met. `??`: not measured in this run. *Floor*: a bare ASGI server with orjson and tokenizers, "
+        "without a model.", "",
+        "```text", *(check.line() for check in checklist(run)), *_scaling_lines(run), "```", "",
         *(f"![{PLOTS[image]}](images/benchmark-{image}.png)\n" for image in images),
-        "## All figures", "", *_tables(rows(run["cells"])),
+        "## All figures", "",
+        "One table per model, length of the texts and load. *Triton CPU*: CPU time of Triton per request. *batch*: "
+        "mean rows per call of the model. *RSS*: memory of the server (of an ensemble: of Triton).", "",
+        *_tables(rows(run["cells"])),
     ]  # fmt: skip
     if run["direct"]:
-        lines += ["## Straight to Triton, one request at a time", ""]
+        lines += ["## Calls to Triton without a server between", ""]
         lines += [
             f"- `{d['backend']}`, round {d['round'] + 1}: p50 {d['call_p50_ms']:.2f} ms, p99 {d['call_p99_ms']:.2f} ms "
             f"for the call; tokenization p50 {d['tokenize_p50_ms']:.3f} ms."
@@ -159,10 +173,10 @@ def _scaling_lines(run: Mapping[str, Any]) -> Iterator[str]:
     points = scaling(run)
     if points:
         cores = cores_needed(points)
-        passed = f"passed with {cores} gateway core{'s' * (cores > 1)}" if cores else "not passed"
+        passed = f"reached with {cores} gateway core{'s' * (cores > 1)}" if cores else "not reached"
         yield (
-            "from measured costs, throughput over the AutoTokenizer ensemble by gateway cores: "
-            + ", ".join(f"{n}: {r:.2f}" for n, r in points) + f"; the article's {ARTICLE_GAIN} is {passed}"
+            "computed from measured costs: throughput / AutoTokenizer ensemble, by gateway cores: "
+            + ", ".join(f"{n}: {r:.2f}" for n, r in points) + f"; {ARTICLE_GAIN} (ClearML's article): {passed}"
         )  # fmt: skip
 
 
