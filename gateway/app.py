@@ -38,7 +38,7 @@ from gateway.callers.sources import sources_of
 from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
-from gateway.control.reconcile import Following, Reconciler
+from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
@@ -297,7 +297,7 @@ class Gateway:
             control=control,
         )
         self._reconciler = reconciler = Reconciler(
-            Following(
+            FollowSettings(
                 default_triton=settings.triton_grpc,
                 default_compression=settings.triton_grpc_compression,
                 pools=pools.addresses(settings.pools),

@@ -1,6 +1,7 @@
-"""Follows the serving Task, and has ready what it asks for: compile (pure), assemble (I/O), reconcile (the loop).
+"""The control plane: follows the serving Task and prepares the versions that it asks for.
 
-Owns versions from the moment they are wanted until their last lease is given back; called by ``app``, which starts it,
-it hands the data plane one immutable snapshot after the other. It must never wait on the event loop (each thing it
-waits for has threads of its own), and never take out of service what serves because something new does not work.
+``compile`` (pure) plans, ``assemble`` builds, ``reconcile`` runs the loop. ``app`` starts it; it gives the data plane
+one immutable snapshot after another. It owns each version from its configuration until its last lease is returned. It
+must never block the event loop (all blocking work has threads of its own), and it must never take a working version
+out of service because a new one fails.
 """

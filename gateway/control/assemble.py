@@ -1,7 +1,7 @@
-"""Plan to running parts: fetch, verify, load, wait ready, validate; and endpoints to a snapshot.
+"""Builds what a plan asks for: endpoints (fetch, verify, load, wait until ready, validate), and snapshots of them.
 
-Everything happens beside what is being served; nothing here publishes anything. ``builds`` builds endpoints,
-``publish`` makes snapshots of them. Blocking work (downloads, tokenizer loading, imports of user code) runs in threads.
+``builds`` asks for endpoints, ``publish`` for snapshots. Nothing here changes what is being served. Blocking work
+(downloads, loading of tokenizers, imports of user code) runs in threads.
 """
 
 from __future__ import annotations
@@ -53,24 +53,26 @@ from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
 
-
 _POLL_S: Final = 0.2
+"""Shortest pause between two readiness checks of one model."""
 _POLLS_APART_S: Final = 0.005
-"""Between two looks at what Triton holds, of all versions that wait for it: a thousand would keep the loop busy."""
+"""Pause between readiness checks over all versions that wait: more would keep the loop busy with a thousand of them."""
 _AT_A_TIME: Final = 8
+"""Versions that send their first requests to Triton at the same time."""
 _TURN_S: Final = 2.0
-"""So many versions ask Triton their first questions at a time; one that takes longer lets the next one begin."""
+"""After this time the next version may begin, although the slow one continues."""
 _MAX_SCORES: Final = 1 << 24
-"""Scores of a vocabulary in one answer of a model: 64 MiB."""
+"""Most scores over a vocabulary in one answer of a model: 64 MiB of float32."""
 _ASK_S: Final = 2.0
+"""Shortest pause between two questions why a model is not ready."""
 _READS: Final = re.compile(r"\b(load|__file__)\b")
 _PLAIN: Final = re.compile(r"^class Preprocess\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
-"""A class without a base, from which it might have its `load`."""
+"""A class without a base class. A base class could bring a ``load`` method."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookEndpoint:
-    """What a hook sees as ``self.model_endpoint``: clearml-serving's field names."""
+    """The value of ``self.model_endpoint`` in a hook, with clearml-serving's field names."""
 
     engine_type: str
     serving_url: str
@@ -87,7 +89,7 @@ class HookEndpoint:
 
     @classmethod
     def of(cls, spec: EndpointSpec) -> HookEndpoint:
-        """Return the view of ``spec``."""
+        """Return the hook's view of ``spec``."""
         return cls(
             engine_type=spec.engine, serving_url=spec.endpoint, model_id=spec.model_id, version=spec.version,
             preprocess_artifact=spec.preprocess.key if spec.preprocess else None,
@@ -99,8 +101,10 @@ class HookEndpoint:
 
 
 class Assembler:
-    """Builds endpoints. ``backend_for(address, compression)`` returns the shared backend of an address;
-    ``send_request`` is what hooks call for other endpoints.
+    """Builds endpoints.
+
+    ``backend_for(address, compression)`` returns the shared backend of an address. Hooks call ``send_request`` to ask
+    other endpoints.
     """
 
     def __init__(
@@ -131,27 +135,27 @@ class Assembler:
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
-        """Of requests: what handlers prepare in."""
+        """The threads in which handlers prepare requests."""
         self._control = control
         self._asking = 0
-        """Builds that wait for Triton."""
+        """Number of builds that wait for Triton."""
         self._turns = Turns(_AT_A_TIME, _TURN_S)
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
 
     def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
-        """Let the cache forget everything but the files of these versions. Blocks."""
+        """Delete every cached file but those of these versions. Blocks."""
         models = [record for _, record in needed if record is not None and record.has_data]
         artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
         self._cache.keep(models, artifacts)
 
     def learn(self, task: Mapping[str, Any]) -> str:
-        """Take over what was just read from the registry; returns why a replaced model may go unnoticed, if so."""
+        """Take over hashes from the Task; return why a replaced model may go unnoticed, or an empty string."""
         self._cache.learn(task)
         return self._cache.problem
 
     def give_up(self, plan: EndpointPlan) -> None:
-        """Forget what attempts to build ``plan`` have left behind: it is not wanted any more."""
+        """Drop what builds of ``plan`` have left behind, since it is no longer wanted."""
         self._code.give_up(plan.spec)
 
     async def build(
@@ -161,24 +165,25 @@ class Assembler:
         *,
         validating: Callable[[], None] = unhurried,
         record: ModelRecord | None = None,
-        seen: Sequence[bytes] = (),
+        recent: Sequence[bytes] = (),
     ) -> Endpoint:
-        """Return an endpoint that has answered its first requests. Raises ``GatewayError`` with the reason.
+        """Return an endpoint that has answered its validation requests. Raises ``GatewayError``.
 
-        ``progress`` is called with each step, ``validating`` when the first requests begin. ``record`` is the model's,
-        if not the registry's present one. ``seen`` are bodies that a version of the same endpoint has answered: code
-        that fails on one is refused. Whatever a build has opened is closed unless it returns, however it ends.
+        ``progress`` is called with a description of each step, ``validating`` before the first request. ``record`` is
+        the model's record, if not the registry's current one. ``recent`` are bodies that a version of the same endpoint
+        has answered; a version whose code fails on one is refused. If the build fails or is cancelled, everything that
+        it opened is closed.
         """
         spec = plan.spec
         bundle: _Bundle | None = None
         if spec.model_id:
             progress("downloading the model")
-            # Triton runs the weights; whatever runs here reads them.
+            # Triton reads the weights of its models itself; all other engines need them here.
             weights = spec.engine != "triton"
             record, bundle = await self._bundle(spec.model_id, record, spec.url, weights=weights)
         code_path = bundle.code if bundle is not None else None
-        # Each version of auto-update brings its own code, the rule's is for those without; elsewhere the code that was
-        # named for this one endpoint wins over what its model happens to contain.
+        # Versions of auto-update use the code in their bundle and fall back to the rule's code. For other endpoints the
+        # code configured for the endpoint takes precedence over code in the bundle.
         if spec.preprocess is not None and (code_path is None or not spec.is_auto):
             progress("downloading the preprocess code")
             code_path = await run_in(self._control.builds, self._cache.at_hand, spec.preprocess)
@@ -193,7 +198,7 @@ class Assembler:
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""
-        async with _Opened() as opened:
+        async with _Cleanup() as opened:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
                 backend = self._backend_for(plan.triton_address, plan.triton_compression)
@@ -204,14 +209,14 @@ class Assembler:
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
                 call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure.below())
             progress("loading and warming up")
-            made = await self._made(spec, bundle, code_path, call, info, opened)
-            # A hook runs only for its callers: what it would do with an example nobody knows.
-            runs = made.details.get("task") in HEADS or made.details.get("task") == "tensors"
+            new = await self._make_handler(spec, bundle, code_path, call, info, opened)
+            # A hook is run for callers only, because it may have side effects.
+            runs = new.details.get("task") in HEADS or new.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
             async with self._turns.taken():
                 validating()
-                await made.validate(seen)
-                details = {**made.details, **await validate.shown(made.plain, stored, made.details, runs=runs)}
+                await new.validate(recent)
+                details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
             leave = opened.keep()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
@@ -219,7 +224,7 @@ class Assembler:
             triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
             reference=bundle.reference if bundle is not None else Reference(),
         )  # fmt: skip
-        return Endpoint(identity, made.handler, leave)
+        return Endpoint(identity, new.handler, leave)
 
     async def _bundle(
         self, model_id: str, record: ModelRecord | None, url: str, *, weights: bool
@@ -233,22 +238,22 @@ class Assembler:
             known = known or self._records.get(model_id)
             return known, self._cache.model(known) if weights else self._cache.without_weights(known)
 
-        # What is on disk already waits for no download of others.
+        # Reads from disk have threads of their own, so that they do not wait behind downloads.
         known, bundle = await run_in(self._control.builds, at_hand)
         if known is not None and bundle is not None:
             return known, bundle
         fetched, folder = await run_in(self._control.downloads, download, known)
         return fetched, await run_in(self._control.builds, _read_bundle, folder, fetched, url)
 
-    async def _made(
+    async def _make_handler(
         self, spec: EndpointSpec, bundle: _Bundle | None, code_path: Path | None, call: TritonCall | None,
-        info: ModelInfo | None, opened: _Opened,
-    ) -> _Made:  # fmt: skip
-        """Make the handler; what has to be closed is put into ``opened`` at once."""
+        info: ModelInfo | None, opened: _Cleanup,
+    ) -> _NewHandler:  # fmt: skip
+        """Make the handler; whatever must be closed is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
         hook_settings = self._hooks.take_options(options, spec.engine)
-        remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
-        # "rehearse" is what users have written since there is a validation.
+        remembered = _whole_number(options.pop("response_cache", self._response_cache_entries), "response_cache")
+        # The option keeps the name that validation had first.
         validates = _flag(options.pop("rehearse", True), "rehearse")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
         processor = None
@@ -260,7 +265,7 @@ class Assembler:
             except PreprocessingError as error:
                 if code_path is None:
                     raise SpecFault(error.message, hint=error.hint or "") from error
-                # With a hook that does its own preprocessing the folder need not be a text task.
+                # A hook may do all preprocessing itself, so the folder need not be a text task.
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
         stored = bundle.samples if bundle is not None else None
         if code_path is not None or spec.engine in ENGINES:
@@ -272,14 +277,14 @@ class Assembler:
             )
             opened.add(hooks)
 
-            async def validate_hooks(seen: Sequence[bytes]) -> None:
-                # Samples tell what the bundle answers by itself: with its own code, not another's in front of it.
+            async def validate_hooks(recent: Sequence[bytes]) -> None:
+                # The samples hold for the bundle with its own code, not for other code in front of it.
                 if stored is not None and bundle is not None and code_path == bundle.code:
                     await validate.check(hooks, stored)
-                if validates and seen:
-                    await validate.answer_again(hooks, seen)
+                if validates and recent:
+                    await validate.replay(hooks, recent)
 
-            return _Made(hooks, hooks, details, validate_hooks)
+            return _NewHandler(hooks, hooks, details, validate_hooks)
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
@@ -291,8 +296,8 @@ class Assembler:
                     if stored is not None:
                         await validate.check(generator, stored)
 
-                return _Made(generator, generator, processor.describe(), validate_generator)
-            counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
+                return _NewHandler(generator, generator, processor.describe(), validate_generator)
+            counts = _TextCounts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
             opened.add(text)
 
@@ -301,12 +306,12 @@ class Assembler:
                 await text.try_highest_token(validate.TIMEOUT_S)
                 if stored is None:
                     return
-                # They were recorded without this endpoint's options, which may change what an answer looks like.
+                # The samples were recorded without this endpoint's options, which can change the answers' form.
                 own = {"task": options["task"]} if "task" in options else {}
                 if own == options:
                     await validate.check(text, stored)
                     return
-                plain = self._text(await self._processor(bundle, info, own, 0), call, info, _unseen)
+                plain = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
                 try:
                     await validate.check(plain, stored)
                 finally:
@@ -315,7 +320,7 @@ class Assembler:
             handler: Handler = text
             if remembered:
                 handler = CachedHandler(text, remembered, counts.cached, max_bytes=self._response_cache_bytes)
-            return _Made(handler, text, {**processor.describe(), **pooled_here(processor, info)}, validate_text)
+            return _NewHandler(handler, text, {**processor.describe(), **token_vectors(processor, info)}, validate_text)
         if call is not None:
             tensors = TensorHandler(call)
             opened.add(tensors)
@@ -325,7 +330,7 @@ class Assembler:
                     await validate.check(tensors, stored)
 
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
-            return _Made(tensors, tensors, {"task": "tensors", "inputs": inputs}, validate_tensors)
+            return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, validate_tensors)
         raise SpecFault("has neither a model for Triton nor preprocess code")
 
     async def _processor(
@@ -342,12 +347,12 @@ class Assembler:
         )  # fmt: skip
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
-        # Triton refuses calls of more rows than the model's max_batch_size.
+        # Triton refuses calls with more rows than the model's max_batch_size.
         limits, most = replace(self._limits, pressure=pressure), info.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))
         if config.task == FILL_MASK and config.vocab_size is not None:
-            # A score for every token of the vocabulary comes back for every token that is sent.
+            # For each token sent, the model returns a score for every token of the vocabulary.
             tokens = max(_MAX_SCORES // config.vocab_size, 1)
             limits = replace(limits, max_padded_tokens=min(limits.max_padded_tokens, tokens))
         return limits
@@ -362,7 +367,7 @@ class Assembler:
         )
 
     def _sender(self, *, is_async: bool) -> Callable[..., Any]:
-        """``send_request`` for hooks: blocking in threads; awaitable on the loop, where blocking would stop it."""
+        """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
         loop = asyncio.get_running_loop()
         request = self._send_request
 
@@ -380,23 +385,23 @@ class Assembler:
     async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         self._asking += 1
         try:
-            return await self._described(backend, model, progress)
+            return await self._wait_and_describe(backend, model, progress)
         finally:
             self._asking -= 1
 
-    async def _described(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+    async def _wait_and_describe(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
-        asked, refusals = 0.0, 0
+        asked, times_refused = 0.0, 0
         while not await backend.is_ready(model):
             now, pause = loop.time(), max(_POLL_S, self._asking * _POLLS_APART_S)
-            if now - asked >= max(_ASK_S, 10 * pause):  # the reason is for people: it need not be asked as often
+            if now - asked >= max(_ASK_S, 10 * pause):  # the reason is shown to people, so asking rarely is enough
                 asked = now
                 refusal = await backend.refusal(model)
-                # Once may be from an attempt of before, which is just being repeated.
-                refusals += bool(refusal)
-                if refusal and refusals > 1:
-                    raise SpecFault(refusal, hint="mend it and register it again")
+                # A single refusal may come from an earlier attempt that Triton is repeating.
+                times_refused += bool(refusal)
+                if refusal and times_refused > 1:
+                    raise SpecFault(refusal, hint="fix it and register it again")
                 progress(await backend.why_not_ready(model))
             if now > until:
                 reason = await backend.why_not_ready(model)
@@ -411,29 +416,29 @@ class Assembler:
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """What a model's folder holds."""
+    """The contents of a model's folder."""
 
     folder: Path
     model: Path
-    """What a hook is given: clearml hands it the file of a single-file model, the folder of a packaged one."""
+    """What a hook is given, as in clearml: the file of a single-file model, the folder of a packaged one."""
     code: Path | None
     samples: samples.Samples | None
     reference: Reference
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A handler that has answered nothing yet."""
+class _NewHandler:
+    """A handler that has not been validated yet."""
 
     handler: Handler
     plain: Handler
-    """The same without a memory of answers."""
+    """The same handler without the response cache."""
     details: Mapping[str, object]
     validate: Callable[[Sequence[bytes]], Coroutine[Any, Any, None]]
 
 
-class _Opened:
-    """Handlers that are closed, and a model's place that is left, at the end of the block, unless it was kept."""
+class _Cleanup:
+    """Closes its handlers and gives back the model's place at the end of the block, unless ``keep`` was called."""
 
     _closing: ClassVar[set[asyncio.Future[Any]]] = set()
 
@@ -445,28 +450,28 @@ class _Opened:
         self._handlers.append(handler)
 
     def keep(self) -> Callable[[], None]:
-        """Close nothing; returns how to leave the place."""
+        """Close nothing; return the function that gives back the model's place."""
         self._handlers.clear()
         leave, self.leave = self.leave, unhurried
         return leave
 
-    async def __aenter__(self) -> _Opened:
+    async def __aenter__(self) -> _Cleanup:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.leave()
         if self._handlers:
-            # In tasks of their own: whoever has given the build up once may do so again.
+            # Shielded: a cancelled build may be cancelled a second time while its handlers close.
             closing = asyncio.gather(*(handler.close() for handler in self._handlers), return_exceptions=True)
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             await asyncio.shield(closing)
 
 
-def pooled_here(processor: TextProcessor, info: ModelInfo) -> dict[str, bool]:
-    """Return ``token_vectors`` for a model that answers one vector per token, which the gateway pools; else nothing.
+def token_vectors(processor: TextProcessor, info: ModelInfo) -> dict[str, bool]:
+    """Return ``token_vectors`` if the model returns one vector per token, which the gateway pools; else nothing.
 
-    It costs: tens of times the bytes come through Triton.
+    Such a model sends tens of times more bytes through Triton than one that pools its vectors itself.
     """
     if processor.config.task != EMBEDDINGS:
         return {}
@@ -480,8 +485,8 @@ def assemble_snapshot(
 ) -> Snapshot:
     """Return the snapshot of ``plan`` over the endpoints that are built.
 
-    A canary runs over those of its versions that are built, so that a version still loading gets no traffic. A canary
-    whose weights became unusable keeps the route it had, as long as its versions are still there.
+    A canary includes only versions that are built, so a version that is loading gets no traffic. A canary whose weights
+    are invalid keeps its previous route while all versions of that route exist.
     """
     canaries: dict[str, Weighted] = {}
     for name, rule in plan.spec.canaries.items():
@@ -505,10 +510,10 @@ def assemble_snapshot(
     )
 
 
-def refused(faults: Sequence[Fault]) -> dict[str, str]:
-    """Return why the configuration of a url cannot be used, by url, so that callers learn the reason instead of a 404.
+def refusals(faults: Sequence[Fault]) -> dict[str, str]:
+    """Return why the configuration of each refused url is invalid, so that callers get the reason instead of a 404.
 
-    A fault's subject says what it is about: ``endpoint sentiment/1``.
+    The subject of such a fault is ``endpoint`` and the url, for example ``endpoint sentiment/1``.
     """
     found = {}
     for fault in faults:
@@ -518,8 +523,8 @@ def refused(faults: Sequence[Fault]) -> dict[str, str]:
     return found
 
 
-class _Counts:
-    """Tells the observer what one text endpoint does; word cache counters are read once per call to the backend."""
+class _TextCounts:
+    """Counts the batches and word cache hits of one text endpoint; the cache is read once per call to Triton."""
 
     def __init__(self, observer: Observer, endpoint: str, version: str, tokenizer: TextTokenizer) -> None:
         self._observer, self._endpoint, self._version = observer, endpoint, version
@@ -537,7 +542,7 @@ class _Counts:
 
 
 def _reads_model(code: Path) -> bool:
-    """Say whether users' code may read the weights: `load` is given their path, and `__file__` may lie beside them."""
+    """Whether user code may read the weights: through ``load``, which gets their path, or beside ``__file__``."""
     text = "\n".join(
         path.read_text(encoding="utf-8", errors="replace")
         for path in (sorted(code.rglob("*.py")) if code.is_dir() else (code,))
@@ -547,7 +552,7 @@ def _reads_model(code: Path) -> bool:
 
 def _read_bundle(folder: Path, record: ModelRecord, url: str) -> _Bundle:
     files = list(folder.iterdir())
-    # Triton gets the weights from model sync, which holds them against the manifest when it writes them.
+    # Weights are left out: model sync checks them against the manifest when it writes them for Triton.
     manifest.check(folder, is_used=lambda name: not manifest.is_weights(name) and not name.startswith("report."))
     own = folder / samples.HOOK
     return _Bundle(
@@ -560,7 +565,7 @@ def _read_bundle(folder: Path, record: ModelRecord, url: str) -> _Bundle:
 
 
 def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
-    # Served as tensors, it would answer none of the requests that its earlier version answers.
+    # Served as tensors, this version would fail on every text request.
     is_text = (bundle / "config.json").is_file() and any(t.name == "input_ids" for t in info.inputs)
     if is_text and not (bundle / "tokenizer.json").is_file():
         raise SpecFault(
@@ -570,14 +575,14 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
         )
 
 
-def _unseen(_rows: int, _padded: int, _tokens: int) -> None:
-    """Calls of a validation are no traffic."""
+def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:
+    """Count nothing: calls of a validation are no traffic."""
 
 
 def _load_processor(
     bundle: Path, info: ModelInfo, options: Mapping[str, object], word_cache_words: int
 ) -> TextProcessor:
-    # A decoupled text-generation model takes its sampling parameters as a tensor of their own.
+    # A decoupled text-generation model takes its sampling parameters as an input tensor named "parameters".
     return TextProcessor.from_folder(
         bundle,
         input_names=[t.name for t in info.inputs if t.name != "parameters"],
@@ -589,7 +594,7 @@ def _load_processor(
 
 
 def _read_reference(bundle: Path, url: str) -> Reference:
-    # A reference that cannot be read must not keep its model from being served: drift is then not measured.
+    # A model with an unreadable reference is still served, without a drift measurement.
     try:
         return drift.decode((bundle / drift.FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -599,7 +604,7 @@ def _read_reference(bundle: Path, url: str) -> Reference:
         return Reference()
 
 
-def _whole(value: object, name: str) -> int:
+def _whole_number(value: object, name: str) -> int:
     text = str(value)
     if not text.isdecimal():
         raise SpecFault(f"gateway.{name} must be a whole number, not {text}")

@@ -1,8 +1,8 @@
-"""The work on versions: a task for each that is built or restored, begun in turn and repeated until it works.
+"""Builds and restores versions: one task per version, started a few at a time, repeated until the version serves.
 
-A version that takes minutes (or fails for ever) delays nobody. A change that concerns a thousand endpoints begins a few
-builds at a time, so that the event loop has its turn between them. What a task comes to is told to ``Versions``; an
-endpoint that is ready goes to ``publish``, which swaps the routes.
+A build that takes minutes or always fails delays no other build. Builds start a few at a time, so that a change of a
+thousand endpoints leaves the event loop its turn. The tasks report progress and failures to ``Versions``; a finished
+endpoint goes to ``publish``, which swaps the routes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ from gateway.spec import decode_model
 _log = logging.getLogger("triton_gateway.control")
 
 _RETRY_FIRST_S: Final = 1.0
+"""Pause after the first failure; each further failure doubles it."""
 _RETRY_MAX_S: Final = 30.0
 _RETRY_TRIED_S: Final = 300.0
-"""For a version that was tried and found wrong: trying is work, and little speaks for another outcome."""
+"""Longest pause after a failed validation: validating is expensive, and the next attempt will probably fail too."""
 _TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind, ContentChanged.kind)
 _BEGUN_AT_ONCE: Final = 4
 _BEGUN_APART_S: Final = 0.005
+"""Four builds start every 5 ms: a thousand take 1.25 s, and the event loop answers requests in between."""
 
 Finished = Callable[[Version, Endpoint, LastGood], None]
 
 
 class Builds:
-    """Works on versions until they serve or nobody wants them. ``finished`` is called with each endpoint that is ready,
-    ``learned`` when something has to be remembered over a restart.
+    """Works on versions until they serve or are no longer wanted.
+
+    ``finished`` is called with each endpoint that is ready, ``learned`` when the last-good state must be saved.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Builds:
         self._next: asyncio.TimerHandle | None = None
 
     def begin(self, versions: Iterable[Version]) -> None:
-        """Work on these, each when it is its turn."""
+        """Queue these versions for building."""
         self._waiting.extend(versions)
         if self._next is None:
             self._begin_some()
@@ -87,7 +90,7 @@ class Builds:
             self._next = asyncio.get_running_loop().call_later(_BEGUN_APART_S, self._begin_some)
 
     def give_up(self, version: Version) -> None:
-        """Nobody wants it any more."""
+        """Stop the work on a version that is no longer wanted."""
         task = self._tasks.pop(version, None)
         if task is not None:
             task.cancel()
@@ -95,7 +98,7 @@ class Builds:
             self._assembler.give_up(version.plan)
 
     async def stop(self) -> None:
-        """End everything."""
+        """Cancel all builds and wait for their end."""
         if self._next is not None:
             self._next.cancel()
         self._waiting.clear()
@@ -106,7 +109,7 @@ class Builds:
 
     async def _work(self, version: Version) -> None:
         plan, versions, said = version.plan, self._versions, ""
-        assert plan is not None  # noqa: S101 - what is refused is not worked on
+        assert plan is not None  # noqa: S101 - a refused version is never built
         is_restored = version.state is State.RESTORING
         while True:
             versions.building(version)
@@ -117,13 +120,13 @@ class Builds:
                 if isinstance(error, FailsOnRequests):
                     versions.successor_failed(version, error.message)
                     self._learned()
-            except Exception as error:  # noqa: BLE001 - one endpoint's bug of ours must not end its retries
+            except Exception as error:  # noqa: BLE001 - a bug in one build must not end its retries
                 reason, outcome, is_final = f"unexpected {type(error).__name__}: {error}", "internal", False
                 _log.exception("building %s failed unexpectedly", version.url)
             else:
                 break
             if version.state is State.GONE:
-                return  # given up, and what it was doing answered with an error of its own
+                return  # the version was given up, and the cancelled work raised an error of its own
             versions.failed(version, reason, is_final=is_final)
             if not is_restored:
                 self._observer.built(outcome)
@@ -141,14 +144,17 @@ class Builds:
 
     async def _built(self, version: Version, plan: EndpointPlan) -> Endpoint:
         versions = self._versions
-        seen = seen_by(versions, version)
+        recent = recent_bodies(versions, version)
         former = versions.former_of(version)
-        if former is not None and former.last_good is not None and not seen and former.may_come:
+        if former is not None and former.last_good is not None and not recent and former.may_still_serve:
             known = former.last_good
             if known.refused == plan.fingerprint:
                 raise FailsOnRequests(known.reason, hint="it is tried again with the next request that is answered")
         return await self._assembler.build(
-            plan, lambda step: versions.step(version, step), validating=lambda: versions.validating(version), seen=seen
+            plan,
+            lambda step: versions.step(version, step),
+            validating=lambda: versions.validating(version),
+            recent=recent,
         )
 
     async def _restored(self, version: Version, plan: EndpointPlan) -> Endpoint:
@@ -157,8 +163,8 @@ class Builds:
         return await self._assembler.build(plan, lambda step: self._versions.step(version, step), record=record)
 
 
-def seen_by(versions: Versions, version: Version) -> list[bytes]:
-    """Return a body that this url, or else another version of the same endpoint, has answered lately."""
+def recent_bodies(versions: Versions, version: Version) -> list[bytes]:
+    """Return the last body that this url, or else another version of the endpoint, answered; empty if there is none."""
     assert version.plan is not None  # noqa: S101 - as in `_work`
     family = sorted(versions.family(version.plan.spec.endpoint), key=lambda other: other.url != version.url)
     bodies = (other.endpoint.last_body for other in family if other.endpoint is not None)
@@ -166,13 +172,13 @@ def seen_by(versions: Versions, version: Version) -> list[bytes]:
 
 
 def pause(failures: int, outcome: str) -> float:
-    """Return how many seconds to wait after so many failures in a row, of which the last one was ``outcome``."""
+    """Return the pause in seconds after ``failures`` failures in a row; ``outcome`` is the kind of the last one."""
     most = _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MAX_S
     return min(_RETRY_FIRST_S * 2.0 ** min(failures - 1, 30), most)
 
 
 def _is_final(error: GatewayError) -> bool:
-    """Whether another attempt would end alike everywhere; what cannot be fetched here may be served elsewhere."""
+    """Whether every gateway would fail alike. What cannot be fetched here may be available to another gateway."""
     return not error.retryable and not isinstance(error, RegistryRefused | ContentChanged)
 
 

@@ -1,7 +1,7 @@
-"""Spec to plan: which endpoint versions this gateway should serve and how, or why it cannot. Pure and total.
+"""Compiles a spec to a plan: which endpoint versions to serve and how, or why not. Pure; raises nothing.
 
-Every fault is found at once and concerns one entry; the rest of the plan stands. The CLI uses the same function, so
-what a gateway would refuse is refused at the keyboard.
+Each fault concerns one entry, and all faults are reported together; valid entries are served. The CLI uses the same
+function, so that it refuses at once what a gateway would refuse later.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost
 
 
 _MAX_LISTED: Final = 5
-"""Models that a fault names: with hundreds at one address, each would name hundreds."""
+"""Models named in one fault. Hundreds of models may share one address."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
-    """One endpoint version to serve. Equal fingerprints mean nothing has to be rebuilt."""
+    """One endpoint version to serve. Versions with equal fingerprints need no rebuild."""
 
     spec: EndpointSpec
     triton_address: str
     triton_compression: bool
     fingerprint: str
     content: str = ""
-    """Of what is served alone, wherever it runs: equal for equal entries, models, code and options."""
+    """Fingerprint without the placement: equal for equal entries, models, code and options on any Triton."""
     pool: str = ""
-    """Which Tritons it runs on: names with commas; empty for what needs none."""
+    """The pools of Tritons it runs on, separated by commas; empty if it needs no Triton."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything to serve at one revision."""
+    """All endpoint versions to serve at one revision."""
 
     revision: str
     endpoints: Mapping[str, EndpointPlan]
     spec: ServingSpec
     faults: tuple[Fault, ...]
     objectives: Mapping[str, Objective] = field(default_factory=dict)
-    """By endpoint; under the empty name what holds of the others."""
+    """By endpoint name; the empty name holds the default for all others."""
 
 
 def compile_spec(
@@ -67,15 +67,13 @@ def compile_spec(
     objective: Objective = Objective(),  # noqa: B008 - frozen
     pause: Callable[[], None] = unhurried,
 ) -> Plan:
-    """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
+    """Return the plan for ``spec``. Entries that cannot be served are in ``faults``; nothing is raised.
 
-    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``pools``: the address of
-    each pool of Tritons, and of ``default`` if it is not ``default_triton``; None: whatever is asked for is there.
-    ``models`` are the
-    records as far as they are known: a model whose files were replaced under its id is something new to serve.
-    ``namesakes``: address → models (name and id) of the registry that share it.
-    ``objective``: what an endpoint promises that does not say it.
-    ``pause`` is called between entries.
+    The Task's own ``triton_grpc_server`` overrides ``default_triton``, as in clearml-serving. ``pools`` maps each pool
+    of Tritons to its address, and ``default`` to an override of ``default_triton``; None accepts every pool. ``models``
+    are the known records: a model whose files were replaced under its id is built again. ``namesakes`` maps an address
+    to the models (name and id) that share it. ``objective`` is the default for endpoints without one. ``pause`` is
+    called between entries.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -96,14 +94,14 @@ def compile_spec(
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
-        # What is promised changes nothing of what answers.
+        # An objective does not change the answers, so changing it needs no rebuild.
         built = replace(endpoint, options=tuple(one for one in endpoint.options if one[0] not in OBJECTIVE))
         endpoints[url] = EndpointPlan(
             endpoint, at, compression, _digest((built, at or address, compression, files)),
             _digest((built, files)), ",".join(on),
         )  # fmt: skip
     for pool, urls in unknown.items():
-        faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools alone"))
+        faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
     for model_id in spec.model_ids:
         record = models.get(model_id)
         if record is not None and record.uri in namesakes:
@@ -139,12 +137,12 @@ def _objectives(spec: ServingSpec, default: Objective, faults: list[Fault]) -> d
         try:
             found[name] = objectives.read(stated or {}, default)
         except ValueError as error:
-            faults.append(Fault(f"objective {name}", f"{error}. What holds of endpoints that say nothing holds"))
+            faults.append(Fault(f"objective {name}", f"{error}. The default objective applies"))
     return found
 
 
 def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
-    """Return what is wrong with an endpoint of ``pools`` if only those ``known`` have an address."""
+    """Return the fault of an endpoint whose ``pools`` have no address; ``known`` are the pools that have one."""
     which = f"pool {pools[0]} has" if len(pools) == 1 else f"pools {', '.join(pools)} have"
     return (
         f"{which} no Tritons here; this gateway knows {', '.join(sorted(known))}: name its address in "
@@ -153,7 +151,7 @@ def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
 
 
 def shared_address(uri: str, models: Sequence[str]) -> str:
-    """Return what is wrong when several ``models`` (name and id) have one address."""
+    """Return the fault of ``models`` (name and id each) that share one address."""
     more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
     return (
         f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): the last upload has "
@@ -179,7 +177,7 @@ def _refusal(endpoint: EndpointSpec) -> str:
         unload_after(endpoint.option("unload_after"))
     except ValueError as error:
         return f"--aux-config gateway.unload_after: {error}"
-    # A model folder may bring its preprocess code; whether it does is known when it has been fetched.
+    # A model folder may contain preprocess code; that is known only after it has been fetched.
     if endpoint.engine in ("custom", "custom_async") and endpoint.preprocess is None and not endpoint.model_id:
         return f"engine {endpoint.engine} needs --preprocess with a Preprocess class that has a process method"
     return ""

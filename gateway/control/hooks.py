@@ -1,7 +1,8 @@
 """Decides where an endpoint's code runs (threads or processes), with which limits and packages, and starts it.
 
-Called by ``assemble``. Models of clearml-serving's Python engines run in processes always: loading one is running a
-program. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise (decision 0008).
+``assemble`` calls it. Models of clearml-serving's Python engines always run in processes, because loading such a model
+executes code. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise
+(decision 0008).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _DEFAULT_ISOLATION: Final = {"triton": "thread"}
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """What the gateway's settings say about user code; an endpoint's ``gateway.hook_…`` options go before."""
+    """The gateway's settings for user code; an endpoint's ``gateway.hook_…`` options override them."""
 
     isolation: str = "auto"
     threads: int = 8
@@ -59,7 +60,7 @@ class HookSettings:
 
 @dataclass(frozen=True, slots=True)
 class HookParts:
-    """What ``assemble`` has of one endpoint when it comes to its code."""
+    """The parts of one endpoint that its code needs."""
 
     spec: EndpointSpec
     code: Path | None
@@ -72,10 +73,9 @@ class HookParts:
 
 
 class HookBuilder:
-    """Makes the handlers of endpoints with code or a Python model. ``send_request`` is what hooks call.
+    """Makes the handlers of endpoints with code or a Python model. Hooks call ``send_request`` to ask other endpoints.
 
-    ``threads`` are those in which handlers prepare requests, ``builds`` those in which requirements are read,
-    ``installs`` those in which pip runs.
+    Handlers prepare requests in ``threads``, requirements are read in ``builds``, and pip runs in ``installs``.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class HookBuilder:
         self._bound = ProcessBound(settings.all_processes, settings.idle_timeout or math.inf)
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
-        """Take this module's options out of an endpoint's. Raises ``SpecFault`` for a value that cannot be used."""
+        """Remove the ``hook_…`` options from ``options`` and apply them. Raises ``SpecFault`` for an invalid value."""
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[str], Any]] = {
             "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
@@ -111,21 +111,21 @@ class HookBuilder:
                 raise SpecFault(f"engine {engine} runs in processes only; leave out gateway.hook_isolation")
             settings = replace(settings, isolation="process")
         if settings.isolation == "process" and "threads" not in found:
-            settings = replace(settings, threads=1)  # the setting counts threads of the worker
+            settings = replace(settings, threads=1)  # the setting counts threads of a worker, not of a hook process
         return settings
 
     async def build(
         self, parts: HookParts, settings: HookSettings, load: LoadCode
     ) -> tuple[Handler, Mapping[str, object]]:
-        """Start the code and return what answers with it; ``load`` loads it into this process.
+        """Start the code and return its handler and details; ``load`` loads the code into this process.
 
-        Raises ``SpecFault`` and ``HookFailed`` with what keeps it from being served.
+        Raises ``SpecFault`` and ``HookFailed``.
         """
         extra = await self._packages(parts, settings)
         isolation = settings.isolation if extra is None else "process"
         if isolation == "process":
             return await self._in_processes(parts, settings, extra)
-        assert parts.code is not None  # noqa: S101 - only engines have none
+        assert parts.code is not None  # noqa: S101 - only Python engines lack code, and they run in processes
         code = await load(parts.code)
         if parts.spec.engine != "triton" and "process" not in code.stages:
             unload(code)

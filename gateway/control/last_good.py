@@ -1,8 +1,8 @@
-"""How a version that serves was planned, as it is kept on disk for a restart.
+"""The plan of a served version, as stored on disk for a restart.
 
-A new version that cannot be built leaves the one before it in service. So that this survives a restart, ``reconcile``
-stores the earlier version with the last-good state and restores it when the process starts; it goes when the new one
-serves. Pure: values to JSON and back.
+If a new version cannot be built, the version before it stays in service. To survive a restart, ``reconcile`` stores
+that earlier version with the last-good state and restores it at start-up, until the new version serves. Pure: values to
+JSON and back.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gateway.spec import ArtifactRef, EndpointSpec, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class LastGood:
-    """How a served version was planned, and its model's record (fields of the registry) if it has one."""
+    """The plan of a served version, and its model's record (the registry's fields) if it has a model."""
 
     plan: EndpointPlan
     record: Mapping[str, Any] | None
     refused: str = ""
-    """Fingerprint of the successor that failed on this version's requests: with none at hand it is not tried again."""
+    """Fingerprint of the successor that failed on this version's requests; not tried while no request is known."""
     reason: str = ""
 
 
 def encode(versions: Mapping[str, LastGood], pause: Callable[[], None] = unhurried) -> dict[str, Any]:
-    """Return versions by url as JSON values; ``pause`` is called between them."""
+    """Return the versions, by url, as JSON values; ``pause`` is called between them."""
     found = {}
     for url, one in versions.items():
         found[url] = {**asdict(one), "record": one.record}
@@ -37,7 +37,7 @@ def encode(versions: Mapping[str, LastGood], pause: Callable[[], None] = unhurri
 
 
 def decode(stored: object) -> dict[str, LastGood]:
-    """Return what ``encode`` gave; an entry that cannot be read is left out: only its own version is lost."""
+    """Return what ``encode`` was given; an entry that cannot be read is left out."""
     found = {}
     for url, item in stored.items() if isinstance(stored, Mapping) else ():
         try:

@@ -1,7 +1,7 @@
-"""Loads ``Preprocess`` code in threads of their own, so that code which never ends loading harms nobody else.
+"""Loads ``Preprocess`` code in threads of their own, so that code that never finishes loading blocks nothing else.
 
-Such a thread cannot be stopped: it is left alone, and the next attempt to build the same version waits for the same
-thread instead of starting another. Threads are daemons: they keep no process from ending.
+Such a thread cannot be stopped. It continues, and the next attempt to build the same version waits for it instead of
+starting another. The threads are daemons, so they do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from preprocessing.user_code import UserCode
 
 
 class CodeLoader:
-    """Runs one load per version at a time; ``timeout`` in seconds is how long one attempt waits for it."""
+    """Runs at most one load per version at a time; one attempt waits at most ``timeout`` seconds."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._loads: dict[tuple[EndpointSpec, Path], asyncio.Future[UserCode]] = {}
 
     async def load(self, spec: EndpointSpec, path: Path, load: Callable[[], UserCode]) -> UserCode:
-        """Return what ``load`` makes. Raises ``HookFailed`` if it raises, or takes longer than the timeout."""
+        """Return the result of ``load``. Raises ``HookFailed`` if it raises or exceeds the timeout."""
         key = spec, path
         loading = self._loads.get(key)
         if loading is None:
@@ -38,7 +38,7 @@ class CodeLoader:
         except TimeoutError:
             raise HookFailed(
                 f"its code did not finish loading within {self._timeout:g} s",
-                hint="it may wait for something for ever; it is served as soon as it ends",
+                hint="it may be waiting for something; it is served as soon as it has loaded",
             ) from None
         except asyncio.CancelledError:
             self.give_up(spec)
@@ -50,7 +50,7 @@ class CodeLoader:
         return code
 
     def give_up(self, spec: EndpointSpec) -> None:
-        """Nobody wants this version any more: its code is unloaded when it ends loading."""
+        """Unload the code of a version that is no longer wanted, as soon as it has loaded."""
         for key in [key for key in self._loads if key[0] == spec]:
             self._loads.pop(key).add_done_callback(_unload_unused)
 
@@ -61,7 +61,7 @@ def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
 
 
 def unload(code: UserCode) -> None:
-    """Begin to unload code that nobody is served by: in a thread of its own, for this may never end either."""
+    """Start to unload code that is no longer used, in a thread of its own, since it may never finish."""
 
     def work() -> None:
         with contextlib.suppress(UserCodeError):

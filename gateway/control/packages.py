@@ -1,8 +1,8 @@
-"""The packages that a hook's ``requirements.txt`` names: which are missing here, and a folder of its own for them.
+"""The packages in a hook's ``requirements.txt``: finds those that are missing and installs them into a folder.
 
-Installing runs other people's code and needs a package index, so an operator allows it; otherwise the endpoint is
-refused with the names. What is installed is used by the endpoint's hook processes only, in front of the gateway's own
-packages, and shared by every endpoint with the same requirements. Everything here blocks: call it from a thread.
+Installing runs foreign code and needs a package index, so an operator must allow it; otherwise the endpoint is refused
+with the names of the packages. Only the endpoint's hook processes use the folder. Its packages come before the
+gateway's own, and endpoints with equal requirements share it. Everything here blocks: call it from a thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from gateway.errors import SpecFault
 
 FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 900.0
+"""Time limit of pip."""
 _KEPT_OUTPUT: Final = 4000
+"""Bytes of pip's output that are searched for its error."""
 
 
 def requirements_of(code: Path | None, bundle: Path | None) -> Path | None:
-    """The file that names a hook's packages: beside its code, else in the model's folder."""
+    """Return a hook's requirements file: beside its code, or else in the model's folder."""
     for folder in (code if code is not None and code.is_dir() else None, bundle):
         if folder is not None and (folder / FILE).is_file():
             return folder / FILE
@@ -39,9 +41,9 @@ def requirements_of(code: Path | None, bundle: Path | None) -> Path | None:
 
 
 def missing(requirements: Path) -> list[str]:
-    """The lines of the file that this interpreter's packages do not satisfy, with what is there instead.
+    """Return the lines of the file that the installed packages do not satisfy, each with the installed version.
 
-    Options of pip (lines that start with ``-``), paths and addresses count as missing: only pip can tell.
+    Options of pip (lines starting with ``-``), paths and addresses count as missing: only pip can check them.
     """
     found = []
     for raw in requirements.read_text(encoding="utf-8").splitlines():
@@ -66,7 +68,7 @@ def missing(requirements: Path) -> list[str]:
 
 
 def install(requirements: Path, root: Path) -> Path:
-    """Return a folder that has the packages, made on first use. Raises ``SpecFault`` with pip's reason."""
+    """Return a folder with the packages, made at first use. Raises ``SpecFault`` with pip's reason."""
     identity = f"{sys.version}\n{sys.prefix}\n".encode() + requirements.read_bytes()
     key = hashlib.sha256(identity).hexdigest()[:24]
     place = root / key
@@ -76,7 +78,7 @@ def install(requirements: Path, root: Path) -> Path:
         return packages
     root.mkdir(parents=True, exist_ok=True)
     with locks.held(root / f"{key}.lock"):
-        if done.is_file():  # another process was faster
+        if done.is_file():  # another process has installed them meanwhile
             return packages
         shutil.rmtree(place, ignore_errors=True)
         try:
@@ -90,7 +92,7 @@ def install(requirements: Path, root: Path) -> Path:
 
 def _fill(requirements: Path, place: Path, packages: Path) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", str(place)], "its environment cannot be made", requirements)
-    # What is installed already is seen, so that only what is missing is fetched; what is fetched comes first.
+    # Packages of this interpreter stay visible, so that pip fetches only missing ones; fetched ones take precedence.
     own = [p for p in (*site.getsitepackages(), *sys.path) if Path(p).is_dir()]
     (packages / "triton_gateway_base.pth").write_text("\n".join(dict.fromkeys(own)) + "\n")
     _run(
@@ -104,7 +106,7 @@ def _run(argv: list[str], what: str, requirements: Path) -> None:
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     with tempfile.TemporaryFile() as output:
         try:
-            # In the folder of the file: it may name files beside it.
+            # Run in the file's folder: it may refer to files beside it.
             done = subprocess.run(
                 argv, cwd=requirements.parent, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 timeout=_INSTALL_S, check=False,

@@ -1,7 +1,7 @@
-"""Swaps the routes that requests read, retires what has left them, and tells metrics and shadows what serves now.
+"""Swaps the routes that requests read, retires versions that left them, and updates metrics and shadows.
 
-A thousand builds at a time end in a thousand changes, and publishing costs more the more endpoints there are: what
-changes within a moment is published together.
+The cost of a swap grows with the number of endpoints, and a thousand builds can end at once. Changes that happen within
+0.1 s are therefore published together.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from gateway.metrics.references import References
 _log = logging.getLogger("triton_gateway.control")
 
 _APART_S: Final = 0.1
+"""Shortest time between two swaps."""
 
 
 class RoutePublisher:
-    """Keeps the routing table, the metrics and the shadows equal to ``versions`` under ``plan()``.
+    """Keeps routing table, metrics and shadows equal to ``versions`` and the plan that ``plan()`` returns.
 
-    ``published`` is called after each swap with the number of endpoints that serve since.
+    ``published`` is called after each swap with the number of endpoints that began to serve.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class RoutePublisher:
         self._metric_log_frequency = metric_log_frequency
         self._published = published
         self._finished: list[tuple[Version, Endpoint, LastGood]] = []
-        """Ready, and served from the next swap on."""
+        """Endpoints that are ready and begin to serve with the next swap."""
         self._watched: dict[str, tuple[Version, Served]] = {}
         self._seen: set[tuple[str, str]] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -64,12 +65,12 @@ class RoutePublisher:
         self._last = -math.inf
 
     def finished(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
-        """Serve this with the next swap."""
+        """Put an endpoint into service with the next swap."""
         self._finished.append((version, endpoint, last_good))
         self.soon()
 
     def soon(self) -> None:
-        """Publish in a step of the event loop of its own: the next one, or with what else changes in a moment."""
+        """Schedule a swap: in the next step of the event loop, or 0.1 s after the last swap."""
         if self._due is None:
             loop = asyncio.get_running_loop()
             self._due = loop.call_at(max(self._last + _APART_S, loop.time()), self._publish)
@@ -131,7 +132,7 @@ class RoutePublisher:
         task.add_done_callback(self._ending.discard)
 
     def watch(self, *, again: bool = False) -> None:
-        """Tell metrics and shadows what serves; ``again``: references have changed."""
+        """Update metrics and shadows after a swap; ``again`` if the reference distributions have changed."""
         self._watch_due = None
         plan = self._plan()
         if plan is None:
@@ -165,7 +166,7 @@ class RoutePublisher:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Retire everything; nothing is published any more."""
+        """Retire every endpoint; nothing is published afterwards."""
         for due in (self._due, self._watch_due):
             if due is not None:
                 due.cancel()

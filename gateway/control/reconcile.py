@@ -1,10 +1,10 @@
-"""The loop: look at the serving Task, want what it says, and move the versions until that is what serves.
+"""The control loop: reads the serving Task and moves versions until the gateway serves what the Task asks for.
 
-One loop per worker process. Which states a version has and what is served meanwhile is in ``version``; what is worked
-on in ``builds``; when the routes change in ``publish``. This file reads the Task, keeps the last-good state on disk and
-asks the Tritons. Without the registry the last-good state is served. Nothing that happens here can stop requests:
-errors become outcomes, reasons and retries. What takes longer the more endpoints there are (reading, compiling, saving)
-happens in threads of control's own, which leave the event loop its turn.
+Each worker process runs one loop. This file reads the Task, compiles it, saves the last-good state to disk and probes
+the Tritons. ``version`` holds the states of versions, ``builds`` the work on them, ``publish`` the change of routes.
+If the registry does not answer at start-up, the last-good state is served. Errors in the loop never stop requests:
+they are counted, logged, shown as reasons, and retried. Work that grows with the number of endpoints (reading,
+compiling, saving) runs in control's own threads, which pause so that the event loop keeps its turn.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.control import last_good, status
-from gateway.control.afterwards import Afterwards
-from gateway.control.assemble import Assembler, refused
+from gateway.control.assemble import Assembler, refusals
 from gateway.control.builds import Builds
 from gateway.control.compile import Plan, compile_spec
+from gateway.control.housekeeping import Housekeeping
 from gateway.control.last_good import LastGood
 from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
@@ -43,22 +43,27 @@ from gateway.spec import Fault, ServingSpec, decode, decode_model
 _log = logging.getLogger("triton_gateway.control")
 
 _LOOK_TIMEOUT_S: Final = 90.0
+"""Deadline of one look at the registry."""
 _PROBE_S: Final = 1.0
+"""Pause between two probes of the Tritons."""
 _FIRST_LOOK_S: Final = 3.0
-_TIDY_S: Final = 600.0
+"""How long start-up waits for the registry before it serves the last-good state from disk."""
+_PRUNE_S: Final = 600.0
+"""Cached files that are no longer needed are deleted this often, and after every change of the configuration."""
 _MAX_LOGGED: Final = 20
+"""Faults logged per change; ``/v1/status`` lists all of them."""
 MANY_NEW: Final = 200
-"""So many new endpoints are worth telling of when they have settled."""
+"""``settled`` is called after this many new endpoints have begun to serve."""
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """How the serving Task is followed. Periods are seconds between two looks: at the Task, at the models' records."""
+class FollowSettings:
+    """How to follow the serving Task. Periods are in seconds: between looks at the Task, and at the models' records."""
 
     default_triton: str
     default_compression: bool = False
     pools: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of pools of Tritons; the one named ``default`` goes before ``default_triton``."""
+    """Addresses of pools of Tritons by name; ``default`` overrides ``default_triton``."""
     poll_period: float = 5.0
     records_period: float = 30.0
     metric_log_frequency: float = 1.0
@@ -68,11 +73,21 @@ class Following:
 
 
 class Reconciler:
-    """Keeps the routing table equal to the serving Task, as far as the world allows."""
+    """Keeps the routing table equal to the serving Task.
+
+    What holds after every step of the event loop:
+
+    - ``_plan`` is the compiled form of ``_task``; both change in ``_apply`` only. Until the first one is applied both
+      are None, and nothing is served.
+    - ``_newest`` and ``_marker`` are what the registry answered last. ``_newest`` differs from ``_task`` only while the
+      newest Task has a section that cannot be read.
+    - The states of versions are in ``versions`` alone; routes, readiness, status and metrics are derived from it.
+    - ``_previously_served`` never grows after the first configuration was applied.
+    """
 
     def __init__(
         self,
-        following: Following,
+        settings: FollowSettings,
         *,
         registry: Registry,
         store: SpecStore,
@@ -87,8 +102,8 @@ class Reconciler:
         threads: ControlThreads,
         settled: Callable[[], None] = unhurried,
     ) -> None:
-        """``settled`` is called when many endpoints are new and nothing changes any more."""
-        self._following = following
+        """``settled`` is called after many endpoints have begun to serve and their state is saved."""
+        self._settings = settings
         self._registry = registry
         self._store = store
         self._records = records
@@ -103,46 +118,46 @@ class Reconciler:
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,
-            metric_log_frequency=following.metric_log_frequency, published=self._published,
+            metric_log_frequency=settings.metric_log_frequency, published=self._published,
         )  # fmt: skip
-        self._afterwards = Afterwards(self._save, self._keep)
+        self._housekeeping = Housekeeping(self._save, self._keep)
         self._builds = Builds(
             assembler, records, observer, self.versions,
-            finished=self._publisher.finished, learned=self._afterwards.save_soon,
+            finished=self._publisher.finished, learned=self._housekeeping.save_soon,
         )  # fmt: skip
         self._plan: Plan | None = None
         self._task: Mapping[str, Any] | None = None
-        """What is served, as it was read."""
+        """The serving Task that is being served."""
         self._newest: Mapping[str, Any] | None = None
-        """What was read last: another one than ``_task`` while it has a section that cannot be read."""
+        """The serving Task as it was read last."""
         self._marker: str | None = None
         self._records_due = 0.0
         self._answered = False
-        self._unnoticed = ""
-        """Why a model that is replaced may go unnoticed."""
+        self._unnoticed_reason = ""
+        """Why the gateway may miss that a model's files were replaced; empty if it cannot."""
         self._restored: Mapping[str, LastGood] | None = {}
-        """What served before this process started, until the first configuration is applied."""
-        self._before: frozenset[str] | None = None
-        """Urls that were served before this process started; None: nobody has written them down."""
+        """Versions to restore: those served before this process started. None once a configuration was applied."""
+        self._previously_served: frozenset[str] | None = None
+        """Urls that were served before this process started; None if no file says so."""
         self._waits_until = 0.0
         self._settled = settled
-        self._new = 0
-        """Endpoints that began to serve since ``settled`` was called."""
-        self._tidy_due, self._tidied = 0.0, ""
+        self._new_endpoints = 0
+        """Endpoints that began to serve since ``settled`` was last called."""
+        self._prune_due, self._pruned_revision = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
         health.standing = self
 
     async def run(self) -> None:
-        """Follow the Task until cancelled. Fetches at once, then every ``poll_period`` seconds."""
-        probe = asyncio.create_task(self._probe_backends())
-        period = self._following.poll_period
+        """Follow the Task until cancelled: look at once, then every ``poll_period`` seconds."""
+        probe = asyncio.create_task(self._probe_forever())
+        period = self._settings.poll_period
         self._observer.polls(period)
         self._restored = last_good.decode(await self._local(self._store.last_good))
-        # A model that was deleted since goes on being served, from the cache.
-        stored = await self._local(self._store.load)
-        self._records.learn(stored[1] if stored is not None else {})
-        self._before = await self._local(self._store.served)
+        # A model that has been deleted from the registry is still served from the cache.
+        save_now = await self._local(self._store.load)
+        self._records.learn(save_now[1] if save_now is not None else {})
+        self._previously_served = await self._local(self._store.served)
         try:
             await self._first_look()
             while True:
@@ -155,7 +170,7 @@ class Reconciler:
     async def _first_look(self) -> None:
         look = asyncio.create_task(self.look())
         try:
-            # A registry that hangs answers no sooner than its timeout: what is on disk need not wait for that.
+            # A registry that hangs would delay start-up until its timeout; what is on disk can be served before that.
             await asyncio.wait({look}, timeout=_FIRST_LOOK_S)
             if not look.done():
                 self.last_error = "the registry does not answer"
@@ -167,7 +182,7 @@ class Reconciler:
     async def look(self) -> None:
         """Look once at the registry and apply what changed.
 
-        Never raises but ``CancelledError``: this is the loop's top level, failures are counted, logged and retried.
+        Raises nothing but ``CancelledError``: failures are counted, logged and retried with the next look.
         """
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
@@ -188,7 +203,7 @@ class Reconciler:
             self._observer.contacted(self.last_contact)
             self._answered = True
             self._health.note()
-            self._tidy()
+            self._prune()
             if await self._local(self._references.look):
                 self._publisher.watch(again=True)
             return
@@ -205,19 +220,19 @@ class Reconciler:
         elif now < self._records_due:
             return "unchanged"
         spec = await self._local(decode, task, Pace())
-        # Model sync reads records by the same rule: both must name a model alike, and a name is made of its record.
+        # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
         await self._remote(self._records.refresh, spec.model_ids)
-        self._unnoticed = await self._local(self._assembler.learn, task)
-        self._records_due = now + self._following.records_period
+        self._unnoticed_reason = await self._local(self._assembler.learn, task)
+        self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
         if self._plan is None and _unreadable(plan):
             await self._boot_from_disk("a section of the serving Task cannot be read")
         if self._plan is not None and _unreadable(plan):
-            # Who starts from now on has only what is stored.
-            await self._afterwards.stored()
+            # A process that starts from now on can only use the save_now state.
+            await self._housekeeping.save_now()
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
-        self._afterwards.save_soon()
+        self._housekeeping.save_soon()
         return "changed" if is_new else "unchanged"
 
     async def _boot_from_disk(self, why: str) -> None:
@@ -228,7 +243,7 @@ class Reconciler:
         try:
             self._records.learn(models)
             plan = await self._local(self._compile, await self._local(decode, task, Pace()))
-        except Exception:  # noqa: BLE001 - a damaged file must not end the loop, which would end it unseen
+        except Exception:  # noqa: BLE001 - a damaged file must not end the control loop
             _log.exception("the last configuration that worked cannot be read")
             return
         if self._plan is not None:  # the registry has answered meanwhile
@@ -239,15 +254,19 @@ class Reconciler:
     def _compile(self, spec: ServingSpec) -> Plan:
         plan = compile_spec(
             spec,
-            default_triton=self._following.default_triton,
-            default_compression=self._following.default_compression,
-            pools=self._following.pools,
+            default_triton=self._settings.default_triton,
+            default_compression=self._settings.default_compression,
+            pools=self._settings.pools,
             models=self._records.known(),
             namesakes=self._records.namesakes(),
-            objective=self._following.objective,
+            objective=self._settings.objective,
             pause=Pace(),
         )
-        return replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed))) if self._unnoticed else plan
+        return (
+            replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed_reason)))
+            if self._unnoticed_reason
+            else plan
+        )
 
     async def _local(self, call: Callable[..., Result], *args: Any) -> Result:
         return await run_in(self._threads.local, call, *args)
@@ -256,13 +275,13 @@ class Reconciler:
         return await run_in(self._threads.registry, call, *args)
 
     def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
-        """Want what ``task`` asks for, as ``plan`` says; False if that is what is wanted already."""
+        """Make ``plan`` the wanted configuration; False if its revision is wanted already."""
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
             self._publish_faults(plan.faults, logging.WARNING, "")
             return False
         if self._plan is not None and _unreadable(plan):
-            # A section that cannot be read says nothing about what should be served: keep everything as it is.
+            # A section that cannot be read does not say what should be served: keep everything unchanged.
             return self._publish_faults(plan.faults, logging.ERROR, "; the previous configuration stays")
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
@@ -270,17 +289,19 @@ class Reconciler:
         )  # fmt: skip
         _log_faults(plan.faults, logging.WARNING, "")
         self._task, self._plan = task, plan
-        begun = self.versions.configure(plan.endpoints, refused(plan.faults), self._restored)
+        begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
         self._restored = None
         configured = self.versions.urls
-        # Without a memory of what was served, everything that is configured may have been.
-        self._before = configured if self._before is None else self._before & configured
+        # If no file says what was served before, assume every configured url was.
+        self._previously_served = (
+            configured if self._previously_served is None else self._previously_served & configured
+        )
         self._publisher.soon()
         self._builds.begin(begun)
         return True
 
     def _publish_faults(self, faults: tuple[Fault, ...], level: int, but: str) -> bool:
-        """Publish other faults of the configuration that is being served; False if they are known."""
+        """Publish ``faults`` for the configuration that is being served; False if they are unchanged."""
         if self._plan is None or faults == self._plan.faults:
             return False
         _log_faults([fault for fault in faults if fault not in self._plan.faults], level, but)
@@ -291,27 +312,27 @@ class Reconciler:
     def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self._waits_until = asyncio.get_running_loop().time() + self._following.startup_wait
+            self._waits_until = asyncio.get_running_loop().time() + self._settings.startup_wait
         self._health.note()
         if served:
-            self._new += served
-            self._afterwards.save_soon()
+            self._new_endpoints += served
+            self._housekeeping.save_soon()
 
-    # What is needed on disk
+    # Files that are needed on disk
 
-    def _tidy(self) -> None:
-        """Say now and then which files are needed: what is wanted, what serves, what would serve again."""
+    def _prune(self) -> None:
+        """Delete unneeded files now and then; wanted, serving and last-good versions need theirs."""
         now = asyncio.get_running_loop().time()
-        if self._plan is None or (now < self._tidy_due and self._tidied == self._plan.revision):
+        if self._plan is None or (now < self._prune_due and self._pruned_revision == self._plan.revision):
             return
-        self._tidy_due, self._tidied = now + _TIDY_S, self._plan.revision
-        self._afterwards.tidy_soon()
+        self._prune_due, self._pruned_revision = now + _PRUNE_S, self._plan.revision
+        self._housekeeping.prune_soon()
 
     async def _keep(self) -> None:
         if self._plan is None:
             return
         known = [version.last_good for version in self.versions if version.last_good is not None]
-        # This records hashes that nobody has recorded yet, and the registry may take its time.
+        # This may write missing hashes to the registry, which can be slow: it belongs to the threads of downloads.
         await run_in(self._threads.downloads, self._keep_files, self._plan, known)
 
     def _keep_files(self, plan: Plan, served: Sequence[LastGood]) -> None:
@@ -325,16 +346,16 @@ class Reconciler:
     async def _save(self) -> None:
         if self._task is None:
             return
-        served = sorted({*(self._before or ()), *self.versions.served()})
+        served = sorted({*(self._previously_served or ()), *self.versions.served()})
         outdated = self.versions.last_good()
         try:
             await self._local(self._store_all, self._task, self._records.snapshot(), outdated, served)
         except OSError as error:
-            _log.warning("the last-good state cannot be stored: %s", error)
-        except Exception:  # noqa: BLE001 - a bug of ours here must not keep the process from stopping in order
+            _log.warning("the last-good state cannot be save_now: %s", error)
+        except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
             _log.exception("storing the last-good state failed unexpectedly")
-        if self._new >= MANY_NEW:
-            self._new = 0
+        if self._new_endpoints >= MANY_NEW:
+            self._new_endpoints = 0
             self._settled()
 
     def _store_all(
@@ -356,11 +377,11 @@ class Reconciler:
 
     # The Tritons
 
-    async def _probe_backends(self) -> None:
+    async def _probe_forever(self) -> None:
         while True:
             try:
                 await self._probe()
-            except Exception:  # noqa: BLE001 - were this loop to end, readiness would stay as it is for ever
+            except Exception:  # noqa: BLE001 - if this loop ended, readiness would never change again
                 _log.exception("unexpected error while asking the Tritons whether they answer")
             await asyncio.sleep(_PROBE_S)
 
@@ -383,17 +404,17 @@ class Reconciler:
             for pool in pools.get(address, "").split(","):
                 waiting[pool] = waiting.get(pool, 0) + count
         self._observer.pools(waiting)
-        self._health.note()  # a Triton is back, or the time to wait is over
-        if not self.versions.retiring:  # their last requests need the Triton they were sent to
+        self._health.note()  # a Triton may have come back, or the start-up wait may be over
+        if not self.versions.retiring:  # a retiring version still needs the Triton of its last requests
             await self._tritons.forget(self._needed())
 
     def _needed(self) -> set[Key]:
-        """Return the Tritons that versions are served or built on: others are nobody's business any more."""
+        """Return the Tritons that versions are served or built on."""
         plans = (version.plan for version in self.versions)
         return {(p.triton_address, p.triton_compression) for p in plans if p is not None and p.spec.engine == "triton"}
 
     def _pools(self) -> dict[str, str]:
-        """Return the pools that each address is of, with commas, as far as they are needed."""
+        """Return the pools of each needed address, separated by commas."""
         plans = (version.plan for version in self.versions)
         found: dict[str, set[str]] = {}
         for plan in plans:
@@ -401,52 +422,52 @@ class Reconciler:
                 found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
         return {address: ",".join(sorted(pools)) for address, pools in found.items()}
 
-    # How it stands: what readiness asks (``health.Standing``)
+    # The state that readiness reads (``health.Standing``)
 
     def needs(self) -> dict[str, str]:
-        """Return every url that is served, and the address of the Triton it needs; empty if it needs none."""
+        """Return each served url with the address of the Triton that it needs, or with an empty string."""
         return {
             url: version.plan.triton_address if version.plan is not None and version.endpoint.identity.triton_name
             else "" for url, version in self.versions.served().items() if version.endpoint is not None
         }  # fmt: skip
 
     def unserved(self) -> dict[str, str]:
-        """Return the urls that are configured and not served: their state and reason."""
+        """Return each url that is configured but not served, with its state and reason."""
         return {
             url: f"{'has' if one.state == 'failed' else 'is'} {one.state}: {one.reason}"
             for url, one in sorted(self.versions.pending().items()) if self.versions.serving(url) is None
         }  # fmt: skip
 
     def awaited(self) -> Sequence[str]:
-        """Return the urls that were served before this process started and may still come, while that is waited for."""
+        """Return the urls that start-up still waits for: served before this process started, and may still serve."""
         if asyncio.get_running_loop().time() >= self._waits_until:
             return ()
-        return [url for url in sorted(self._before or ()) if self.versions.may_come(url)]
+        return [url for url in sorted(self._previously_served or ()) if self.versions.may_still_serve(url)]
 
     def missing(self) -> Sequence[str]:
-        """Return the pinned paths that cannot be served now."""
+        """Return the pinned paths that have no route now."""
         names = self._table.current.names()
-        return [path for path in self._following.pinned if path not in names]
+        return [path for path in self._settings.pinned if path not in names]
 
     @property
     def is_settling(self) -> bool:
-        """Something that was served before is being built for the first time: it may be a matter of moments."""
+        """True while a url that was served before this process started is in its first build."""
         pending = self.versions.pending()
-        coming = (pending.get(url) for url in self._before or () if self.versions.may_come(url))
+        coming = (pending.get(url) for url in self._previously_served or () if self.versions.may_still_serve(url))
         return any(one is not None and one.state == "building" for one in coming)
 
     async def close(self) -> None:
-        """Retire every endpoint; the loop has been cancelled before."""
-        await self._afterwards.close()  # what is stored is what serves: it must be while something does
-        self._task = None  # from here on nothing is stored
+        """Save the state and retire every endpoint. Call it after the loop was cancelled."""
+        await self._housekeeping.close()  # before anything retires: the saved state must list what serves now
+        self._task = None  # nothing is saved from here on
         await self._publisher.close()
 
     def task_settings(self) -> Mapping[str, str]:
-        """Return what ``clearml-serving config`` has set, as last read."""
+        """Return the settings of the Task (``clearml-serving config``) as last read."""
         return self._plan.spec.settings if self._plan is not None else {}
 
     def status(self) -> dict[str, Any]:
-        """Return what is served and why not, for ``/v1/status`` and the page."""
+        """Return what is served, what is not and why: the content of ``/v1/status`` and the status page."""
         return {
             **status.of_plan(self._plan, self._table.current),
             "ready": not self._health.reasons(),

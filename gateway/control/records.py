@@ -1,6 +1,7 @@
-"""Model records by id, as they were last read. Read by the event loop, changed by threads: each change replaces all.
+"""Model records by id, as last read from the registry.
 
-A record that vanished from the registry is kept: what is served goes on.
+The event loop reads them while threads change them, so each change replaces the whole mapping. A record that vanishes
+from the registry is kept, because its model may still be served.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from gateway.spec import ModelRecord, decode_model
 _log = logging.getLogger("triton_gateway.control")
 
 Raw = Mapping[str, Any]
-"""A record's fields as the registry answers them."""
+"""A record's fields as the registry returns them."""
 
 
 class ModelRecords:
-    """Model records by id. Safe to call from any thread; what blocks says so."""
+    """Model records by id. Safe to call from any thread; methods that block say so."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -33,18 +34,18 @@ class ModelRecords:
         self._namesakes: Mapping[str, Sequence[str]] = {}
 
     def _change(self, change: Callable[[Mapping[str, Raw]], dict[str, Raw]]) -> None:
-        # Never in place: others are reading it. Under a lock: two changes at once would lose one.
+        # Never change in place: the event loop reads it. The lock keeps two changes from losing one of them.
         with self._lock:
             self._records = MappingProxyType(change(self._records))
 
     def at_hand(self, model_id: str) -> ModelRecord | None:
-        """Return a record that is known and has data; None if the registry has to be asked."""
+        """Return a known record that has data; None if the registry must be asked."""
         raw = self._records.get(model_id)
         record = decode_model(raw) if raw is not None else None
         return record if record is not None and record.has_data else None
 
     def get(self, model_id: str) -> ModelRecord:
-        """Return a record, asking the registry when it is not known or has no data yet. Blocks."""
+        """Return a record; ask the registry if it is unknown or has no data yet. Blocks. Raises ``SpecFault``."""
         record = self.at_hand(model_id)
         if record is not None:
             return record
@@ -59,9 +60,9 @@ class ModelRecords:
         return decode_model(raw)
 
     def refresh(self, model_ids: Collection[str]) -> None:
-        """Read these records again, and which other models have their addresses. Blocks.
+        """Read these records again, as a model's files can be replaced, and find models that share an address. Blocks.
 
-        A model id can be given other files. Raises ``RegistryUnavailable``.
+        Raises ``RegistryUnavailable``.
         """
         read = self._registry.records(model_ids)
         self._change(lambda known: {**known, **read})
@@ -73,15 +74,15 @@ class ModelRecords:
             _log.info("models that share an address cannot be looked up: %s", error.message)
 
     def namesakes(self) -> Mapping[str, Sequence[str]]:
-        """Return the models that have one address, by the address: name and id of each. Only addresses in use."""
+        """Return, for each address in use that several models share, the name and id of each model."""
         return self._namesakes
 
     def raw(self, model_id: str | None) -> Raw | None:
-        """Return a record's fields as they were last read; None if it was not."""
+        """Return a record's fields as last read; None if it was never read."""
         return self._records.get(model_id or "")
 
     def known(self) -> dict[str, ModelRecord]:
-        """Return every record that was read. Takes a while if there are many."""
+        """Return every known record, decoded. Slow if there are many."""
         pause, found = Pace(), {}
         for model_id, raw in self._records.items():
             found[model_id] = decode_model(raw)
@@ -89,9 +90,9 @@ class ModelRecords:
         return found
 
     def learn(self, stored: Mapping[str, Raw]) -> None:
-        """Add stored records (a boot without the registry); what is known already stays."""
+        """Add stored records, for a start without the registry; known records stay."""
         self._change(lambda known: {**stored, **known})
 
     def snapshot(self) -> Mapping[str, Raw]:
-        """Return what is known now, for the last-good store; it does not change any more."""
+        """Return all known records, for the last-good store. The mapping never changes."""
         return self._records

@@ -1,4 +1,4 @@
-"""What is served and why not, as ``/v1/status`` says it: JSON values of the versions themselves. Pure."""
+"""What is served and what is not, and why, as JSON values for ``/v1/status``. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.control.compile import Plan
-from gateway.control.version import Outside, Version
+from gateway.control.version import PendingStatus, Version
 from gateway.dataplane.routing.snapshot import Snapshot
 
 
-def of_versions(served: Mapping[str, Version], pending: Mapping[str, Outside]) -> dict[str, Any]:
-    """Return ``endpoints`` (what serves, with the successor it may have) and ``pending`` (what does not)."""
+def of_versions(served: Mapping[str, Version], pending: Mapping[str, PendingStatus]) -> dict[str, Any]:
+    """Return ``endpoints`` (serving versions, each with its successor) and ``pending`` (versions that do not serve)."""
     endpoints = []
     for url, version in sorted(served.items()):
         if version.endpoint is None:
@@ -30,7 +30,7 @@ def of_versions(served: Mapping[str, Version], pending: Mapping[str, Outside]) -
 
 
 def of_plan(plan: Plan | None, snapshot: Snapshot) -> dict[str, Any]:
-    """Return which configuration is followed, and what is wrong with it."""
+    """Return the configuration that is followed, and its faults."""
     return {
         "revision": snapshot.revision,
         "spec_revision": plan.spec.revision if plan else None,

@@ -1,8 +1,8 @@
-"""Turns at Triton: of hundreds of versions that are built at once, a few ask their first questions at a time.
+"""Limits how many builds send their first requests to Triton at a time.
 
-When a Triton has loaded all models, every replica of the gateway has hundreds of versions to describe and to warm up.
-All of them at once are more calls than Triton answers in time: some would fail, and ask again. A version that takes
-long gives its turn to the next one and goes on, so that one that hangs delays the others for moments.
+When a Triton has loaded all models, each gateway replica has hundreds of versions to describe and to warm up. Sent all
+at once, some of these calls would time out and be repeated. A turn also has a time limit: after it the next version
+begins while the slow one continues, so a version that hangs delays the others only briefly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """At most ``count`` have a turn at a time, each of ``seconds`` at most. One event loop uses it."""
+    """At most ``count`` turns at a time, each of at most ``seconds``. For use by one event loop."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._free = asyncio.Semaphore(count)
@@ -21,7 +21,7 @@ class Turns:
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Wait for a turn; it ends with the block, or sooner for others."""
+        """Wait for a turn and hold it until the block ends or its time is over."""
         await self._free.acquire()
         is_over = False
 

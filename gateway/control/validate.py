@@ -1,7 +1,7 @@
-"""A version's first requests, before anybody's: warm-up, and the samples of its bundle with the answers they must give.
+"""Validates a new version before it gets traffic: warm-up requests, the bundle's samples, and recent requests.
 
-Called by ``assemble`` on handlers that nobody else knows yet. Whatever goes wrong here is a reason not to serve the
-version; the one that is served goes on.
+``assemble`` calls this on handlers that nothing else uses yet. A failure here keeps the new version out of service; the
+version that serves continues.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from gateway.trace import Trace
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
 _MAX_SHOWN: Final = 4096
+"""Largest sample (bytes of JSON) that is shown as an example."""
 _SHOWN_ITEMS: Final = 4
+"""A list of more than twice this many items is cut to this many in an example."""
 TIMEOUT_S: Final = 60.0
+"""Deadline of one validation request."""
 _NOBODY: Final = Identity("", "", "", "")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
-    """Have every body answered; one that is refused as input is no failure. Raises ``GatewayError``."""
+    """Send each body; one that is refused as invalid input counts as answered. Raises ``GatewayError``."""
     for body in bodies:
         try:
             await _answer(handler, body)
         except InputRefused:
-            continue  # an endpoint may refuse what is long or comes in lists
+            continue  # an endpoint may refuse long texts or lists
         except GatewayError as error:
             raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
 
 
-async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
-    """Answer bodies that were answered before; what the answers are is not compared. Raises ``FailsOnRequests``.
+async def replay(handler: Handler, seen: Sequence[bytes]) -> None:
+    """Send bodies that were answered before; the answers are not compared. Raises ``FailsOnRequests``.
 
-    A body that is refused as input (``ValueError`` in a hook) is no failure: what a version takes may change.
+    A body that is refused as invalid input (``ValueError`` in a hook) is no failure: versions may change their input.
     """
     for raw in seen:
         try:
@@ -61,7 +64,7 @@ async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
 
 
 async def check(handler: Handler, samples: Samples) -> None:
-    """Answer the samples of a bundle and compare. Raises ``AnswersDisagree``, or what a sample failed with."""
+    """Send a bundle's samples and compare the answers. Raises ``AnswersDisagree``, or the error of a failed sample."""
     for number, sample in enumerate(samples.samples):
         try:
             answer = await _answer(handler, sample.body)
@@ -80,11 +83,13 @@ async def check(handler: Handler, samples: Samples) -> None:
             )
 
 
-async def shown(
+async def example(
     handler: Handler, samples: Samples | None, details: Mapping[str, object], *, runs: bool = True
 ) -> dict[str, object]:
-    """Return ``example`` and ``example_answer`` for the endpoint's documentation: the bundle's first small sample, else
-    the task's own example; answered here if ``runs`` (else as recorded, if it was). Long lists of numbers are cut.
+    """Return ``example`` and ``example_answer`` for the endpoint's documentation.
+
+    The example is the bundle's first sample of at most 4 KiB, or else the task's own. If ``runs``, the handler answers
+    it here; otherwise the recorded answer is used, if there is one. Long lists are cut.
     """
     body, answer = details.get("example"), None
     for sample in samples.samples if samples is not None else ():
@@ -117,7 +122,7 @@ async def _answer(handler: Handler, body: object) -> object:
 def _json(answer: object) -> Any:
     if isinstance(answer, bytes | bytearray | memoryview):
         return orjson.loads(answer)
-    content = getattr(answer, "body", None)  # a response object of a hook's own
+    content = getattr(answer, "body", None)  # a hook may return a response object
     if isinstance(content, bytes):
         return orjson.loads(content)
     return orjson.loads(orjson.dumps(answer, default=json_form, option=_OPTIONS))

@@ -1,17 +1,17 @@
-"""Every version of every url: which state it is in, what may follow, and what is served meanwhile. Pure.
+"""The versions of every url: the state of each, the permitted moves, and what is served meanwhile. Pure.
 
     waiting ──► building ──► validating ──► serving ──► retiring ──► gone
                  ▲    │          │             ▲
                  │    ▼          │         restoring
                 failed ◄─────────┘
 
-A url has the version that is ``wanted`` (the Task's) and, until that one serves, the ``former``: the version that was
-served before it, still in service or being restored after a restart. ``reconcile`` only moves versions; the routes,
-readiness, the status and the page read these objects, so they cannot disagree.
+Each url has the ``wanted`` version, which the serving Task asks for. Until that one serves, the url may also have a
+``former`` version: the one served before, still in service or being restored after a restart. ``reconcile`` moves
+versions; routes, readiness, status and page read these objects, so they cannot disagree.
 
-What holds after every call, for every url (a property test asks it after random events):
+Invariants after every call, for every url (checked by a property test over random events):
 
-- each version is in exactly one state, and got there by a move of ``FOLLOWS``;
+- each version is in exactly one state, and reached it by a move in ``FOLLOWS``;
 - at most one version serves; it stays until its successor serves or the url is removed;
 - a version has an endpoint exactly while it serves or retires, and each endpoint that served is closed once.
 """
@@ -29,23 +29,23 @@ from gateway.endpoints.endpoint import Endpoint
 
 
 class State(StrEnum):
-    """Where a version is between its configuration and its end."""
+    """The state of a version."""
 
     WAITING = "waiting"
-    """Configured; its build begins when it is its turn."""
+    """Configured; its build has not begun."""
     BUILDING = "building"
-    """Its files are fetched, Triton loads its model, its code is loaded."""
+    """Its files are being fetched, Triton loads its model, its code is loaded."""
     VALIDATING = "validating"
-    """It answers its first requests, which are nobody's; then it serves with the next swap of the routes."""
+    """It answers its first requests, which come from the gateway; then it serves from the next swap of the routes."""
     RESTORING = "restoring"
-    """It served before this process started, the Task wants another one by now: it is built to serve until then."""
+    """It served before this process started. The Task wants another version; this one is built to serve until then."""
     SERVING = "serving"
     FAILED = "failed"
-    """The last attempt failed; there is another one after a pause."""
+    """The last attempt failed; another one follows after a pause."""
     REFUSED = "refused"
-    """Its configuration cannot be used: nothing is tried until that changes."""
+    """Its configuration is invalid; nothing is tried until the configuration changes."""
     RETIRING = "retiring"
-    """Not in the routes any more; its last requests are being answered."""
+    """No longer in the routes; its last requests are being answered."""
     GONE = "gone"
 
 
@@ -60,51 +60,51 @@ FOLLOWS: Final[Mapping[State, frozenset[State]]] = {
     State.RETIRING: frozenset({State.GONE}),
     State.GONE: frozenset(),
 }
-"""What may follow each state."""
+"""The states that may follow each state."""
 
 
 class Version:
-    """One version of one url. Read by everybody, changed by ``Versions`` only."""
+    """One version of one url. Only ``Versions`` changes it."""
 
     __slots__ = (
-        "attempts", "endpoint", "failures", "is_final", "last_good", "outside", "plan", "reason", "since", "state",
+        "attempts", "endpoint", "failures", "is_final", "last_good", "plan", "reason", "since", "state", "status",
         "url",
     )  # fmt: skip
 
     def __init__(self, url: str, plan: EndpointPlan | None, state: State, since: float, reason: str = "") -> None:
         self.url = url
         self.plan = plan
-        """How it is built; None if it is refused."""
+        """How to build it; None if it is refused."""
         self.state = state
         self.since = since
-        """When it came into this state (Unix seconds)."""
+        """When it entered this state (Unix seconds)."""
         self.reason = reason
-        """What it is doing, or why it failed: kept over later attempts, until it serves."""
+        """What it is doing, or why it failed. A failure's reason stays during later attempts, until it serves."""
         self.attempts = 0
         self.failures = 0
         self.is_final = state is State.REFUSED
-        """Another attempt would end alike everywhere: what is configured, or its model, must be changed."""
+        """Another attempt would fail everywhere: the configuration or the model must change first."""
         self.endpoint: Endpoint | None = None
         self.last_good: LastGood | None = None
-        """How to build it again after a restart; of what has served."""
-        self.outside = Outside(self)
+        """How to build it again after a restart; set once it has served."""
+        self.status = PendingStatus(self)
 
     @property
     def fingerprint(self) -> str:
-        """Equal for versions that are the same; empty for one that is refused."""
+        """Equal for equal plans; empty for a refused version."""
         return self.plan.fingerprint if self.plan is not None else ""
 
     @property
-    def may_come(self) -> bool:
-        """Whether it may still serve without anybody changing anything."""
+    def may_still_serve(self) -> bool:
+        """Whether it may still serve without a change of the configuration."""
         return not self.is_final and not (self.state is State.RESTORING and self.failures)
 
     def __repr__(self) -> str:
         return f"<{self.url} {self.fingerprint[:8]} {self.state}>"
 
 
-class Outside:
-    """What callers, the status and the page are told of a version that does not serve: always as it is now."""
+class PendingStatus:
+    """The status of a version that does not serve, for callers, status and page. Always reads the current state."""
 
     __slots__ = ("_version",)
 
@@ -113,13 +113,13 @@ class Outside:
 
     @property
     def url(self) -> str:
-        """The url it is for."""
+        """The url of the version."""
         return self._version.url
 
     @property
     def state(self) -> str:
-        """``building``, ``failed`` or ``refused``. One that failed stays failed until it serves: a new attempt is no
-        news to whoever wants to know what is wrong.
+        """``building``, ``failed`` or ``refused``. A failed version stays ``failed`` during later attempts, until it
+        serves.
         """
         version = self._version
         if version.state is State.REFUSED:
@@ -128,16 +128,16 @@ class Outside:
 
     @property
     def reason(self) -> str:
-        """What it is doing, or why it failed."""
+        """What the version is doing, or why it failed."""
         return self._version.reason
 
     @property
     def is_final(self) -> bool:
-        """Waiting is no use."""
+        """Waiting does not help: the configuration or the model must change."""
         return self._version.is_final
 
     def shown(self) -> dict[str, object]:
-        """Return it as in the status; ``phase``, ``since`` and ``attempts`` say more than ``state``."""
+        """Return the status as JSON values; ``phase``, ``since`` and ``attempts`` add detail to ``state``."""
         version = self._version
         return {
             "state": self.state, "reason": version.reason, "is_final": version.is_final, "phase": str(version.state),
@@ -158,10 +158,10 @@ class _Url:
 
 
 class Versions:
-    """All versions by url. One event loop calls it; ``clock`` returns Unix seconds.
+    """All versions by url, for use by one event loop. ``clock`` returns Unix seconds.
 
-    Versions that nobody wants any more are handed to ``give_up`` at once (whatever works on them must stop), and those
-    that leave service are in ``leaving`` until whoever swaps the routes has taken them.
+    ``give_up`` is called with each version that is no longer wanted and does not serve; the work on it must stop.
+    Versions that leave service are appended to ``leaving``; whoever swaps the routes takes them from there.
     """
 
     def __init__(self, clock: Callable[[], float], give_up: Callable[[Version], None]) -> None:
@@ -169,13 +169,13 @@ class Versions:
         self._give_up = give_up
         self._urls: dict[str, _Url] = {}
         self._served: dict[str, Version] = {}
-        """What serves, by url: asked for often, and changed by ``_move`` only."""
+        """The serving version of each url. Read often, changed by ``_move`` only."""
         self._families: dict[str, list[str]] = {}
-        """Urls of each endpoint name."""
+        """The urls of each endpoint name."""
         self._retiring: set[Version] = set()
         self.leaving: list[Version] = []
 
-    # What the Task says
+    # Configuration
 
     def configure(
         self,
@@ -183,10 +183,11 @@ class Versions:
         refusals: Mapping[str, str],
         last_good: Mapping[str, LastGood] | None = None,
     ) -> list[Version]:
-        """Want these versions, and nothing else; returns those whose work has to begin.
+        """Want exactly these versions; return those whose build must begin.
 
-        ``refusals``: url → why its configuration cannot be used; what served it goes on. ``last_good``: what was served
-        before this process started; what the Task does not want in the same form is restored.
+        ``refusals`` maps a url to why its configuration is invalid; a version that serves the url continues.
+        ``last_good`` are the versions that were served before this process started; those that differ from what is
+        wanted are restored.
         """
         for url in [url for url in self._urls if url not in plans and url not in refusals]:
             for version in self._urls.pop(url).versions():
@@ -216,14 +217,14 @@ class Versions:
         if of.wanted is not None and of.wanted.fingerprint == plan.fingerprint:
             return []
         if of.former is not None and of.former.fingerprint == plan.fingerprint and of.former.state is State.SERVING:
-            # Back to what serves: the successor it had is not wanted any more.
+            # Back to the version that serves: its successor is no longer wanted.
             former, of.former = of.former, None
             self._replace_wanted(of, former)
             return []
         version = Version(url, plan, State.WAITING, self._clock(), "starting")
         self._replace_wanted(of, version)
         if of.former is not None and of.former.fingerprint == plan.fingerprint:
-            self._leave(of.former)  # it is being restored: as what is wanted, it is built
+            self._leave(of.former)  # it is being restored; the new version builds the same plan
             of.former = None
         return [version]
 
@@ -239,7 +240,7 @@ class Versions:
         if before is None:
             return
         if before.state is State.SERVING:
-            of.former = before  # nothing else can be: a version that serves has no former one
+            of.former = before  # no other version can be former: a serving version has none
         else:
             self._leave(before)
 
@@ -252,41 +253,41 @@ class Versions:
             self._move(version, State.GONE)
             self._give_up(version)
 
-    # What becomes of the work on them
+    # Progress of builds
 
     def building(self, version: Version) -> None:
-        """An attempt begins: of a version that waits or failed, or to restore one."""
+        """Begin an attempt to build or restore a version."""
         version.attempts += 1
         if version.state is not State.RESTORING:
             self._move(version, State.BUILDING)
 
     def step(self, version: Version, reason: str) -> None:
-        """Say what the attempt is doing; a version that failed goes on saying why."""
+        """Set what the attempt is doing; a failed version keeps the reason of its failure."""
         if not version.failures:
             version.reason = reason
 
     def validating(self, version: Version) -> None:
-        """The attempt has come to the first requests."""
+        """Enter the validation of an attempt."""
         if version.state is State.BUILDING:
             self._move(version, State.VALIDATING)
 
     def failed(self, version: Version, reason: str, *, is_final: bool = False) -> None:
-        """The attempt failed."""
+        """Record that the attempt failed."""
         version.failures += 1
         version.reason, version.is_final = reason, is_final
         if version.state is not State.RESTORING:
             self._move(version, State.FAILED)
 
     def successor_failed(self, version: Version, reason: str) -> None:
-        """Remember, over a restart too, that ``version`` failed on a request that the version in service answers."""
+        """Remember, also across restarts, that ``version`` failed on a request that the serving version answers."""
         former = self.former_of(version)
         if former is not None and former.last_good is not None:
             former.last_good = replace(former.last_good, refused=version.fingerprint, reason=reason)
 
     def serve(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> bool:
-        """The endpoint is in the routes from now on, and what it replaces leaves them.
+        """Put the endpoint into service and take the version that it replaces out of service.
 
-        False if nobody wants the version any more: the endpoint stays the caller's, who closes it.
+        Returns False if the version is no longer wanted; the caller must then close the endpoint.
         """
         if version.state is State.GONE:
             return False
@@ -302,13 +303,13 @@ class Versions:
         return True
 
     def closed(self, version: Version) -> None:
-        """Its last request is answered and its endpoint closed."""
+        """Record that the last request was answered and the endpoint closed."""
         self._move(version, State.GONE)
         self._retiring.discard(version)
         version.endpoint = None
 
     def close(self) -> None:
-        """Want nothing: everything leaves."""
+        """Want nothing: every version leaves."""
         self.configure({}, {})
 
     def _move(self, version: Version, state: State) -> None:
@@ -320,63 +321,63 @@ class Versions:
         elif before is State.SERVING and self._served.get(version.url) is version:
             del self._served[version.url]
 
-    # What everybody reads
+    # Queries
 
     def __iter__(self) -> Iterator[Version]:
         for of in self._urls.values():
             yield from of.versions()
 
     def of(self, url: str) -> Iterable[Version]:
-        """Return the versions of one url: the one that is wanted, then the former one."""
+        """Return the versions of one url: the wanted one, then the former one."""
         return self._urls[url].versions() if url in self._urls else ()
 
     @property
     def urls(self) -> frozenset[str]:
-        """Everything that is configured."""
+        """All configured urls."""
         return frozenset(self._urls)
 
     @property
     def retiring(self) -> frozenset[Version]:
-        """Versions whose last requests are being answered."""
+        """Versions that still answer their last requests."""
         return frozenset(self._retiring)
 
     def serving(self, url: str) -> Version | None:
-        """Return what serves this url."""
+        """Return the version that serves this url."""
         return self._served.get(url)
 
     def served(self) -> dict[str, Version]:
-        """Return what serves, by url."""
+        """Return the serving version of each url."""
         return dict(self._served)
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return what requests can be answered by, by url."""
+        """Return the endpoint of each served url."""
         return {url: version.endpoint for url, version in self._served.items() if version.endpoint is not None}
 
-    def pending(self) -> dict[str, Outside]:
-        """Return what is wanted and does not serve, by url."""
+    def pending(self) -> dict[str, PendingStatus]:
+        """Return the status of each wanted version that does not serve, by url."""
         return {
-            url: of.wanted.outside
+            url: of.wanted.status
             for url, of in self._urls.items() if of.wanted is not None and of.wanted.state is not State.SERVING
         }  # fmt: skip
 
     def family(self, name: str) -> list[Version]:
-        """Return the versions of one endpoint name that serve."""
+        """Return the serving versions of one endpoint name."""
         found = (self.serving(url) for url in self._families.get(name, ()))
         return [version for version in found if version is not None]
 
     def former_of(self, version: Version) -> Version | None:
-        """Return what serves, or is restored, until this version serves."""
+        """Return the version that is served or restored until this version serves."""
         of = self._urls.get(version.url)
         return of.former if of is not None and of.wanted is version else None
 
     def last_good(self) -> dict[str, LastGood]:
-        """Return how to build again what serves, or is restored, although the Task wants something else."""
+        """Return how to rebuild the former version of each url that has one."""
         return {
             url: of.former.last_good
             for url, of in self._urls.items() if of.former is not None and of.former.last_good is not None
         }  # fmt: skip
 
-    def may_come(self, url: str) -> bool:
-        """Whether a url that is not served may still be, without anybody changing anything."""
+    def may_still_serve(self, url: str) -> bool:
+        """Whether an unserved url may still be served without a change of the configuration."""
         of = self._urls.get(url)
-        return of is not None and url not in self._served and any(version.may_come for version in of.versions())
+        return of is not None and url not in self._served and any(version.may_still_serve for version in of.versions())

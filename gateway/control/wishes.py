@@ -1,8 +1,8 @@
-"""Models that were unloaded while nobody called them, and that somebody calls: told to model sync through the registry.
+"""Asks model sync, through the registry, to load models that were unloaded while idle and are called again.
 
-A wish is a record beside the serving Task, by the name of the model in Triton. Gateways that wish the same write the
-same record; model sync beside every Triton of the pool sees it with its next look at the Task. Nothing else is needed:
-no connection between the two, and no key of Triton.
+A wish is a record beside the serving Task, keyed by the model's name in Triton. Gateways that want the same model write
+the same record. The model sync beside each Triton of the pool reads it with its next look at the Task. Gateway and
+model sync need no connection to each other, and the gateway needs no right to load models.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _log = logging.getLogger("triton_gateway.control")
 
 KIND: Final = "wish"
 _AGAIN_S: Final = 10.0
-"""A wish that was told is told again after so long, if the model is still not there."""
+"""A wish is written again after this time if the model is still not loaded."""
 _RETRY_S: Final = 1.0
+"""Pause after a failed write."""
 _FORGOTTEN_S: Final = 7 * 24 * 3600.0
+"""Wishes older than this are deleted."""
 
 
 class Wishes:
-    """Writes what is wished, at most once in ten seconds for a model, in a thread of its own; all at once what comes
-    meanwhile. ``clock`` counts seconds, ``wall`` Unix seconds.
+    """Writes wishes in a thread of its own, at most one in 10 s per model; concurrent wishes share one write.
+
+    ``clock`` returns monotonic seconds, ``wall`` Unix seconds.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Wishes:
         self._problem = ""
 
     def make(self, model: str) -> None:
-        """Wish that Triton loads ``model``. Returns at once; never raises."""
+        """Ask for ``model`` to be loaded into Triton. Returns at once; never raises."""
         now = self._clock()
         if now - self._told.get(model, -_AGAIN_S) < _AGAIN_S:
             return
@@ -71,7 +74,7 @@ class Wishes:
             again = self._clock() - _AGAIN_S + _RETRY_S
             self._told |= dict.fromkeys(models, again)
             return
-        except (KeyError, TypeError):  # somebody else's record; it stays
+        except (KeyError, TypeError):  # a record of another writer; it stays
             pass
         self._problem = ""
         _log.info("model sync is asked to load %s", ", ".join(sorted(models)))

@@ -197,7 +197,7 @@ async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
     stack.add_text_model("m1")
     for number in range(4):
         stack.deploy(f"few{number}")
-    await stack.until(lambda: 4 == len(stack.gateway.table.current.endpoints) and follower._afterwards.is_calm)
+    await stack.until(lambda: 4 == len(stack.gateway.table.current.endpoints) and follower._housekeeping.is_idle)
     assert [] == settled
     stack.deploy("one")
     await stack.until(lambda: [5] == settled)

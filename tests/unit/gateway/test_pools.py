@@ -146,7 +146,7 @@ async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> 
 
 async def test_another_pool_is_moved_to_without_a_gap(stack: Any) -> None:
     """The version before serves where it is until the new pool has the model."""
-    stack.gateway._reconciler._following = replace(stack.gateway._reconciler._following, pools={"a10": "a:8001"})
+    stack.gateway._reconciler._settings = replace(stack.gateway._reconciler._settings, pools={"a10": "a:8001"})
     stack.deploy("e", **on("default"))
     await stack.served("e")
     a10 = stack.backends["a:8001"] = FakeBackend()

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.control import assemble
-from gateway.control.assemble import Assembler, pooled_here, refused
+from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
@@ -106,7 +106,7 @@ async def test_a_build_that_is_given_up_at_any_of_its_steps_leaves_nothing_open(
     steps = 0
     while True:
         before = len(hooks.started)
-        build = asyncio.ensure_future(assembler.build(plan, lambda _step: None, seen=[b'{"x": 2}']))
+        build = asyncio.ensure_future(assembler.build(plan, lambda _step: None, recent=[b'{"x": 2}']))
         for _ in range(steps):
             await asyncio.sleep(0)
         if build.done():
@@ -138,7 +138,7 @@ async def test_a_build_that_fails_leaves_nothing_open(
         raise AnswersDisagree("as it should")
 
     if what != "the samples":
-        monkeypatch.setattr(assemble.validate, "shown", fails)
+        monkeypatch.setattr(assemble.validate, "example", fails)
     with pytest.raises(GatewayError):
         await assembler.build(plan, lambda _step: None)
     assert [1] == [handler.closed for handler in hooks.started]
@@ -147,14 +147,14 @@ async def test_a_build_that_fails_leaves_nothing_open(
 async def test_the_first_requests_are_told_before_they_are_made(tmp_path: Path) -> None:
     """Whoever looks sees that a version is being validated, and not only afterwards."""
     assembler, plan, hooks = made(tmp_path, {"x": 1})
-    seen: list[object] = []
-    await assembler.build(plan, seen.append, validating=lambda: seen.append(len(hooks.started)))
-    assert ["downloading the model", "loading and warming up", 1] == seen
+    recent: list[object] = []
+    await assembler.build(plan, recent.append, validating=lambda: recent.append(len(hooks.started)))
+    assert ["downloading the model", "loading and warming up", 1] == recent
 
 
 def test_faults_of_endpoints_are_told_by_their_urls() -> None:
     faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
-    assert {"e/1": "no model"} == refused(faults)
+    assert {"e/1": "no model"} == refusals(faults)
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
@@ -218,4 +218,4 @@ def test_a_model_whose_token_vectors_are_pooled_here_is_told(
     """For `status`: it costs several times the CPU."""
     processor = TextProcessor.from_folder(encoder(tmp_path / "m", "mean")[0])
     tensors = tuple(TensorInfo(name, "FP32", (-1,) * rank) for name, rank in outputs)
-    assert said == pooled_here(processor, ModelInfo("m", (), tensors, 8))
+    assert said == token_vectors(processor, ModelInfo("m", (), tensors, 8))

@@ -36,7 +36,7 @@ async def test_a_build_that_fails_after_its_code_was_started_leaves_no_process(
         assert hook_processes()
         raise RuntimeError("between two lines")
 
-    monkeypatch.setattr(validate, "shown", fails)
+    monkeypatch.setattr(validate, "example", fails)
     stack = make_stack(hook_isolation="process")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
@@ -56,7 +56,7 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         await asyncio.Event().wait()
         return {}
 
-    monkeypatch.setattr(validate, "shown", waits)
+    monkeypatch.setattr(validate, "example", waits)
     stack = make_stack(hook_isolation="process")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)

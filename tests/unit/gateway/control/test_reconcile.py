@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 
 from gateway.control import reconcile
-from gateway.control.builds import pause, seen_by
+from gateway.control.builds import pause, recent_bodies
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
-from gateway.control.reconcile import Following, Reconciler
+from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
@@ -57,7 +57,7 @@ class FakeAssembler:
         self.made: list[Handler] = []
         self.fails: dict[str, Exception] = {}
         self.waits: dict[str, asyncio.Event] = {}
-        self.seen: list[Sequence[bytes]] = []
+        self.recent: list[Sequence[bytes]] = []
         self.tick = 0
         self.ticks: dict[int, int] = {}
 
@@ -72,12 +72,12 @@ class FakeAssembler:
 
     async def build(
         self, plan: EndpointPlan, progress: Callable[[str], None], *, validating: Callable[[], None] = lambda: None,
-        record: object = None, seen: Sequence[bytes] = (),
+        record: object = None, recent: Sequence[bytes] = (),
     ) -> Endpoint:  # fmt: skip
         del record
         url = plan.spec.url
         self.begun.append(url)
-        self.seen.append(seen)
+        self.recent.append(recent)
         self.ticks[self.tick] = self.ticks.get(self.tick, 0) + 1
         progress("building it")
         if url in self.waits:
@@ -101,7 +101,7 @@ class World:
         self.threads = ControlThreads()
         observer = Observer()
         self.follower = Reconciler(
-            Following(default_triton="t:8001", poll_period=0.5),
+            FollowSettings(default_triton="t:8001", poll_period=0.5),
             registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
@@ -256,9 +256,9 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
         await world.until(lambda: world.follower.unserved() == {} and "a" in world.follower.versions.last_good())
         monkeypatch.setattr(world.follower, "_store_all", slow)
-        world.follower._afterwards.save_soon()
+        world.follower._housekeeping.save_soon()
         await world.until(is_storing.is_set)
-        world.follower._afterwards.save_soon()
+        world.follower._housekeeping.save_soon()
         asyncio.get_running_loop().call_later(0.1, may_store.set)
     assert {"a"} == SpecStore(tmp_path).last_good().keys()
 
@@ -311,8 +311,8 @@ def test_a_version_is_tried_with_a_request_of_its_own_url_else_of_a_sibling() ->
         body = version.url.encode()
         versions.serve(version, cast("Any", SimpleNamespace(last_body=body)), LastGood(plans[version.url], None))
     own, new = versions.configure({**plans, "h/1": _plan("h/1", "2"), "h/3": _plan("h/3", "1")}, {})
-    assert [b"h/1"] == seen_by(versions, own)
-    assert [b"h/1"] == seen_by(versions, new)
+    assert [b"h/1"] == recent_bodies(versions, own)
+    assert [b"h/1"] == recent_bodies(versions, new)
     assert 2 == len(versions.family("h"))
 
 

@@ -92,7 +92,7 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             await stack.until(lambda: len(looks) >= 5)
             saved = stack.settings.state_dir / "gateway" / "last-good.json"
             saved.unlink()
-            follower._afterwards.save_soon()
+            follower._housekeeping.save_soon()
             await stack.until(saved.is_file)
             registry.is_over.set()
 

@@ -71,7 +71,7 @@ def test_the_version_before_serves_until_its_successor_does() -> None:
     world.versions.building(second)
     world.versions.failed(second, "no", is_final=True)
     assert (first, {"e": endpoint}) == (world.versions.serving("e"), world.versions.endpoints())
-    assert ("failed", "no", True) == (second.outside.state, second.outside.reason, second.outside.is_final)
+    assert ("failed", "no", True) == (second.status.state, second.status.reason, second.status.is_final)
     world.serve(second)
     assert [first] == world.versions.leaving
     world.versions.closed(first)
@@ -86,7 +86,7 @@ def test_a_version_that_failed_says_why_until_it_serves() -> None:
     world.versions.failed(version, "no model")
     world.versions.building(version)
     world.versions.step(version, "downloading")
-    shown = version.outside.shown()
+    shown = version.status.shown()
     assert ("failed", "no model", "building", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
 
 
@@ -110,7 +110,7 @@ def test_what_is_refused_keeps_what_serves() -> None:
     world.want({"e": "has no model"})
     assert first is world.versions.serving("e")
     assert ("refused", "has no model") == (world.versions.pending()["e"].state, world.versions.pending()["e"].reason)
-    assert not world.versions.may_come("e")
+    assert not world.versions.may_still_serve("e")
     assert [] == world.want(e="a")
     assert {} == world.versions.pending()
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.control import afterwards
-from gateway.control.afterwards import Afterwards
+from gateway.control import housekeeping
+from gateway.control.housekeeping import Housekeeping
 
 pytestmark = pytest.mark.looptime
 
@@ -19,13 +19,13 @@ class Work:
         self.did: list[str] = []
         self.seconds = seconds
         self.may_tidy = asyncio.Event()
-        self.of = Afterwards(self._save, self._tidy)
+        self.of = Housekeeping(self._save, self._prune)
 
     async def _save(self) -> None:
         await asyncio.sleep(self.seconds)
         self.did.append("save")
 
-    async def _tidy(self) -> None:
+    async def _prune(self) -> None:
         self.did.append("tidy")
         await self.may_tidy.wait()
 
@@ -36,8 +36,8 @@ class Work:
 
 
 async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of a thousand endpoints asks with each swap of the routes: the first one and the last are stored."""
-    monkeypatch.setattr(afterwards, "MAX_REST_S", 1.0)
+    """A change of a thousand endpoints asks with each swap of the routes: the first one and the last are save_now."""
+    monkeypatch.setattr(housekeeping, "MAX_REST_S", 1.0)
     work = Work(0.05)
     work.of.save_soon()
     await work.until("save")
@@ -46,7 +46,7 @@ async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.Mon
         await asyncio.sleep(0.002)
     assert ["save"] == work.did
     await work.until("save", "save")
-    assert work.of.is_calm or not work.of._is_unsaved
+    assert work.of.is_idle or not work.of._is_unsaved
 
 
 async def test_what_takes_no_time_is_stored_at_once() -> None:
@@ -58,12 +58,12 @@ async def test_what_takes_no_time_is_stored_at_once() -> None:
 
 
 async def test_what_must_be_stored_now_waits_for_no_rest() -> None:
-    """And rests again afterwards."""
+    """And rests again housekeeping."""
     work = Work(0.05)
     work.of.save_soon()
     await work.until("save")
     work.of.save_soon()
-    await work.of.stored()
+    await work.of.save_now()
     assert ["save", "save"] == work.did
     work.of.save_soon()
     await asyncio.sleep(0.1)
@@ -88,23 +88,23 @@ async def test_what_changes_while_it_is_stored_is_stored_again() -> None:
 async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never() -> None:
     """Tidying may wait for the registry."""
     work = Work()
-    work.of.tidy_soon()
+    work.of.prune_soon()
     work.of.save_soon()
     await work.until("save", "tidy")
-    work.of.tidy_soon()
+    work.of.prune_soon()
     work.of.save_soon()
     await work.until("save", "tidy", "save")
     await asyncio.sleep(0.05)
     assert ["save", "tidy", "save"] == work.did, "never two at a time"
     work.may_tidy.set()
-    work.of.tidy_soon()
+    work.of.prune_soon()
     await work.until("save", "tidy", "save", "tidy")
 
 
 async def test_what_is_not_stored_yet_is_stored_before_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is told to stop does not rest."""
-    monkeypatch.setattr(afterwards, "MAX_REST_S", 60.0)
-    monkeypatch.setattr(afterwards, "REST", 10_000)
+    monkeypatch.setattr(housekeeping, "MAX_REST_S", 60.0)
+    monkeypatch.setattr(housekeeping, "REST", 10_000)
     work = Work(0.01)
     work.of.save_soon()
     await work.until("save")
