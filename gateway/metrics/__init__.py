@@ -1,8 +1,8 @@
-"""What is counted: the catalogue (data), the observer that counts, drift, and the page that shows it.
+"""Metrics: the catalogue (data), the observer that counts, drift, and the publisher of ``/metrics``.
 
-Called by the data plane when a request ends and by the edge when somebody asks for ``/metrics``; ``catalog``,
-``compared``, ``drift``, ``texts`` and ``variables`` are public, for boards, rules and ``deploy``. It must never make a
-request wait, nor grow with what clients invent.
+The data plane calls it when a request ends, the edge when ``/metrics`` is requested. ``catalog``, ``compared``,
+``drift``, ``texts`` and ``variables`` are public, for boards, rules and ``deploy``. It must never delay a request, and
+its memory must not grow with what clients send.
 """
 
 from gateway.metrics import catalog, compared, drift, texts, variables

@@ -1,8 +1,8 @@
-"""Everything one process has counted: plain numbers, by metric and labels, that only its event loop writes.
+"""The numbers of one process: plain Python numbers by metric and labels, written by its event loop only.
 
 Adding to a plain number costs a tenth of what prometheus_client's classes take (a lock per sample, and with several
-workers a write into a mapped file). ``snapshot`` copies all of them at once; whatever reads numbers (``/metrics``, the
-page, other workers) works on such a copy, in another thread, and never on what the loop is writing.
+workers a write to a mapped file). ``snapshot`` copies all numbers at once. Readers (``/metrics``, the page, other
+workers) use the copy, in another thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """What a number is of: the metric's name and the values of its labels; ``bounds`` only of histograms."""
+    """The identity of a number: metric name and label values; ``bounds`` for histograms only."""
 
     metric: str
     labels: tuple[str, ...] = ()
@@ -30,17 +30,18 @@ class Series(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of a histogram: one per bucket (the last is above all bounds), then the sum of the values."""
+        """Numbers of a histogram: one count per bucket (the last is above all bounds), then the sum of the values."""
         return len(self.bounds) + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of all numbers; series are in the order in which they began.
+    """A copy of all numbers; series are in the order of their creation.
 
-    ``counts`` (float64) has one number per counter; ``values`` and ``times`` one per gauge; ``buckets`` the numbers of
-    all histograms, one after the other; ``since`` one per histogram. Times are seconds of the monotonic clock, which
-    all processes of a machine share; 0 for a gauge that was never set and a histogram whose bounds hold no more.
+    All arrays are float64. ``counts`` has one number per counter, ``values`` and ``times`` one per gauge, ``buckets``
+    the numbers of all histograms one after another (``Series.width`` each), ``since`` one per histogram. Times are
+    seconds of the monotonic clock, which all processes of a machine share. A time of 0 means: a gauge that was never
+    set, or a histogram whose bounds are no longer in use.
     """
 
     counters: tuple[Series, ...]
@@ -57,13 +58,13 @@ class Snapshot:
         return zip(self.counters, self.counts.tolist(), strict=True)
 
     def shown(self) -> Iterator[tuple[Series, float]]:
-        """Yield every gauge that says something: one without labels, or one that a living process has set."""
+        """Yield every gauge that has no labels or that a living process has set."""
         for series, value, at in zip(self.gauges, self.values.tolist(), self.times.tolist(), strict=True):
             if at or not series.labels:
                 yield series, value
 
     def distributed(self) -> Iterator[tuple[Series, Floats]]:
-        """Yield every histogram that holds, with its numbers: of those that differ in bounds only, the newest."""
+        """Yield every histogram in use with its numbers; of histograms that differ in bounds only, the newest."""
         newest: dict[tuple[str, tuple[str, ...]], int] = {}
         since = self.since.tolist()
         for at, series in enumerate(self.histograms):
@@ -76,7 +77,7 @@ class Snapshot:
 
 
 class Count:
-    """A counter: whoever holds it adds to ``value``."""
+    """A counter; add to ``value``."""
 
     __slots__ = ("value",)
 
@@ -85,7 +86,7 @@ class Count:
 
 
 class Gauge:
-    """A value and when it was seen: of several workers' values the newest counts."""
+    """A value and when it was set; of several workers' values the newest is used."""
 
     __slots__ = ("at", "value")
 
@@ -94,15 +95,15 @@ class Gauge:
         self.at = 0.0
 
     def set(self, value: float) -> None:
-        """Take the value that is seen now."""
+        """Set the value, as of now."""
         self.value = value
         self.at = time.monotonic()
 
 
 class Distribution:
-    """A histogram. Values are put aside, a tenth of finding their buckets one by one, and counted when someone looks.
+    """A histogram. ``observe`` only collects values, which costs a tenth of sorting them into buckets at once.
 
-    Whoever observes without end must ask for ``numbers`` now and then: a value is kept until then.
+    ``numbers`` counts what was collected. Call it now and then, because each value is kept until then.
     """
 
     __slots__ = ("_bounds", "_edges", "_numbers", "_waiting", "observe", "since")
@@ -114,42 +115,42 @@ class Distribution:
         self._waiting: list[float] = []
         self.since = time.monotonic()
         self.observe: Callable[[float], None] = self._waiting.append
-        """Count one value, which must be a finite number."""
+        """Collect one value, which must be finite."""
 
     def observe_all(self, values: Floats, weight: float = 1.0) -> None:
-        """Count many values, for the price of one or two; each stands for ``weight`` of them."""
+        """Count an array of values, each ``weight`` times. The cost hardly depends on their number."""
         # The first bucket whose bound is not below the value: Prometheus' "less than or equal".
         found = np.bincount(self._bounds.searchsorted(values), minlength=len(self._numbers) - 1)
         self._numbers[:-1] += found if weight == 1 else found * weight
         self._numbers[-1] += float(values.sum()) * weight
 
     def observe_few(self, values: Sequence[float], unit: float = 1.0) -> None:
-        """Count a handful of values, each times ``unit``: numpy's calls would cost more than what they do."""
+        """Count a few values, each multiplied by ``unit``: for a few, a Python loop is faster than numpy."""
         for value in values:
             self._numbers[bisect_left(self._edges, value * unit)] += 1
             self._numbers[-1] += value * unit
 
     def numbers(self) -> Floats:
-        """Return the count of each bucket and the sum; they go on changing."""
+        """Return the counts of the buckets, then the sum; the array keeps changing."""
         if self._waiting:
             self.observe_all(np.array(self._waiting, dtype=np.float64))
             self._waiting.clear()
         return self._numbers
 
     def begin(self) -> None:
-        """Start from zero."""
+        """Reset to zero."""
         self._waiting.clear()
         self._numbers[:] = 0
         self.since = time.monotonic()
 
     def end(self) -> None:
-        """Count for nobody any more."""
+        """Reset and take out of use."""
         self.begin()
         self.since = 0.0
 
 
 class Accumulator:
-    """The numbers of one process. A series begins when it is first asked for, and stays."""
+    """The numbers of one process. A series is created by the first call that asks for it, and stays."""
 
     def __init__(self) -> None:
         self._counters: list[Series] = []
@@ -160,7 +161,7 @@ class Accumulator:
         self._distributions: list[Distribution] = []
         self._known: dict[tuple[str, tuple[str, ...], tuple[float, ...]], Count | Gauge | Distribution] = {}
         self._holds: dict[tuple[str, tuple[str, ...]], tuple[float, ...]] = {}
-        """The bounds that hold of each histogram."""
+        """The bounds in use for each histogram."""
         for metric in CATALOG:
             if not metric.labels and metric.type == "counter":
                 self.count(metric)
@@ -168,7 +169,7 @@ class Accumulator:
                 self.gauge(metric)
 
     def count(self, metric: Metric, *labels: str) -> Count:
-        """Return the counter of these labels. Raises ``ValueError`` if they are not as many as the metric has."""
+        """Return the counter with these labels. Raises ``ValueError`` if their number is wrong."""
         found = self._known.get((metric.name, labels, ()))
         if not isinstance(found, Count):
             series = _series(metric, labels)
@@ -178,7 +179,7 @@ class Accumulator:
         return found
 
     def gauge(self, metric: Metric, *labels: str) -> Gauge:
-        """Return the gauge of these labels. Raises as ``count``."""
+        """Return the gauge with these labels. Raises as ``count``."""
         found = self._known.get((metric.name, labels, ()))
         if not isinstance(found, Gauge):
             series = _series(metric, labels)
@@ -188,9 +189,9 @@ class Accumulator:
         return found
 
     def distribution(self, metric: Metric, *labels: str, bounds: tuple[float, ...] = ()) -> Distribution:
-        """Return the histogram of these labels, with bounds of its own or the metric's. Raises as ``count``.
+        """Return the histogram with these labels and ``bounds`` (default: the metric's). Raises as ``count``.
 
-        Other bounds than before start from zero, and what was counted within the former ones is gone.
+        If the bounds differ from those in use, the histogram starts from zero and the former counts are dropped.
         """
         series = _series(metric, labels, bounds or metric.buckets)
         found = self._known.get(series)
@@ -209,7 +210,7 @@ class Accumulator:
         return found
 
     def snapshot(self) -> Snapshot:
-        """Return a copy of all numbers, made at once; 10,000 of them take about half a millisecond."""
+        """Return a copy of all numbers; 10,000 of them take about half a millisecond."""
         distributions = self._distributions
         return Snapshot(
             tuple(self._counters),

@@ -1,8 +1,8 @@
-"""Follows how often each version is right, from what all workers have counted: the one place that keeps labels.
+"""The accuracy of each version, from the labels counted by all workers; the only place that stores labels.
 
-Counters begin anew with a gateway and labels come late and few, so they are kept in a file of the state folder. Called
-by the worker that judges drift, in the thread that adds the numbers up; the others show its gauges. What is expected
-of the scores seen lately is computed by ``performance``.
+Counters start from zero with each gateway, and labels come late and few, so their counts are stored in a file of the
+state folder. The worker that judges drift calls this, in the thread that adds the numbers up; other workers show its
+gauges. ``performance`` computes the accuracy expected from recent scores.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FILE: Final = "labels.jsonl"
 _FORMAT: Final = 1
 _SAVED_EVERY_S: Final = 60.0
 _FORGOTTEN_S: Final = 90 * 86400.0
-"""How long labels of a version are kept after the last one came."""
+"""Labels of a version are kept this long after the last one."""
 _STEP_S: Final = 300.0
 _WINDOWS_S: Final = (3600.0, 86400.0)
-"""Scores of the last hour are judged; if they are few, those of the last day."""
+"""Scores of the last hour are used, or those of the last day if there are fewer than ``_FEW``."""
 _FEW: Final = 300
 _PLACES: Final = {name: i for i, name in enumerate((*BINS, NO_SCORE))}
 
@@ -41,14 +41,14 @@ Key = tuple[str, str]
 
 
 class Standing(NamedTuple):
-    """How often a version is right: by labels, and by the scores of what it answers now."""
+    """A version's accuracy: measured from labels, and expected from its recent scores."""
 
     real: Estimate | None
     expected: Estimate | None
 
 
 class Accuracy:
-    """Keeps labels by version. Not for several threads at once. ``folder`` is where, None for nowhere."""
+    """Stores labels by version. Not thread-safe. ``folder`` is where; None stores nothing."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -57,12 +57,12 @@ class Accuracy:
         self._saved_at = -math.inf
 
     def look(self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> Mapping[Key, Standing]:
-        """Take what was counted since the last look; ``now`` is Unix time."""
+        """Add what was counted since the last look; ``now`` is Unix time."""
         if not self._has_begun:
             self._read()
         for key, counted in _counted(snapshot, pause).items():
             labels = self._labels.setdefault(key, _Labels())
-            # What others counted before the first look is in the file, but for the last minute of who is gone.
+            # Other workers' counts before the first look are in the file already, up to a minute of an ended worker.
             labels.take(counted, now, is_known=not self._has_begun and bool(labels.kept.any()))
         self._has_begun = True
         scores = _scores(snapshot, self._labels.keys(), pause)
@@ -78,7 +78,7 @@ class Accuracy:
         return found
 
     def save(self) -> None:
-        """Write down what is known."""
+        """Write the labels to the file."""
         if self._folder is None or not self._labels:
             return
         path = self._folder / FILE
@@ -110,7 +110,7 @@ class Accuracy:
 
 
 class _Labels:
-    """One version's labels by bin of the score (wrong, right), and the scores it has answered with lately."""
+    """One version's labels, float64 (score bins, 2: wrong and right), and the scores of its recent answers."""
 
     def __init__(self, kept: Floats | None = None, at: float = 0.0) -> None:
         self.kept: Floats = np.zeros((len(_PLACES), 2)) if kept is None else kept
@@ -122,14 +122,14 @@ class _Labels:
     def take(self, counted: Floats, now: float, *, is_known: bool) -> None:
         """Add what was counted since the last time."""
         if not is_known:
-            # Counters go back if a worker's numbers are lost; what is left of them is not counted again.
+            # Counters fall if a worker's numbers are lost; what remains of them is not counted again.
             news = np.maximum(counted - self._before, 0.0)
             if news.any():
                 self.kept, self.at = self.kept + news, now
         self._before = counted
 
     def see(self, now: float, scores: Floats) -> None:
-        """Remember how many answers had which score."""
+        """Remember the number of answers per score bin."""
         self._now = scores
         if not self._seen or now - self._seen[-1][0] >= _STEP_S:
             self._seen.append((now, scores))
@@ -137,7 +137,7 @@ class _Labels:
                 self._seen.popleft()
 
     def standing(self, now: float) -> Standing:
-        """Return how often it is right."""
+        """Return the current accuracy."""
         labelled, right = self.kept[:-1].sum(axis=1), self.kept[:-1, 1]
         return Standing(
             performance.measured(float(self.kept[:, 1].sum()), float(self.kept.sum())),
@@ -167,20 +167,20 @@ def _counted(snapshot: Snapshot, pause: Callable[[], None]) -> dict[Key, Floats]
 
 
 def _scores(snapshot: Snapshot, keys: Collection[Key], pause: Callable[[], None]) -> dict[Key, Floats]:
-    """Return how many answers had which score, of versions that have labels."""
+    """Return the number of answers per score bin, for versions that have labels."""
     found: dict[Key, Floats] = {}
     if not keys:
         return found
     for (name, labels, bounds), numbers in snapshot.distributed():
         if name == catalog.VARIABLE_SCALAR.name and labels[2] == variables.SCORE and labels[:2] in keys:
             pause()
-            if bounds == catalog.RATIO_BUCKETS:  # else the endpoint declares a variable of that name
+            if bounds == catalog.RATIO_BUCKETS:  # otherwise the endpoint declares a variable of this name itself
                 found[labels[0], labels[1]] = numbers[: len(BINS)].copy()
     return found
 
 
 def told(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return what the gauges say, for the status: by version, ``real`` and ``expected`` with their intervals."""
+    """Return the accuracy gauges for the status: by version, ``real`` and ``expected`` with intervals."""
     values: dict[Key, dict[str, float]] = defaultdict(dict)
     for (name, labels, _), value in snapshot.shown():
         if name == catalog.ACCURACY.name and math.isfinite(value):

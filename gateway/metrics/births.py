@@ -1,10 +1,10 @@
-"""When failures that hardly ever happen get a series: with the first one, and at 0 for a minute.
+"""Decides when the series of a rare failure appears on ``/metrics``: with the first failure, at 0 for a minute.
 
-Prometheus sees growth only: of a series that is born with its first burst it sees nothing. So what fails in everyday
-life is there from the start, at 0. Everything else would be seven series for every version that say 0 for ever; such a
-one begins when it is needed, and says 0 for so long that every scrape sees it. The count is whole after that. Canaries
-are watched for just these, so all of theirs are there from the start. Only what ``/metrics`` shows at the level
-``brief`` goes by this; what is counted, and every other reader, does not.
+Prometheus computes rates from increases: a series that appears with its first failures shows no increase. Frequent
+kinds of failure therefore have a series at 0 from the start. For the others this would be seven series per version that
+nearly always say 0. Such a series appears with the first failure and shows 0 until every scraper has read it, then its
+count. Series of canaries are all there from the start, because canaries are watched for failures. This applies only to
+what ``/metrics`` shows at the level ``brief``; counting and all other readers are unaffected.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from gateway.metrics.catalog import REQUESTS
 from gateway.trace import CANARY
 
 EVERYDAY: Final = (Overloaded.kind, DeadlineExceeded.kind, BackendUnavailable.kind)
-"""What autoscalers read, and what a lost Triton looks like: never held back."""
+"""Shown from the start: autoscalers read them, and a lost Triton shows up as them."""
 HELD_S: Final = 65.0
 """Longer than any usual scrape interval."""
 
 
 class Births:
-    """Remembers when a rare failure was looked at first; with several workers, all of them go by the first look."""
+    """Remembers when each rare failure was first seen; workers that share a folder use the first one's time."""
 
     def __init__(
         self, failures: Iterable[str], folder: Path | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """``failures``: the kinds that have a series before the first one occurs; ``folder``: what workers share."""
+        """``failures``: outcomes with a series before they occur; ``folder``: shared by the workers."""
         self._rare = frozenset(failures) - set(EVERYDAY)
         self._folder = folder
         self._now = now
         self._born: dict[Series, float] = {}
 
     def shown(self, series: Series, value: float) -> float | None:
-        """Return what is to be shown of a counter; None: nothing, there is no series yet."""
+        """Return the value to show for a counter; None if its series must not appear yet."""
         if series.metric != REQUESTS.name:
             return value
         _, version, route, outcome = series.labels
-        # Without a version it is a refusal before anybody was asked, born with the first one as ever.
+        # Without a version, the request was refused before routing; such a series appears with its first count.
         if outcome not in self._rare or not version or route == CANARY:
             return value
         if not value:
@@ -55,7 +55,7 @@ class Births:
         return value if self._now() - born >= HELD_S else 0.0
 
     def _first_look(self, series: Series) -> float:
-        """Write down that it is now, unless another worker has; a link is made whole, and by one of them only."""
+        """Record the time of the first sight, unless another worker has; creating a symlink is atomic."""
         now = self._now()
         if self._folder is None:
             return now
@@ -65,4 +65,4 @@ class Births:
                 path.symlink_to(repr(now))
             return float(path.readlink().name)
         except OSError:
-            return now - HELD_S  # a full disk: the count is worth more than its first rise
+            return now - HELD_S  # no shared time (a full disk): show the count at once

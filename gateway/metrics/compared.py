@@ -1,7 +1,7 @@
-"""What a canary is asked and answers beside stable, as gateways have compared it, in words. Pure.
+"""How a canary's requests and answers differ from stable's, as compared by the gateways, in sentences. Pure.
 
-Of what ``/v1/status`` says (``versions``). It informs and decides nothing: a version may be meant to answer otherwise,
-and callers may be meant to stay with one version; but who reads a verdict must know.
+Reads ``compared`` of ``/v1/status`` (see ``versions``). It informs and decides nothing: a version may be meant to
+answer differently, and callers may be meant to stay with one version. Readers of a verdict must know the difference.
 
 Public: ``deploy`` may import it, for verdicts of rollouts and ``drift report --compare``.
 """
@@ -16,18 +16,18 @@ from typing import Any, Final
 from gateway.metrics.drift import Standing, Verdict
 
 _MEANINGS: Final = {
-    "texts": "it is asked other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "
-    "are not compared fairly",
-    "tokens": "its texts have other tokens than stable's ({}): it is asked other texts, or its tokenizer is another",
-    "answers": "it answers otherwise than stable ({})",
-    "declared": "what is declared of it differs from stable ({})",
+    "texts": "it gets other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "
+    "cannot be compared fairly",
+    "tokens": "its texts have other tokens than stable's ({}): it gets other texts, or its tokenizer differs",
+    "answers": "it answers differently from stable ({})",
+    "declared": "a declared variable differs from stable ({})",
 }
 _MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One variable of a canary (``verdict``) beside that of the stable version, its reference."""
+    """One variable of a canary (``verdict``), with the stable version as its reference."""
 
     verdict: Verdict
     stable: str
@@ -35,14 +35,14 @@ class Compared:
     """``texts``, ``tokens``, ``answers`` or ``declared``."""
 
     def described(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return plain values for programs."""
         return {**self.verdict.described(), "beside": self.stable, "kind": self.kind}
 
 
 def read(statuses: Iterable[Mapping[str, Any]]) -> list[Compared]:
-    """Return what the gateways with these ``/v1/status`` have compared.
+    """Return the comparisons in these gateways' ``/v1/status``.
 
-    The evidence of several is their mean, as it is of drift; shown are the counts of the one that has seen most.
+    The evidence of several gateways is averaged, as for drift; the counts are those of the gateway with the most.
     """
     of: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for status in statuses:
@@ -67,19 +67,19 @@ def _merged(several: Sequence[Mapping[str, Any]]) -> Compared:
 
 
 def told(found: Iterable[Compared]) -> dict[str, str]:
-    """Return a sentence for each kind of difference that is sure (``drift``), by kind."""
+    """Return a sentence for each kind of difference that is certain (state ``drift``)."""
     differs = [one for one in found if one.verdict.state == "drift"]
     sentences = {
         kind: meaning.format("; ".join(map(_how, of[:_MOST_NAMED])))
         for kind, meaning in _MEANINGS.items() if (of := [one.verdict for one in differs if one.kind == kind])
     }  # fmt: skip
     if "texts" in sentences and "answers" in sentences:
-        sentences["answers"] += ": its texts may be why"
+        sentences["answers"] += "; its texts may be the reason"
     return sentences
 
 
 def _how(verdict: Verdict) -> str:
     was = dict(zip(verdict.bins, verdict.reference, strict=True))
-    clearest = sorted(verdict.moved, key=lambda one: one[1] < 0)[:1]  # what came more, if there is such a bin
+    clearest = sorted(verdict.moved, key=lambda one: one[1] < 0)[:1]  # a bin that became more frequent, if there is one
     bins = [f"{verdict.named(name)} {was[name] + by:.1%}, stable {was[name]:.1%}" for name, by in clearest]
     return ": ".join((verdict.variable, *bins))

@@ -1,11 +1,11 @@
-"""Variables of requests and answers: the built-in ones of text tasks, those users declare, and their drift bins.
+"""Variables of requests and answers: the built-in ones of text tasks, declared ones, and the counts of drift bins.
 
-``clearml-serving metrics add`` declares variables per endpoint url; ``Watch`` finds their values in the request, the
-answer and what hooks report, and counts them in the metrics ``gateway_variable_*`` (a variable's name is a label:
-metrics cannot come and go, and those of several workers could not be added up otherwise).
+Users declare variables per endpoint url with ``clearml-serving metrics add``. ``Watch`` finds their values in the
+request, in the answer and in what hooks report, and counts them in the metrics ``gateway_variable_*``. A variable's
+name is a label, so that the set of metrics is fixed and the numbers of several workers can be added.
 
-``Observer`` hands over answered requests when their answers are on their way. Nothing here can fail a request: a value
-that is of no use is counted as ignored.
+``Observer`` passes on requests after they were answered. Nothing here can fail a request: an unusable value is counted
+as ignored.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ MAX_VARIABLES: Final = 50
 MAX_BUCKETS: Final = 100
 MAX_LABEL_CHARS: Final = 100
 _MAX_PENDING: Final = 512
-"""Values that are kept to be counted together: numpy counts hundreds for the price of a few."""
+"""Values that are collected before numpy counts them; hundreds cost it little more than a few."""
 MAX_VALUES: Final = 256
-"""Values of one variable in one request that are looked at."""
+"""Values of one variable that are read per request."""
 
 FREQUENCY_SETTING: Final = "metric_logging_freq"
-"""The serving Task's own setting of the sampling rate."""
+"""The serving Task's setting of the sampling rate."""
 
 KINDS: Final = ("scalar", "enum", "value", "counter")
 
@@ -54,17 +54,17 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.ENTROPY: catalog.RATIO_BUCKETS,
 }
 _PLAIN: Final = frozenset({str, float, int, bool})
-"""Types of values that are one value, as they are."""
+"""Types whose values are single values and need no search for leaves."""
 
 _OTHER_PLACE: Final = -2
-"""Of the bin ``other`` among a reference's."""
+"""The index of the bin ``other`` among the bins of a categorical reference."""
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is known of one served version: its labels for metrics, its task's labels, its reference."""
+    """A served version: its labels for metrics, its task's labels, its reference."""
 
     endpoint: str
     version: str
@@ -77,14 +77,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The variables of one url, and which share of its requests they are taken from."""
+    """The variables declared for one url, and the share of its requests that is sampled for them."""
 
     frequency: float
     variables: tuple[MetricVariable, ...]
 
 
 def check(spec: MetricSpec) -> tuple[tuple[MetricVariable, ...], list[str]]:
-    """Return the variables that can be used, and a message for each that cannot."""
+    """Return the usable variables, and a fault for each of the others."""
     usable: list[MetricVariable] = []
     faults: list[str] = []
     if spec.log_frequency is not None and not 0 <= spec.log_frequency <= 1:
@@ -124,7 +124,7 @@ def _checked(variable: MetricVariable) -> MetricVariable:
 
 
 def declared_for(url: str, specs: Mapping[str, MetricSpec], default_frequency: float) -> Declared | None:
-    """Return what is declared for ``url``: by its own name, else by the longest wildcard (``name/*``)."""
+    """Return the declaration for ``url``: under its own name, or else the longest matching wildcard (``name/*``)."""
     found = specs.get(url)
     if found is None:
         covering = [key for key in specs if key.endswith("*") and _covers(key, url)]
@@ -142,7 +142,7 @@ def _covers(pattern: str, url: str) -> bool:
 
 
 def frequency_of(settings: Mapping[str, str], default: float) -> float:
-    """Return the sampling rate the serving Task asks for, else ``default``."""
+    """Return the sampling rate set in the serving Task, or else ``default``."""
     try:
         wanted = float(settings.get(FREQUENCY_SETTING) or default)
     except ValueError:
@@ -151,7 +151,7 @@ def frequency_of(settings: Mapping[str, str], default: float) -> float:
 
 
 class Watch:
-    """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1."""
+    """Counts the variables of every served version, for one event loop. ``chance`` returns numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Watch:
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
         self.declared: Mapping[tuple[str, str, str], float] = {}
-        """Of every variable that is declared, by endpoint, version and name: the share of requests it is taken from."""
+        """The sampling rate of every declared variable, by endpoint, version and name."""
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -174,7 +174,7 @@ class Watch:
     def configure(
         self, served: Mapping[str, Served], specs: Mapping[str, MetricSpec], default_frequency: float
     ) -> None:
-        """Watch these urls from now on. Counters of what is no longer declared stay as they are."""
+        """Watch these urls from now on. The counts of variables that are no longer declared stay."""
         inputs = (served, specs, default_frequency)
         if inputs == self._inputs:
             return
@@ -184,7 +184,7 @@ class Watch:
             watched_before[url].flush()
         references: set[tuple[str, ...]] = set()
         for url, version in served.items():
-            # One version of a thousand changes at a time: what is watched as before is not set up again.
+            # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
             source = (version, declared_for(url, specs, default_frequency))
             former = known.get(url)
             if former is None or former[0] != source:
@@ -199,7 +199,7 @@ class Watch:
             references |= {
                 (*pair, name, bins.id, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
             }
-        # A bin of a reference that is gone has no share: rules leave out what is not a number.
+        # The share of a bin becomes NaN if its reference is gone; rules skip NaN.
         for labels in self._references - references:
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
@@ -209,14 +209,14 @@ class Watch:
         }  # fmt: skip
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
-        """Look at requests that one version has answered."""
+        """Count the variables of requests that one version has answered."""
         watched = self._watched.get(url)
         if watched is not None and not watched.look(traces, self._chance) and not self._has_complained:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
     def recent_words(self) -> dict[words.Pair, words.Recent]:
-        """Return the words of the last texts by endpoint and version, for another thread; see ``words.Recent``."""
+        """Return the recent words of texts by endpoint and version, for another thread; see ``words.Recent``."""
         found = {}
         for url, watched in self._watched.items():
             recent = watched.recent_words()
@@ -226,24 +226,24 @@ class Watch:
         return found
 
     def usual_words(self, url: str) -> Words | None:
-        """Return the frequent words of one version's texts; None if they are not known."""
+        """Return the frequent words of one version's texts; None if unknown."""
         watched = self._watched.get(url)
         return None if watched is None else watched.usual_words()
 
     def flush(self) -> None:
-        """Count what waits to be counted together."""
+        """Count all collected values."""
         for watched in self._watched.values():
             watched.flush()
 
 
 class _Numbers:
-    """The numbers of one version's variables."""
+    """Creates the series of one version's variables."""
 
     def __init__(self, numbers: Accumulator, served: Served) -> None:
         self._numbers = numbers
         self._pair = (served.endpoint, served.version)
         self.pending: list[Callable[[], None]] = []
-        """What counts the values that wait to be counted together."""
+        """The functions that count collected values."""
 
     def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
         return self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._pair, name, bounds=bounds)
@@ -255,7 +255,7 @@ class _Numbers:
         return self._numbers.gauge(catalog.VARIABLE_VALUE, *self._pair, name)
 
     def reference(self, name: str, bins: Bins) -> None:
-        """Publish a reference and what its noise bound is made of."""
+        """Publish a reference's shares, its size, and the chi-square quantile of its noise bound."""
         labels = (*self._pair, name, bins.id)
         for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels, bin_name).set(ratio)
@@ -264,7 +264,7 @@ class _Numbers:
 
 
 class _Drift:
-    """Counts one variable's values into its reference's bins, each once: noise depends on how many were seen."""
+    """Counts one variable's values into its reference's bins, unweighted: noise depends on the number of values."""
 
     __slots__ = ("_bins", "_index", "_new", "counts", "missing", "named")
 
@@ -277,13 +277,13 @@ class _Drift:
         self._index = {value: i for i, value in enumerate(bins.values)}
         self._new: Callable[[str], Count] = partial(numbers.count, catalog.DRIFT_NEW, *labels)
         self.named: Collection[str] = ()
-        """Categories that have a name beside the reference's: there are not many, whatever callers send."""
+        """Categories outside the reference that get a series of their own. The set is small and fixed."""
 
     def scalar(self, value: float) -> None:
         self.counts[self._bins.index(value)].value += 1
 
     def scalars(self, values: NDArray[np.float64]) -> None:
-        """Count many values."""
+        """Count an array of values."""
         found = np.bincount(np.searchsorted(self._bins.edges, values), minlength=len(self.counts))
         for count, seen in zip(self.counts, found.tolist(), strict=True):
             count.value += seen
@@ -307,7 +307,7 @@ class _Variable:
         self._ignored: dict[str, Count] = {}
 
     def ignore(self, reason: Reason, weight: float = 1.0) -> None:
-        """Count a value that is of no use."""
+        """Count an unusable value."""
         count = self._ignored.get(reason)
         if count is None:
             count = self._ignored[reason] = self._numbers.count(catalog.VARIABLE_IGNORED, self.name, reason)
@@ -316,11 +316,11 @@ class _Variable:
             self._drift.missing.value += 1
 
     def see(self, value: object, weight: float) -> None:
-        """Count a value of whatever kind."""
+        """Count a value of any type."""
         raise NotImplementedError
 
     def see_all(self, values: Sequence[object], weight: float) -> bool:
-        """Count a value per request, if all are what this variable counts as they are; else False, and none."""
+        """Count one value per request if all have the expected type; otherwise count none and return False."""
         del values, weight
         return False
 
@@ -367,7 +367,7 @@ class _Scalar(_Number):
         if weight != 1 or set(map(type, values)) != {float}:
             return False
         numbers = cast("Sequence[float]", values)
-        if not math.isfinite(sum(numbers)):  # of finite ones, too, it may be infinite: they are looked at one by one
+        if not math.isfinite(sum(numbers)):  # a sum of finite values can overflow: then they are checked one by one
             return False
         self.take_all(numbers)
         return True
@@ -381,7 +381,7 @@ class _Scalar(_Number):
             self.carry()
 
     def take_all(self, numbers: Sequence[float]) -> None:
-        """Count many numbers once each."""
+        """Count many numbers, with weight 1."""
         if self._weight != 1.0:
             self.carry()
             self._weight = 1.0
@@ -390,12 +390,12 @@ class _Scalar(_Number):
             self.carry()
 
     def begin(self) -> None:
-        """Start from zero."""
+        """Reset to zero."""
         self._pending = []
         self._seen.begin()
 
     def carry(self) -> None:
-        """Count what is pending."""
+        """Count the collected values."""
         pending, self._pending = self._pending, []
         if pending:
             values = np.array(pending, dtype=np.float64)
@@ -405,7 +405,7 @@ class _Scalar(_Number):
 
 
 class _Late:
-    """A scalar that begins with its first value, if it has no reference: until then it has no number."""
+    """A scalar whose series is created with its first value, or at once if ``begins``."""
 
     __slots__ = ("_found", "_make")
 
@@ -414,14 +414,14 @@ class _Late:
         self._found = make() if begins else None
 
     def take_all(self, numbers: Sequence[float]) -> None:
-        """Count many numbers once each."""
+        """Count many numbers, with weight 1."""
         if self._found is None and numbers:
             self._found = self._make()
         if self._found is not None:
             self._found.take_all(numbers)
 
     def begin(self) -> None:
-        """Start from zero."""
+        """Reset to zero."""
         if self._found is not None:
             self._found.begin()
 
@@ -434,7 +434,7 @@ class _Value(_Number):
         self._last = numbers.last(name)
 
     def take(self, number: float, weight: float = 1.0) -> None:
-        del weight  # the newest value is what it is, however seldom one looks
+        del weight  # sampling does not change which value is the newest
         self._last.set(number)
         if self._drift is not None:
             self._drift.scalar(number)
@@ -460,7 +460,7 @@ class _Enum(_Variable):
     def __init__(
         self, name: str, numbers: _Numbers, bins: Bins | None, values: Sequence[str], expected: Collection[str] = ()
     ) -> None:
-        """``expected``: only these have a number of their own, and that once they have come."""
+        """``expected``: if given, each of these values gets a series with its first count, all others are ``other``."""
         super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
         self._expected = expected
         if self._drift is not None:
@@ -499,24 +499,24 @@ class _Enum(_Variable):
         return found
 
     def take_all(self, categories: Iterable[str]) -> None:
-        """Count many categories once each."""
+        """Count many categories, with weight 1."""
         self._pending.extend(categories)
         if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
     def begin(self) -> None:
-        """Start from zero."""
+        """Reset to zero."""
         self._pending = []
         for count in self._known.values():
             count.value = 0
 
     def carry(self) -> None:
-        """Count what is pending."""
+        """Count the collected values."""
         pending, self._pending = self._pending, []
         self.take_counts(Counter(pending))
 
     def take_counts(self, times_of: Mapping[str, int]) -> None:
-        """Count categories as often as they came."""
+        """Count each category the given number of times."""
         for category, times in times_of.items():
             self._count(category).value += times
             if self._drift is not None:
@@ -534,7 +534,7 @@ def _category(value: object) -> str | None:
 
 
 class _Watched:
-    """Everything that is watched of one served version."""
+    """All variables of one served version."""
 
     def __init__(
         self, served: Served, declared: Declared | None, numbers: _Numbers, *, chance: Callable[[], float],
@@ -546,7 +546,7 @@ class _Watched:
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [(_split(v.name), _declared(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
-        # A declared variable of the same name takes the built-in one's place.
+        # A declared variable replaces the built-in one of the same name.
         self._text = _Text(served, numbers, own, chance, watches_words, clock) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
@@ -560,7 +560,7 @@ class _Watched:
         return None if self._text is None else self._text.usual_words()
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
-        """Count answered requests; False if one could not be read; why is then in ``fault``."""
+        """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
         if self._text is not None:
             self._text.look(traces)
         frequency = self._frequency
@@ -579,13 +579,13 @@ class _Watched:
             for trace in traces:
                 try:
                     _see(variable, path, trace, weight)
-                except Exception as error:  # noqa: BLE001 - values are users' objects: whatever they raise stays here
+                except Exception as error:  # noqa: BLE001 - values may be users' objects, which may raise anything
                     variable.ignore("wrong_type")
                     self.fault, is_good = error, False
         return is_good
 
     def flush(self) -> None:
-        """Count what waits."""
+        """Count all collected values."""
         for carry in self._numbers.pending:
             carry()
 
@@ -613,7 +613,7 @@ def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) ->
 
 
 class _Text:
-    """The built-in variables of a text task: of every answered request, or of a share by chance if many come."""
+    """The built-in variables of a text task, for each answered request, or for a random share under high load."""
 
     __slots__ = ("_drawn", "_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
                  "_projected", "_reference", "_runs", "_score", "_scores", "_tokens", "_truncated", "_unknown",
@@ -632,7 +632,7 @@ class _Text:
             return None if name in taken else _Enum(name, numbers, reference.get(name), values, expected)
 
         self._scores: list[float] = []
-        """Of all labels, result after result, of those whose entropy is not counted yet."""
+        """Scores of all labels, result by result, whose entropy is not computed yet."""
         numbers.pending.append(self.carry)
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         self._tokens, self._unknown = scalar(variables.TOKENS, _TEXT_BOUNDS), scalar(variables.UNKNOWN, _TEXT_BOUNDS)
@@ -664,7 +664,7 @@ class _Text:
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
         self._vectors = texts.Sample(texts.MOST_A_SECOND, chance, clock)
         self.words: words.Watched | None = None
-        """Of versions that get texts: hundreds of others would hold its tables for nothing."""
+        """Created with the first text: its tables would waste memory for hundreds of other versions."""
         self._reference = served.words if watches_words else None
 
         def looks() -> texts.Looks:
@@ -681,11 +681,11 @@ class _Text:
         self._runs = texts.Runs(texts.MOST_COUNTED, clock)
 
     def usual_words(self) -> Words | None:
-        """Return the frequent words of the texts, before the first one those of the reference."""
+        """Return the frequent words of the texts; before the first text, those of the reference."""
         return self._reference if self.words is None else self.words.usual()
 
     def look(self, traces: Sequence[Trace]) -> None:
-        """Count the texts and the results of requests; an answer out of the response cache has no texts."""
+        """Count the texts and results of requests. Answers from the response cache come without texts."""
         number = sum([trace.rows for trace in traces])
         drawn = self._drawn.of(traces, number)
         if self._runs.has(number) and (came := _texts_of(traces)):
@@ -715,14 +715,14 @@ class _Text:
                 else:
                     results.extend(several)
         if not self._see(self._see_results, results):
-            for result in results:  # one of them is something else, or not what it should be: the others count
+            for result in results:  # a result has an unexpected form: count the others one by one
                 if type(result) is dict and "entities" in result:
                     self._see(self._see_entities, result["entities"])
                 else:
                     self._see(self._see_results, [result])
 
     def carry(self) -> None:
-        """Count the texts and the entropies that are pending."""
+        """Count collected texts, vectors and entropies."""
         if self._looks is not None:
             self._looks.carry()
         self._projected.carry()
@@ -731,7 +731,7 @@ class _Text:
             return
         try:
             found = self._entropies(scores)
-        except (TypeError, ValueError):  # one of them holds something else than numbers: the others count
+        except (TypeError, ValueError):  # a result has scores that are not numbers: compute the others one by one
             found = []
             for start in range(0, len(scores), self._n_labels):
                 with contextlib.suppress(TypeError, ValueError):
@@ -748,7 +748,7 @@ class _Text:
     def _see(self, count: Callable[[Any], None], what: Any) -> bool:
         try:
             count(what)
-        except Exception:  # noqa: BLE001 - what a count cannot read must not keep the others from being counted
+        except Exception:  # noqa: BLE001 - one unreadable result must not keep the others from being counted
             return False
         return True
 
@@ -756,7 +756,7 @@ class _Text:
         vectors = [
             vector
             for trace in traces
-            # A shorter form points elsewhere.
+            # A truncated vector points in another direction than the whole one.
             if trace.prepared is None or not trace.prepared.request.options.get("truncate_dim")
             for vector in embeddings.vectors_of(trace.answer)
         ]
@@ -772,7 +772,7 @@ class _Text:
             self._truncated.take_all([texts.BOOLEANS[row.truncated] for row in rows])
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
-        """Of tokens, too, what counts is what they belong to."""
+        """Count entities, and likewise single tokens by the entity that they belong to."""
         for entity in entities:
             if self._label is not None:
                 label = entity.get("entity_group") or str(entity["entity"])
@@ -781,7 +781,7 @@ class _Text:
                 self._score.take(entity["score"])
 
     def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
-        # Everything is read before anything is counted: what raises has counted nothing.
+        # Read everything before counting anything, so that an exception leaves no partial count.
         labels = [str(result["label"]) for result in results]
         top = [float(result["score"]) for result in results]
         scores = [result["scores"] for result in results] if self._entropy is not None else []
@@ -804,7 +804,7 @@ def _texts_of(traces: Sequence[Trace]) -> list[texts.Text]:
 
 
 def _entropies(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In nats, of those rows that are a distribution over all labels (not top_k, not several labels at once)."""
+    """Entropies in nats of the rows (n, labels) that are distributions over all labels; the others are left out."""
     rows = rows[(rows >= 0).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) < 1e-3)]
     logs = np.log(rows, where=rows > 0, out=np.zeros_like(rows))
     entropies: NDArray[np.float64] = -(rows * logs).sum(axis=1)
@@ -819,10 +819,10 @@ def _split(name: str) -> tuple[str, ...]:
 
 
 def _find(places: Sequence[object], name: str, path: tuple[str, ...]) -> list[object]:
-    """Return a variable's values, from the first place that has it: answer, request, what the hook reported.
+    """Return a variable's values from the first place that has it: the answer, the request, or what the hook reported.
 
-    That order is clearml-serving's. A name is a key, or a path of keys and list positions; a key under a list is looked
-    for in each element; a list of values counts value by value.
+    The order is clearml-serving's. A name is a key, or a path of keys and list positions. A key is looked up in each
+    element of a list. A list of values counts as several values.
     """
     for place in places:
         if isinstance(place, Mapping) and name in place:

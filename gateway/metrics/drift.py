@@ -1,13 +1,12 @@
-"""Drift without a data frame: bins of a reference distribution, and distances between it and what is counted now.
+"""Drift without raw data: bins of a reference distribution, and distances between them and current counts.
 
-Pure: values in, values out. ``custom`` counts observations into these bins, the recording rules (``dashboards.rules``)
-compute the same PSI in Prometheus on sums over every worker, ``triton-gateway drift`` prints it; a test holds the rules
-to this file.
+Pure. ``custom`` counts observations into these bins. The recording rules (``dashboards.rules``) compute the same PSI in
+Prometheus from sums over all workers, and ``triton-gateway drift`` prints it; a test compares the rules with this file.
 
-Distances say how far something has moved; whether it has moved at all, and whether anybody is told, is decided by
+A distance says how far a distribution has moved. Whether the change is real, and whether to alarm, is decided by
 ``evidence`` alone. Two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
-``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it is distributed like chi-square with ``B−1`` degrees of freedom, which
-``noise_bound`` shows beside it.
+``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it follows a chi-square distribution with ``B−1`` degrees of freedom.
+``noise_bound`` is computed from that and shown beside the PSI.
 
 Public: ``deploy`` may import it.
 """
@@ -34,33 +33,33 @@ from gateway.metrics.wording import VOCABULARY_BYTES
 
 FORMAT: Final = 1
 FILE: Final = "reference.json"
-"""The name of a reference in a model folder."""
+"""File name of a reference in a model folder."""
 
 BINS: Final = 10
 OTHER: Final = "other"
-"""The bin of categories the reference does not have."""
+"""The bin of categories that are not in the reference."""
 MISSING: Final = "missing"
-"""The bin of requests in which the variable was not there or not usable."""
+"""The bin of requests without a usable value of the variable."""
 
 ALARM_DAYS: Final = 30.0
-"""How seldom chance alone may alarm an endpoint, if nobody says otherwise."""
+"""Default of the expected time between two false alarms of an endpoint, in days."""
 VISIBLE: Final = 0.25
-"""A variable is not judged before a change this large of a share of one half could be seen."""
+"""A variable is not judged until a change this large in a share of one half could be seen."""
 SHIFT_SIGMAS: Final = 3.29
-"""Deviations of noise a share must have moved by to be told: 99.9 %."""
+"""A share counts as moved beyond this many standard deviations of noise: 99.9 %."""
 RISEN_SHARE: Final = 0.0005
-"""Texts that may have a word that has risen: see ``risen_bins``."""
+"""Share of texts with a risen word that is expected even if the reference has none; see ``risen_bins``."""
 _UNSEEN: Final = "unseen"
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
 MOST_WORDS: Final = 1000
-"""Words of a reference."""
+"""Most words in a reference."""
 
 _MAX_VALUES: Final = 100
 _MOST_DAYS: Final = 10_000
 _MOST_NEW: Final = 3
-"""Values that the reference does not have that are named."""
+"""Most new values that are named in one bin."""
 
 Floats = NDArray[np.float64]
 
@@ -71,10 +70,10 @@ class BadReference(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """The bins of one variable and how often the reference fell into each.
+    """The bins of one variable, and the reference's count in each.
 
-    ``scalar``: ``edges`` are inner bounds, each bin ends with its edge (as ``le``), the last one is open. ``enum``: one
-    bin per value, then ``other``. Both end with ``missing``; ``counts`` follow ``names``.
+    ``scalar``: ``edges`` are the upper bounds of all bins but the last, inclusive (as ``le``). ``enum``: one bin per
+    value, then ``other``. Both kinds end with ``missing``. ``counts`` are in the order of ``names``.
     """
 
     kind: Literal["scalar", "enum"]
@@ -84,28 +83,28 @@ class Bins:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The bins' names, in order: what stands in the ``bin`` label."""
+        """The bins' names in order, as in the ``bin`` label."""
         if self.kind == "scalar":
             return (*(f"{edge:g}" for edge in self.edges), "+Inf", MISSING)
         return (*self.values, OTHER, MISSING)
 
     @property
     def id(self) -> str:
-        """A name made of the content: what is counted into other bins, or held against other shares, is apart."""
+        """A hash of the content, which keeps counts for different references apart."""
         content = json.dumps([self.kind, self.edges, self.values, self.counts])
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
     def total(self) -> float:
-        """How many values the reference was made of."""
+        """Number of values in the reference."""
         return sum(self.counts)
 
     def ratios(self) -> tuple[float, ...]:
-        """Return the reference as shares that add up to 1, none of them 0."""
+        """Return the reference's shares: smoothed, all above 0, with a sum of 1."""
         return tuple(float(share) for share in shares(self.counts))
 
     def index(self, value: float | str | None) -> int:
-        """Return the bin of one value."""
+        """Return the index of the bin of a value; None is the bin ``missing``."""
         if value is None:
             return len(self.counts) - 1
         if self.kind == "scalar":
@@ -115,37 +114,37 @@ class Bins:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The most frequent words of a reference, each counted once per text."""
+    """The most frequent words of a reference; each word is counted once per text."""
 
     texts: float
     counts: Mapping[str, float]
     seen: bytes = b""
-    """All words that ever came (``wording.Vocabulary``), empty if that is not known."""
+    """All words that ever occurred (``wording.Vocabulary``); empty if unknown."""
     known: float = 0.0
-    """How many texts these words came in; 0: not known, and in no file."""
+    """Number of texts with these words; 0 if unknown. Not stored in files."""
 
     def shares(self) -> dict[str, float]:
-        """Return the share of the texts that have each word."""
+        """Return the share of texts that contain each word."""
         return {word: count / self.texts for word, count in self.counts.items()}
 
 
 class Reference(dict[str, Bins]):
-    """The bins of variables, by name, and the words of the texts they are of; None: not known."""
+    """The bins of each variable by name, and the words of the reference's texts; None if unknown."""
 
     def __init__(self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Words | None = None) -> None:
         super().__init__(bins)
         self.words = words
 
     def over(self, other: Reference) -> Reference:
-        """Return this reference, with what only ``other`` has."""
+        """Return this reference, completed by what only ``other`` has."""
         return Reference({**other, **self}, self.words or other.words)
 
 
 def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:
-    """Return equal-frequency bins of ``values``; fewer if values repeat.
+    """Return equal-frequency bins of ``values``; fewer if values repeat. Raises ``BadReference``.
 
-    If the highest value alone fills a bin (a share that is always 0, say), what is above it has a bin of its own:
-    it never occurred in the reference, so it is news.
+    If the highest value alone fills a bin (for example a share that is always 0), values above it get a bin of their
+    own, because they never occurred in the reference.
     """
     data = np.asarray(values, dtype=np.float64)
     if not data.size or not np.isfinite(data).all():
@@ -165,10 +164,10 @@ def _counted(edges: tuple[float, ...], data: Floats, missing: float) -> Bins:
 def bucket_bins(
     bounds: Sequence[float], counts: Sequence[float], *, bins: int = BINS, missing: float = 0
 ) -> Bins:  # fmt: skip
-    """Return bins of about equal frequency, made of whole histogram buckets (``counts`` are not cumulative).
+    """Return bins of about equal frequency made of whole histogram buckets (``counts`` are not cumulative).
 
-    If the highest bucket that is not empty fills a bin alone, what is above it has an empty bin of its own: see
-    ``scalar_bins``.
+    If the highest non-empty bucket alone fills a bin, values above it get an empty bin of their own, as in
+    ``scalar_bins``. Raises ``BadReference``.
     """
     total = sum(counts)
     if total <= 0:
@@ -188,7 +187,7 @@ def bucket_bins(
 
 
 def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
-    """Return one bin per value, the most frequent first."""
+    """Return one bin per value, the most frequent first. Raises ``BadReference``."""
     known = {str(value): count for value, count in counts.items() if value not in (OTHER, MISSING)}
     if not known or sum(known.values()) <= 0:
         raise BadReference("no observations")
@@ -201,10 +200,11 @@ def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
 
 
 def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
-    """Return the bins of whether a text has a word that has risen, given how many had.
+    """Return the bins for texts with a risen word, from the number of texts per value.
 
-    Now and then a word comes more often for a while, and no change is meant by that: a little of it is expected, even
-    if none came. A word that had never been seen does not come three times by chance: what came is expected.
+    A word can become more frequent for a while without a change that matters, so a small share is expected even if the
+    reference has none. A word that was never seen does not occur several times by chance, so for it the reference's
+    share is used.
     """
     few = RISEN_SHARE * sum(counts.values())
     least = {"more": few, "new": few, _UNSEEN: 0.0}
@@ -212,19 +212,19 @@ def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
 
 
 def cannot_come(names: Sequence[str]) -> frozenset[int]:
-    """Return the places of bins that nothing can be in: a text has one of the values of risen words, and no other."""
+    """Return the indexes of bins that stay empty: a text always has one of the values of ``risen_word``."""
     if set(names) == {"none", "more", "new", _UNSEEN, OTHER, MISSING}:
         return frozenset({names.index(OTHER), names.index(MISSING)})
     return frozenset()
 
 
 def known_later(bins: Bins, words: Words) -> Bins:
-    """Return the bins of risen words with as many unseen ones as would have come had all ``words`` been known.
+    """Return the bins of risen words as if all ``words`` had been known while the reference was counted.
 
-    Fewer were: words became known while texts were counted. Good and Turing: that a word which was in none of ``m``
-    texts comes for the fourth time within a few texts is rarer with the third power of ``m``. By how much less is the
-    mean of that power over the texts that were counted, which are the last ones that came; if there are more of them
-    than are known, several workers have counted them, and nothing is changed. No share is less than if none had come.
+    Fewer words were known then, so more of them were unseen. By a Good–Turing estimate, the chance that a word in none
+    of ``m`` texts occurs for the fourth time within a few texts falls with the third power of ``m``. The count of
+    unseen words is divided by the mean ratio over the counted texts, which are the last ones. If more texts were
+    counted than are known, several workers have counted, and nothing is changed. No count falls below 0.
     """
     if not 0 < bins.total < words.known:
         return bins
@@ -236,26 +236,26 @@ def known_later(bins: Bins, words: Words) -> Bins:
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:
-    """Count values into bins."""
+    """Return the number of values in each bin, an array (bins,)."""
     found = Counter(bins.index(value) for value in values)
     return np.array([found[i] for i in range(len(bins.counts))], dtype=np.float64)
 
 
 def shares(counts: Sequence[float] | Floats) -> Floats:
-    """Return counts as smoothed shares: ``(count + 0.5) / (total + 0.5·B)``."""
+    """Return smoothed shares of counts: ``(count + 0.5) / (total + 0.5·B)``."""
     data = np.asarray(counts, dtype=np.float64)
     smoothed: Floats = (data + SMOOTHING) / (data.sum() + SMOOTHING * data.size)
     return smoothed
 
 
 def psi(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the population stability index between two lists of counts over the same bins."""
+    """Return the population stability index of two arrays of counts over the same bins."""
     p, q = shares(reference), shares(now)
     return float(np.sum((q - p) * np.log(q / p)))
 
 
 def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) between two lists of counts over the same bins."""
+    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) of two arrays of counts over the same bins."""
     p, q = shares(reference), shares(now)
     middle = (p + q) / 2
     return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
@@ -266,7 +266,7 @@ State = Literal["drift", "moved", "steady", "too few"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one variable of one version now."""
+    """The current drift of one variable of one version."""
 
     endpoint: str
     version: str
@@ -278,16 +278,16 @@ class Verdict:
     reference_size: float
     standing: Standing = field(default_factory=lambda: Standing())
     news: Mapping[str, float] = field(default_factory=dict)
-    """Of the values in ``other``, how often those came that have a name."""
+    """Counts of named values that fell into ``other``."""
 
     @property
     def n(self) -> float:
-        """How many values were seen."""
+        """Number of values seen."""
         return sum(self.counts)
 
     @property
     def seen(self) -> Floats:
-        """The share of each bin among the values that were seen, smoothed."""
+        """The smoothed share of each bin among the values seen."""
         return shares(self.counts)
 
     @property
@@ -305,7 +305,7 @@ class Verdict:
 
     @property
     def bound(self) -> float:
-        """The PSI that noise alone stays below, 99 times of 100."""
+        """The PSI that noise alone exceeds once in 100 times."""
         return noise_bound(len(self.bins), self.n, self.reference_size)
 
     @property
@@ -315,7 +315,7 @@ class Verdict:
 
     @property
     def moved(self) -> tuple[tuple[str, float], ...]:
-        """The bins whose share differs by more than noise, the furthest first, with how far (shares)."""
+        """The bins whose share moved beyond noise, each with the change of its share; the largest change first."""
         if not self.n:
             return ()
         p, q = np.asarray(self.reference), shares(self.counts)
@@ -324,7 +324,7 @@ class Verdict:
         return tuple(sorted(far, key=lambda one: -abs(one[1])))
 
     def described(self) -> dict[str, Any]:
-        """Return it as plain values, for programs; None: not known."""
+        """Return plain values for programs; None means unknown."""
         standing = {name: _known(value) for name, value in asdict(self.standing).items()}
         return {
             "endpoint": self.endpoint, "version": self.version, "variable": self.variable, "bins": self.bins,
@@ -336,12 +336,12 @@ class Verdict:
 
     @property
     def new(self) -> dict[str, float]:
-        """The share of each value that the reference does not have, of those seen; the most frequent first."""
+        """The share of each value that is not in the reference, among the values seen; the most frequent first."""
         came = sorted(((name, count) for name, count in self.news.items() if count > 0), key=lambda one: -one[1])
         return {name: count / self.n for name, count in came} if self.n else {}
 
     def named(self, bin_name: str) -> str:
-        """Return a bin as people read it: of numbers, the upper bound is its name; what is new is named."""
+        """Return a bin's name for people: bins of numbers as ranges, ``other`` with the new values."""
         if bin_name == OTHER and self.new:
             names = list(self.new)
             return f"{OTHER} ({', '.join(names[:_MOST_NEW])}{', …' if len(names) > _MOST_NEW else ''})"
@@ -354,7 +354,7 @@ class Verdict:
         return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
     def share_of(self, bin_name: str) -> float:
-        """The share of the values seen that fell into one bin."""
+        """Return the share of one bin among the values seen."""
         found = dict(zip(self.bins, self.counts, strict=True)).get(bin_name, 0.0)
         return found / self.n if self.n else 0.0
 
@@ -365,10 +365,10 @@ def _known(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How sure it is that a variable has drifted, as its gateway judges (``evidence``) and the alert has it.
+    """How strong the evidence of a variable's drift is, as judged by the gateway (``evidence``).
 
-    ``days``: chance alone gives evidence as strong as this at most once in so many days; ``endpoint_days``: the same of
-    the whole endpoint, which is what alarms. ``visible`` and ``since``: see ``evidence.Judged``. NaN: not judged.
+    ``days``: chance alone gives evidence this strong at most once in so many days. ``endpoint_days``: the same for the
+    whole endpoint; the alert uses it. ``visible`` and ``since``: see ``evidence.Judged``. NaN means not judged.
     """
 
     days: float = math.nan
@@ -379,14 +379,14 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """``drift``: the endpoint's alarm is on, and this is one of its causes. ``moved``: alone it would alarm."""
+        """``drift``: the endpoint alarms, and this variable is a cause. ``moved``: this variable alone would alarm."""
         if self.days >= self.alarm_days:
             return "drift" if self.endpoint_days >= self.alarm_days else "moved"
         return "steady" if self.visible <= VISIBLE else "too few"
 
 
 def in_days(days: float) -> str:
-    """Say in how many days chance alone gives such evidence once, wherever people read it; ``days`` is a number."""
+    """Return for people in how many days chance alone gives such evidence once."""
     if days < 1:
         return "less than a day"
     return f"{days:,.0f} days" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,} days"
@@ -398,9 +398,9 @@ def standings(
     since: Mapping[tuple[str, str, str], float],
     alarm_days: float,
 ) -> dict[tuple[str, str, str], Standing]:
-    """Return how variables stand, given the gauges of all of them by endpoint, version and variable.
+    """Return the standing of each variable from the gauges, which are keyed by endpoint, version and variable.
 
-    An endpoint's evidence is the mean of that of all its versions' variables, as the alert has it.
+    An endpoint's evidence is the mean over the variables of all its versions, as in the alert.
     """
     of: dict[str, list[float]] = {}
     for (endpoint, _, _), value in days.items():
@@ -416,19 +416,19 @@ def standings(
 
 
 def noise_bound(bins: int, n: float, m: float) -> float:
-    """Return the PSI that 99 of 100 pairs of samples (``n`` and ``m``) of one distribution stay below."""
+    """Return the PSI that two samples (``n`` and ``m`` values) of one distribution exceed once in 100 times."""
     return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
 
 
 def likelier(
     canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
 ) -> Floats:  # fmt: skip
-    """Return how much likelier each of ``odds`` makes this split of the hits than no difference (logarithms).
+    """Return log likelihood ratios (odds,): how much likelier each of ``odds`` makes this split of the hits.
 
-    Of ``canary`` and of ``stable`` values so many were hits. Given how many hits there were on both sides, the canary's
-    have Fisher's noncentral hypergeometric distribution; what a stake is multiplied with has a mean of at most 1 if the
-    canary's odds of a hit are at most ``allowed`` times stable's (exactly so many, for ``odds`` below 1), whatever
-    stable's own share was.
+    Of ``canary`` and ``stable`` values, ``canary_hits`` and ``stable_hits`` were hits. Given the sum of hits, the
+    canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at most 1 if the canary's
+    odds of a hit are at most ``allowed`` times stable's (exactly ``allowed`` times, for ``odds`` below 1), whatever
+    stable's own share is.
     """
     total = canary_hits + stable_hits
     least, most = max(0, total - stable), min(canary, total)
@@ -474,7 +474,7 @@ def _gamma_p(shape: float, x: float) -> float:
 
 
 def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about: object) -> str:
-    """Write a reference file; ``about`` is for people."""
+    """Return the text of a reference file; ``about`` is additional information for people."""
     return json.dumps(
         {
             "format": FORMAT,
@@ -505,7 +505,7 @@ def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about
 
 
 def decode(text: str) -> Reference:
-    """Read a reference file. Raises ``BadReference`` naming what is wrong."""
+    """Read a reference file. Raises ``BadReference`` with the reason."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -531,7 +531,7 @@ def _decode_words(item: Mapping[str, Any]) -> Words:
     texts = float(item["texts"])
     counts = {str(word): float(count) for word, count in item["counts"].items()}
     if not counts or len(counts) > MOST_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
-        raise BadReference(f"1 to {MOST_WORDS} words, in some of the texts each")
+        raise BadReference(f"1 to {MOST_WORDS} words are needed, each in at least one text and at most all of them")
     seen = base64.b64decode(item.get("seen", ""), validate=True)
     if len(seen) not in (0, VOCABULARY_BYTES):
         raise BadReference(f"seen must be {VOCABULARY_BYTES} bytes in base64, or missing")
@@ -546,16 +546,16 @@ def _decode_bins(item: Mapping[str, Any]) -> Bins:
     if kind not in ("scalar", "enum"):
         raise BadReference("kind must be scalar or enum")
     if any(not math.isfinite(number) for number in (*counts, *edges)) or min(counts, default=0) < 0 or sum(counts) <= 0:
-        raise BadReference("counts must be numbers of at least 0, some above 0")
+        raise BadReference("counts must be finite and at least 0, with a sum above 0")
     if any(a >= b for a, b in pairwise(edges)) or len(set(values)) != len(values):
         raise BadReference("edges must ascend and values must differ")
     if {OTHER, MISSING} & set(values) or max(len(edges), len(values)) > _MAX_VALUES:
-        raise BadReference(f"at most {_MAX_VALUES} bins, none of them called {OTHER} or {MISSING}")
+        raise BadReference(f"at most {_MAX_VALUES} bins are allowed, and none may be called {OTHER} or {MISSING}")
     bins = Bins(kind, edges, values, counts)
     if len(counts) != len(bins.names):
         raise BadReference(
             f"{len(bins.names)} counts expected (one per bin: {', '.join(bins.names)}), not {len(counts)}"
         )
     if len(set(bins.names)) != len(bins.names):
-        raise BadReference("edges must differ in six digits")
+        raise BadReference("edges must differ within their first six digits")
     return bins

@@ -1,8 +1,8 @@
-"""Where embeddings point: a few numbers of each, that can be counted into bins as any other number.
+"""The direction of embeddings as a few numbers, which are counted into bins like any other number.
 
-A component is the sum of all numbers of a vector of length 1, each with a sign that is drawn once and for all: vectors
-that point elsewhere have other components, whatever the model. The signs come from a hash, so that they are the same in
-every worker, gateway and version of numpy, and a reference stays comparable.
+Each component is the sum over all numbers of the normalised vector with fixed random signs. Vectors of another
+direction have other components, whatever the model. The signs come from a hash, so they are equal in all workers,
+gateways and versions of numpy, and references stay comparable.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from gateway.metrics import variables
 
 _AT_ONCE: Final = 64
+"""Vectors that are collected before their components are computed."""
 
 Floats = NDArray[np.float32]
 
 
 def vectors_of(answer: object) -> Sequence[Any]:
-    """Return the vectors of an answer of an embedding task; none of any other."""
+    """Return the vectors in an answer of an embedding task; empty for other answers."""
     if not isinstance(answer, Mapping):
         return ()
     one = answer.get("embedding")
@@ -34,7 +35,7 @@ def vectors_of(answer: object) -> Sequence[Any]:
 
 
 def components(vectors: Floats) -> Floats:
-    """Return the components of vectors that are not zero: a row of each, about as large as normal random numbers."""
+    """Return the components, float32 (vectors, 4), of the non-zero rows of ``vectors``; about standard normal."""
     lengths = np.linalg.norm(vectors, axis=1)
     is_there = np.isfinite(lengths) & (lengths > 0)
     found: Floats = (vectors[is_there] / lengths[is_there, None]) @ _signs(vectors.shape[1])
@@ -49,16 +50,16 @@ def _signs(size: int) -> Floats:
 
 
 class Projected:
-    """Takes the vectors of one version, and counts their components, many at a time. One event loop calls it."""
+    """Collects the vectors of one version and counts their components. For use by one event loop."""
 
     def __init__(self, take: Callable[[int, list[float]], object]) -> None:
-        """``take`` counts values of one component, by its number."""
+        """``take(number, values)`` counts values of one component."""
         self._take = take
         self._pending: list[Floats] = []
         self._size = 0
 
     def see(self, vectors: Sequence[Any]) -> None:
-        """Count these vectors; those that are not as long as the first one are other callers' short forms."""
+        """Collect vectors. Vectors of another length than the first one are skipped: they were truncated by request."""
         for vector in vectors:
             row = np.asarray(vector, dtype=np.float32)
             if row.ndim == 1 and len(row) == (self._size or len(row)) > 0:
@@ -68,7 +69,7 @@ class Projected:
             self.carry()
 
     def carry(self) -> None:
-        """Count what is pending."""
+        """Count what was collected."""
         pending, self._pending = self._pending, []
         if pending:
             for number, values in enumerate(components(np.stack(pending)).T.tolist()):

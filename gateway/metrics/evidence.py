@@ -1,20 +1,20 @@
-"""How strong the evidence is that what comes now is not like the reference: one number per variable and per version.
+"""Measures the evidence that current values differ from the reference: one number per variable and version.
 
-Pure: counts in, days out. The number is a time: *chance alone gives evidence as strong as this at most once in so many
-days*. Page, board and alert show it, and nothing else decides.
+Pure: counts in, days out. The number is a time: *chance alone gives evidence this strong at most once in so many days*.
+Page, board and alert show it, and nothing else decides.
 
-How it works (an e-detector, Shin, Ramdas and Rinaldo 2023). Each variable has a list of bets: "this bin has become 1.5
-times as likely", "the values have moved up a little". A bet's money is multiplied, text by text, with how much more
-likely the text is by the bet than by the reference; while nothing has changed it does not grow on average, whatever is
-looked at and whenever. Every bet gets one unit of money a day. What has come in since it last began waits; when that is
-more than what is left of its stake, the bet begins anew with it, so that a change is bet upon from about when it began.
-All money together, over all bets of all variables, was a day's worth per day on average if nothing has changed: so it
-reaches N days' worth at most once in N days. Variables that depend on each other change nothing in that, nor does it
-matter how many texts there are in a day.
+The method is an e-detector (Shin, Ramdas and Rinaldo 2023). Each variable has a list of bets, such as "this bin has
+become 1.5 times as likely" or "the values have moved up a little". Each text multiplies a bet's money by how much more
+likely the text is under the bet than under the reference. While nothing has changed, this does not grow on average,
+however often one looks. Every bet receives one unit of money a day. Money received since the bet began waits; once it
+exceeds what is left of the stake, the bet restarts with it, so some bet began at about the time of any change. If
+nothing has changed, all money together, over all bets of all variables, has received one day's worth per day on
+average, so it reaches N days' worth at most once in N days. This holds if variables depend on each other, and for any
+number of texts per day.
 
-The reference is a sample, too. Of ``m`` values it says a share no better than ``m`` new texts do, so the logarithm of
-what ``n`` texts have made of a stake counts ``m / (m + n)``: exactly the likelihood ratio of two normal samples. Bets
-that the reference is too small for are not made.
+The reference is a sample, too. A reference of ``m`` values knows a share no better than ``m`` new texts do, so the
+logarithm of the growth over ``n`` texts is multiplied by ``m / (m + n)``, which is the exact likelihood ratio of two
+normal samples. Bets for which the reference is too small are not made.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ from gateway.metrics.accumulator import Floats
 DAY_S: Final = 86_400.0
 
 _ODDS: Final = (1.5, 3.0, 10.0)
-"""How many times as large the odds of a bin are by the bets on more of it."""
+"""By how much bets on a more frequent bin multiply the bin's odds."""
 _RARE_ODDS: Final = (3.0, 10.0, 50.0)
 _RARE: Final = 0.01
 _HARDLY_EVER_ODDS: Final = (50.0, 1000.0)
 _HARDLY_EVER: Final = 0.0003
-"""A bin the reference hardly knows: if it becomes a part of what comes, it does so by far."""
+"""A bin with a smaller share: if it becomes frequent at all, its odds change by large factors."""
 _LESS_ODDS: Final = (0.67, 0.33)
 _COMMON: Final = 0.05
-"""A bin with a larger share is bet to have become rarer, too."""
+"""Bins with a larger share also get bets that they have become rarer."""
 _TILTS: Final = (0.2, 0.45, 1.0)
-"""By how many of the reference's deviations ordered values have moved by the bets on larger and smaller values."""
+"""By how many of the reference's standard deviations bets move ordered values, up and down."""
 _SPREADS: Final = (-0.3, 0.3)
 _LEAST_LOG: Final = 20.0
-"""What a bet must be able to make of its stake (logarithm) if it is right, however many texts come."""
+"""Logarithm of the least growth that a bet must reach if it is right, given the size of the reference."""
 _ABOVE: Final = 4.0
-"""Logarithm of how much more than what alarms a bet may own: more would only keep an alarm alive when all is well."""
+"""Logarithm of a bet's upper limit over the alarm level. More money would only prolong an alarm after its cause."""
 _MOST_WAITING: Final = 1.0
 _LEAST_STAKE: Final = 1e-300
 _LEAST_VISIBLE: Final = 0.05
-"""The weakest bets lose on smaller changes: five points of a share of one half are not worth anybody's time."""
+"""Smallest change that is claimed to be visible: the weakest bets lose on smaller ones, and they hardly matter."""
 _USUAL_STAKE: Final = 0.01
-"""Days' worth of money that a bet has begun with when something changes: about a quarter of an hour's."""
+"""Days' worth of money with which a bet has typically begun at the time of a change: about a quarter of an hour's."""
 
 
 def bets(p: Floats, size: float, *, ordered: bool, never: Collection[int] = ()) -> Floats:
-    """Return the shares that the bets on one variable expect: a row per bet, a column per bin.
+    """Return the shares that the bets on one variable expect, an array (bets, bins).
 
-    ``p`` is the reference's share of each bin, of ``size`` values; none is 0. ``ordered``: the bins are those of a
-    number, in their order, the last one (missing) aside. ``never``: bins that nothing can be in, which nobody bets on.
+    ``p`` (bins,) are the reference's shares over ``size`` values; none is 0. ``ordered``: the bins are those of a
+    number, in order, followed by ``missing``. ``never``: bins that stay empty and get no bets.
     """
     found: list[Floats] = _tilted(p) if ordered else []
     usual = (_ODDS[1],) if ordered else _ODDS
     odds_of = [usual if share >= _RARE else _RARE_ODDS if share >= _HARDLY_EVER else _HARDLY_EVER_ODDS for share in p]
     found += [_times(p, b, odds) for b, several in enumerate(odds_of) if b not in never for odds in several]
     common = np.flatnonzero(p >= _COMMON)
-    if not ordered and len(common) > 2:  # of two, more of the one is less of the other
+    if not ordered and len(common) > 2:  # of two values, a bet that one is rarer is a bet that the other is not
         found += [_times(p, b, odds) for b in common.tolist() for odds in _LESS_ODDS]
     kept = [q for q in found if size * float(np.sum(q * np.log(q / p))) >= _LEAST_LOG]
     return np.array(kept).reshape(len(kept), len(p))
 
 
 def _times(p: Floats, bin_: int, odds: float) -> Floats:
-    """The shares if the odds of one bin were ``odds`` times as large, the others among themselves as before."""
+    """Multiply the odds of one bin by ``odds``; the other bins keep their proportions."""
     q = p.copy()
     q[bin_] *= odds
     q /= q.sum()
@@ -82,7 +82,7 @@ def _times(p: Floats, bin_: int, odds: float) -> Floats:
 
 
 def _tilted(p: Floats) -> list[Floats]:
-    """The shares if ordered values had moved (all but the last bin, the missing): by their normal scores."""
+    """Move or spread ordered values (all bins but ``missing``, the last one) along their normal scores."""
     if len(p) < 4:
         return []
     whole = p[:-1] / p[:-1].sum()
@@ -101,32 +101,31 @@ def _by(p: Floats, logs: Floats) -> Floats:
 
 @dataclass(slots=True)
 class Purse:
-    """The money of bets; arrays have one number per bet last (first, if many are simulated, one per endpoint)."""
+    """The money of bets, in arrays (bets,), or (endpoints, bets) in simulations."""
 
     log_stake: Floats
-    """Logarithm of the days' worth of money that each bet began with."""
+    """Logarithm of the stake with which each bet began, in days' worth of money."""
     grown: Floats
-    """Logarithm of what one unit has become since, before it counts ``m / (m + n)``."""
+    """Logarithm of a unit's growth since then, before the factor ``m / (m + n)``."""
     seen: Floats
-    """Texts since."""
+    """Number of texts since then."""
     waiting: Floats
-    """Days' worth of money that came in since."""
+    """Money received since then, in days' worth."""
 
     @classmethod
     def new(cls, *shape: int) -> Purse:
-        """Return bets without any money."""
+        """Return bets without money."""
         return cls(np.full(shape, -math.inf), np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
     def step(self, grown: Floats, texts: Floats | float, days: float, size: Floats | float, most: float) -> Floats:
-        """Take what ``texts`` texts within ``days`` make of one unit on each bet (logarithm).
+        """Apply ``texts`` texts within ``days``; ``grown`` is the logarithm of a unit's growth on each bet.
 
-        ``size`` is how many values the reference was made of (infinite: it is none), ``most`` the logarithm of the most
-        a bet may own.
-        Returns what the bets own, in days' worth of money; what waits is no evidence.
+        ``size`` is the size of the reference (infinite if the comparison is exact), ``most`` the logarithm of a bet's
+        upper limit. Returns what the bets own, in days' worth of money; money that waits is no evidence.
         """
         self.grown += grown
         self.seen += texts
-        # Nobody bets more than a day's worth on news, however long nothing came.
+        # At most a day's worth waits, so a bet after a long quiet time begins with no more than that.
         self.waiting = np.minimum(self.waiting + days, _MOST_WAITING)
         log_owned = np.minimum(self.log_stake + self.grown / (1 + self.seen / size), most)
         owned: Floats = np.exp(log_owned)
@@ -142,18 +141,18 @@ class Purse:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is known of one variable."""
+    """The evidence on one variable."""
 
     days: float
-    """Chance alone gives evidence as strong as this at most once in so many days."""
+    """Chance alone gives evidence this strong at most once in so many days."""
     visible: float
-    """How far the share of a category that has one half must move to be found within a day at today's traffic."""
+    """Change in a share of one half that would be found within a day at the current traffic."""
     since: float
-    """When the strongest bet began (Unix time): about when what it bets on did."""
+    """When the strongest bet began (Unix time): about when the change did."""
 
 
 class Money:
-    """The money of the bets on one variable, and when the strongest began. ``days``: for so many it has come in."""
+    """The money of the bets on one variable, and when each bet began. ``days``: money received beforehand."""
 
     def __init__(self, bets: int, alarm_days: float, days: float = 0.0) -> None:
         self._most = math.log(max(1, bets) * alarm_days) + _ABOVE
@@ -162,15 +161,15 @@ class Money:
         self.began = np.zeros(bets)
 
     def step(self, grown: Floats, texts: float, days: float, size: float, now: float) -> tuple[float, float]:
-        """As ``Purse.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
+        """Do ``Purse.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
         owned = self.purse.step(grown, texts, days, size, self._most)
-        # One that owns all it may goes on from there; what it has found began before.
+        # A bet at its upper limit restarts at that limit and keeps the time at which it began.
         self.began[(self.purse.seen == 0) & (self.purse.log_stake < self._most)] = now
         return float(owned.mean()), float(self.began[owned.argmax()])
 
 
 class Variable:
-    """The bets on one variable, against one reference (``p``, ``size``: see ``bets``)."""
+    """The bets on one variable against one reference (``p`` and ``size``: see ``bets``)."""
 
     def __init__(
         self, p: Floats, size: float, *, ordered: bool, alarm_days: float, never: Collection[int] = ()
@@ -180,38 +179,38 @@ class Variable:
         self._size = size
         self._alarm = alarm_days
         self._lately = 0.0
-        """Texts a day, the last day's above all."""
+        """Texts per day, averaged with exponential decay over a day."""
         self._money = Money(len(expected), alarm_days)
 
     @property
     def is_judged(self) -> bool:
-        """Whether the reference is large enough to bet against."""
+        """Whether the reference is large enough for any bet."""
         return len(self._gains) > 0
 
     def step(self, counts: Floats, days: float, now: float) -> Judged:
-        """Take what was counted in each bin within the ``days`` until ``now`` (Unix time)."""
+        """Apply the counts (bins,) of the last ``days`` until ``now`` (Unix time)."""
         texts = float(counts.sum())
         evidence, began = self._money.step(self._gains @ counts, texts, days, self._size, now)
         self._lately = self._lately * math.exp(-days) + texts
         return Judged(evidence, self.visible(), began)
 
     def visible(self) -> float:
-        """Return how far a share must move to be found within a day; see ``Judged``."""
+        """Return the change in a share that would be found within a day; see ``Judged``."""
         both = self._lately * self._size / (self._lately + self._size)
         return visible(both, len(self._gains) * self._alarm / _USUAL_STAKE)
 
     def to_json(self) -> list[Any]:
-        """Return what must survive a restart."""
+        """Return the state that must survive a restart, as JSON values."""
         return [self._lately, *(column.tolist() for column in self._columns())]
 
     def restore(self, stored: Sequence[Any]) -> None:
-        """Go on from what ``to_json`` returned. Raises ``ValueError`` or ``TypeError`` if it was of other bets."""
+        """Restore a state from ``to_json``. Raises ``ValueError`` or ``TypeError`` if it belongs to other bets."""
         lately, *columns = stored
         log_stake, grown, seen, waiting, began = (
             np.array([-math.inf if one is None else one for one in column], dtype=np.float64) for column in columns
         )
         if {len(column) for column in columns} != {len(self._gains)}:
-            raise ValueError("of other bets")
+            raise ValueError("the state belongs to other bets")
         self._money.purse, self._money.began = Purse(log_stake, grown, seen, waiting), began
         self._lately = float(lately)
 
@@ -221,8 +220,8 @@ class Variable:
 
 
 def visible(both: float, growth: float) -> float:
-    """Return how far a share of one half must move for ``both`` values to multiply a stake by ``growth``.
+    """Return the change in a share of one half with which ``both`` values multiply a stake by ``growth``.
 
-    ``both``: ``n·m/(n+m)`` of ``n`` values that are compared with ``m``.
+    ``both`` is ``n·m/(n+m)`` for ``n`` values compared with ``m``.
     """
     return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * math.log(growth) / both) / 2)) if both > 0 else 1.0

@@ -1,8 +1,8 @@
-"""The newest trace id of every latency bucket: what leads from a slow bar on a board to a trace.
+"""The newest trace id per latency bucket, which leads from a slow bar on a board to a trace.
 
-Filled by the observer for requests that belong to a trace, written into the OpenMetrics form of the exposition (the
-older text form has no place for it). With several workers each leaves its own in a file beside its
-numbers (``sharing``); those of a worker that ended go when its numbers are folded.
+The observer adds requests that belong to a trace. Only the OpenMetrics form of ``/metrics`` can show exemplars. With
+several workers, each writes its own to a file beside its numbers (``sharing``); the file of an ended worker is deleted
+when its numbers are folded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 from gateway.metrics import catalog, sharing
 
 EVERY_S: Final = 1.0
+"""Shortest time between two writes."""
 
 Key = tuple[str, ...]
 """Endpoint, version, route, ``le``."""
@@ -33,7 +34,7 @@ _LE: Final = (
 
 
 class Exemplars:
-    """One per process and histogram series: at most one trace per bucket, the newest. Only the event loop calls it."""
+    """The exemplars of one process: the newest trace per bucket and series. For use by one event loop."""
 
     def __init__(self) -> None:
         self._seen: dict[Key, Seen] = {}
@@ -47,11 +48,11 @@ class Exemplars:
         self._is_dirty = True
 
     def seen(self) -> dict[Key, Seen]:
-        """Return a copy, for another thread."""
+        """Return a copy for another thread."""
         return dict(self._seen)
 
     def news(self, now: float) -> dict[Key, Seen] | None:
-        """Return a copy if something was added since the last time, at most once in ``EVERY_S`` seconds."""
+        """Return a copy if anything was added since the last one, at most once per second."""
         if not self._is_dirty or now - self._taken_at < EVERY_S:
             return None
         self._is_dirty, self._taken_at = False, now
@@ -59,9 +60,9 @@ class Exemplars:
 
 
 def share(seen: Mapping[Key, Seen], numbers: Path) -> None:
-    """Leave this process's exemplars beside the file of its ``numbers``, for the other workers. Raises ``OSError``.
+    """Write this process's exemplars beside the file of its ``numbers``, for the other workers. Raises ``OSError``.
 
-    Not while the numbers are written: both are written under the same name, then renamed.
+    Do not call it while the numbers are being written: both use the same temporary name.
     """
     aside = numbers.with_suffix(sharing.ASIDE)
     aside.write_text(json.dumps([[*key, *one] for key, one in seen.items()]))
@@ -69,7 +70,7 @@ def share(seen: Mapping[Key, Seen], numbers: Path) -> None:
 
 
 def gathered(folder: Path, own: Mapping[Key, Seen]) -> dict[Key, Seen]:
-    """Return the newest of all workers that share ``folder``; ``own`` are this process's."""
+    """Return the newest exemplars of all workers that share ``folder``; ``own`` are this process's."""
     found = dict(own)
     for path in folder.glob(f"*{sharing.EXEMPLARS}"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The text of ``/metrics``, of a snapshot of numbers: one custom collector of prometheus_client, which formats it.
+"""The text of ``/metrics``: a custom collector over a snapshot, formatted by prometheus_client.
 
-Pure but for ``process_metrics``. Made in a thread: ``pause`` is called between series and between lines, so that a
-page of megabytes never keeps the interpreter from the requests for long.
+Pure except for ``process_metrics``. Runs in a thread: ``pause`` is called between series and between lines, so that a
+page of megabytes does not hold the interpreter lock for long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _METRICS: Final = {metric.name: metric for metric in CATALOG}
 _OF_VARIABLES: Final = frozenset(metric.name for metric in OF_VARIABLES)
 
 Declared = Collection[tuple[str, str, str]]
-"""Endpoint, version and name of the variables that somebody asked for."""
+"""Endpoint, version and name of each declared variable."""
 
 
 def render(snapshot: Snapshot) -> bytes:
@@ -42,8 +42,7 @@ def render(snapshot: Snapshot) -> bytes:
 def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
     """Return the exposition in the form ``accept`` asks for, and its content type.
 
-    Prometheus asks for OpenMetrics, which has room for trace ids on the latency buckets; everybody else gets the older
-    text form.
+    Prometheus asks for OpenMetrics, which can carry trace ids on latency buckets; others get the older text form.
     """
     if "application/openmetrics-text" not in accept:
         return bytes(generate_latest(numbers)), CONTENT_TYPE_LATEST
@@ -52,7 +51,7 @@ def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
 
 
 class Numbers(Collector):
-    """Collects a snapshot's families in the catalogue's order, and those of ``others`` after them."""
+    """Collects a snapshot's metrics in the catalogue's order, then those of ``others``."""
 
     def __init__(
         self,
@@ -63,10 +62,10 @@ class Numbers(Collector):
         brief: Declared | None = None,
         births: Births | None = None,
     ) -> None:
-        """``exemplars`` are put on the buckets of the requests' latencies.
+        """``exemplars`` are attached to the buckets of request latencies.
 
-        ``brief``: show little of each version, and of its built-in variables these; of failures what ``births`` says.
-        None: show everything.
+        ``brief``: show the brief level of detail, in which built-in variables appear only if declared here and rare
+        failures as ``births`` decides. None: show everything.
         """
         self._brief = brief
         self._births = births if brief is not None else None
@@ -91,7 +90,7 @@ class Numbers(Collector):
         for metric in CATALOG:
             if self._brief is not None and metric.is_detail:
                 continue
-            # A histogram without buckets is no histogram in OpenMetrics.
+            # OpenMetrics requires buckets in a histogram; without them it is a summary.
             kind = "summary" if self._brief is not None and metric.brief == () else metric.type
             family = Family(metric.name.removesuffix("_total"), metric.help, kind)
             family.samples = _Samples(partial(self._samples, single[metric.name], histograms[metric.name]))
@@ -141,16 +140,15 @@ class Numbers(Collector):
                 yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
         self._pause()
         yield Sample(f"{name}_count", labels, sum(counts))
-        if series.bounds[0] >= 0:  # Prometheus takes a sum that can fall for a restart
+        if series.bounds[0] >= 0:  # a sum that can fall would look like a restart to Prometheus
             self._pause()
             yield Sample(f"{name}_sum", labels, total)
 
 
 class _Samples(list[Sample]):
-    """Samples that are made when they are gone through.
+    """Samples that are created while they are iterated.
 
-    All at once would be a hundred thousand objects, and a garbage collection that looks at them stops the whole
-    process.
+    All at once would be a hundred thousand objects, and a garbage collection over them would stop the whole process.
     """
 
     def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
@@ -167,12 +165,12 @@ def _labels(series: Series) -> dict[str, str]:
 
 @cache
 def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Return the values of ``le``, as Prometheus writes them."""
+    """Return the values of the label ``le``, as Prometheus writes them."""
     return (*(str(floatToGoString(bound)) for bound in bounds), "+Inf")  # type: ignore[no-untyped-call]  # not annotated
 
 
 def process_metrics() -> Collector:
-    """Return CPU, memory, file descriptors and garbage collection of this process."""
+    """Return a collector of this process's CPU, memory, file descriptors and garbage collection."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
@@ -180,7 +178,7 @@ def process_metrics() -> Collector:
 
 
 def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Read an exposition: every sample's name, labels and value. Raises ``ValueError`` for anything else."""
+    """Yield the name, labels and value of every sample in an exposition. Raises ``ValueError`` if it is invalid."""
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value

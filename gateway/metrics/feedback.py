@@ -1,7 +1,7 @@
-"""Labels that come back: counts of predicted and true labels by version, and of right answers by score.
+"""Counts labels that callers send back: predicted and true labels by version, and right answers by score.
 
-``Observer`` counts; whatever callers send, the number of series stays bounded: values beyond the first few of a version
-are counted as ``other``, and so are versions beyond the first few of an endpoint.
+The number of series is bounded whatever callers send: further labels of a version, and further versions of an endpoint,
+are counted as ``other``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.drift import OTHER
 
 MAX_LABELS: Final = 15
-"""Values of a label that have counts of their own, by version; all pairs of them are series."""
+"""Labels per version with counts of their own; each pair of predicted and true label is a series."""
 MAX_VERSIONS: Final = 50
-"""Versions of one endpoint that have counts of their own."""
+"""Versions per endpoint with counts of their own."""
 NO_SCORE: Final = "none"
 BINS: Final = tuple(f"{bound:g}" for bound in catalog.RATIO_BUCKETS)
-"""Names of the bins of scores: their upper bounds."""
+"""Names of the score bins: their upper bounds."""
 RIGHT: Final = "right"
 WRONG: Final = "wrong"
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One answer whose true label is known. ``score`` is that of ``predicted``, from 0 to 1; None if it is not told."""
+    """An answer whose true label is known. ``score`` is that of ``predicted``, from 0 to 1; None if unknown."""
 
     endpoint: str
     version: str
@@ -36,11 +36,11 @@ class Labelled:
     label: str
     score: float | None = None
     known: Sequence[str] = ()
-    """The labels that the version has, if that is known."""
+    """The version's labels, if known."""
 
 
 class FeedbackCounts:
-    """Counts labelled answers. One event loop calls it."""
+    """Counts labelled answers. For use by one event loop."""
 
     def __init__(self, numbers: Accumulator) -> None:
         self._numbers = numbers

@@ -1,8 +1,8 @@
-"""Judges drift from what all workers of a gateway have counted: the one place where ``evidence`` is kept.
+"""Judges drift from the counts of all workers; the only place that stores ``evidence``.
 
-Works on merged numbers alone: a variable's reference (``gateway_drift_reference_ratio``) and how often each bin was
-seen. Of several workers the one that holds the lock judges and publishes; the others show its gauges. What is known
-lies in a file of the state folder, so that a restart forgets at most the last minute, and another worker goes on.
+Works on merged numbers only: a variable's reference (``gateway_drift_reference_ratio``) and the count of each bin. Of
+several workers, the one that holds the lock judges and publishes; the others show its gauges. The state is stored in a
+file of the state folder, so a restart loses at most a minute, and another worker can take over.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _LOCK: Final = "drift-evidence.lock"
 _FORMAT: Final = 1
 _SAVED_EVERY_S: Final = 60.0
 _FORGOTTEN_S: Final = 7 * evidence.DAY_S
-"""How long what is known of a version that is not served is kept."""
+"""The state of a version that is not served is kept this long."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
 Key = tuple[str, ...]
 """Endpoint, version, variable, reference."""
 Stored = tuple[float, Any]
-"""When it was last looked at (Unix time), and what was known."""
+"""When it was last looked at (Unix time), and its state."""
 
 
 class Judge:
-    """Follows every variable that has a reference. Not for several threads at once.
+    """Follows every variable that has a reference. Not thread-safe.
 
-    ``folder`` is where it remembers, None for nowhere. ``alarm_days``: how seldom chance may alarm, per endpoint.
+    ``folder`` stores the state; None stores nothing. ``alarm_days``: expected time between false alarms per endpoint.
     """
 
     def __init__(self, folder: Path | None = None, alarm_days: float = ALARM_DAYS) -> None:
@@ -58,7 +58,7 @@ class Judge:
     def look(
         self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried
     ) -> Mapping[Key, evidence.Judged] | None:
-        """Judge what was counted since the last look; ``now`` is Unix time. None if another worker does it."""
+        """Judge what was counted since the last look (``now`` is Unix time). None if another worker judges."""
         if not self._may():
             return None
         followable = {key: of for key, of in references(snapshot, pause).items() if math.isfinite(of[1])}
@@ -77,7 +77,7 @@ class Judge:
                 variable = evidence.Variable(
                     p, size, ordered=OTHER not in ratios, alarm_days=self.alarm_days, never=cannot_come([*ratios])
                 )
-                # What others counted before the first look is not known to have come lately.
+                # Counts from before the first look are of unknown age.
                 before = counts if not self._has_begun else np.zeros_like(counts)
                 followed = self._known[key] = _Followed(variable, before, now)
                 followed.restore(self._stored.pop(key, None))
@@ -90,7 +90,7 @@ class Judge:
         return found
 
     def close(self) -> None:
-        """Remember what is known, and let another worker judge."""
+        """Store the state and let another worker judge."""
         if self._lock is not None:
             self._save(unhurried)
             self._lock.close()
@@ -104,7 +104,7 @@ class Judge:
             lock = (self._folder / _LOCK).open("ab")
         except OSError as error:
             self._complain(error)
-            self._folder = None  # it judges all the same, and remembers nothing
+            self._folder = None  # judge without storing the state
             return True
         try:
             locks.lock(lock, waits=False)
@@ -149,7 +149,7 @@ class Judge:
 
 
 class _Followed:
-    """One variable, and where its counters stood."""
+    """One variable, and the counts at the last look."""
 
     def __init__(self, variable: evidence.Variable, before: Floats, now: float) -> None:
         self.variable = variable
@@ -158,7 +158,7 @@ class _Followed:
         self._last = evidence.Judged(0.0, 1.0, now)
 
     def look(self, counts: Floats, now: float) -> evidence.Judged:
-        # Counters go back if a worker's numbers are lost; what is left of them is not counted again.
+        # Counters fall if a worker's numbers are lost; what remains of them is not counted again.
         news = np.maximum(counts - self._before, 0.0)
         if news.any():
             self._last = self.variable.step(news, max(0.0, now - self._at) / evidence.DAY_S, now)
@@ -170,7 +170,7 @@ class _Followed:
         return self._at, [last.days, last.visible, last.since, self.variable.to_json()]
 
     def restore(self, stored: Stored | None) -> None:
-        """Go on from ``to_json``, if it is of the same bets."""
+        """Restore a state from ``to_json``, if it belongs to the same bets."""
         if stored is None:
             return
         try:
@@ -178,7 +178,7 @@ class _Followed:
             self.variable.restore(bets)
             self._at, self._last = min(self._at, float(at)), evidence.Judged(float(days), float(visible), float(since))
         except (TypeError, ValueError):
-            pass  # of a version that made other bets: it begins anew
+            pass  # stored by a version with other bets: start anew
 
 
 def _line(key: Key, at: float, stored: Any) -> bytes:

@@ -1,7 +1,7 @@
-"""Function words by language, and the script of every character: what ``texts`` tells languages apart by.
+"""Data for the detection of languages in ``texts``: function words by language, and the characters of each script.
 
-Data. Function words ("the", "und", "que") are a third of ordinary text and depend on nothing that a text is about. A
-language without a list is *none*: it is seen as other words and, often, another script.
+Function words ("the", "und", "que") are a third of ordinary text and do not depend on its topic. A language without a
+list is reported as *none*; a change to it shows as other words and often as another script.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ FUNCTION_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "devanagari": {"hi": "है के में की और का को से पर नहीं यह कि हैं"},
 }  # fmt: skip
-"""By script and ISO 639-1 code, those of more than one letter where others share the letter. Of two languages that have
-as many words of a text the first one here holds. ``da`` is Norwegian, too, ``cs`` Slovak."""
+"""By script and ISO 639-1 code; words of one letter only if no other language has them. If two languages have equally
+many words of a text, the first one listed here is reported. ``da`` includes Norwegian, ``cs`` includes Slovak."""
 
 OF_SCRIPT: Final[Mapping[str, str]] = {
     "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
 }  # fmt: skip
-"""Languages that nearly everything in a script is in."""
+"""The language of nearly all text in a script."""
 
 SCRIPTS: Final[Mapping[str, tuple[tuple[int, int], ...]]] = {
     "latin": ((0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF),
@@ -103,4 +103,4 @@ SCRIPTS: Final[Mapping[str, tuple[tuple[int, int], ...]]] = {
     "kana": ((0x3041, 0x309F), (0x30A1, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
     "han": ((0x2E80, 0x2FD5), (0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF)),
 }  # fmt: skip
-"""The letters of each script, by code point, of those that text is written in today."""
+"""The code points of each script's letters that are in use today."""

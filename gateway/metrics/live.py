@@ -1,7 +1,7 @@
-"""The last minutes of a gateway, for its own page: rate, failures, quantiles, batch sizes, drift by endpoint version.
+"""The last minutes of a gateway for its own page: rate, failures, quantiles, batch sizes and drift by endpoint version.
 
-Reads the numbers that ``/metrics`` shows (no second count), of all workers together, every ``STEP_S``; a minute is the
-difference between now and then.
+Reads the numbers of all workers every ``STEP_S``, from the same snapshots as ``/metrics``. The numbers of a minute are
+the difference between two snapshots.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from gateway.trace import CANARY, FALLBACK
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
 DRIFT_WINDOWS: Final = {"5m": 300.0, "1h": 3600.0, "1d": 86400.0}
-"""What bins are shown over, in seconds: the windows of the recording rules."""
+"""Windows over which bins are shown, in seconds: those of the recording rules."""
 _DRIFT_STEPS: Final = 60
-"""How many moments of each window are remembered."""
+"""Snapshots that are kept per window."""
 _FAIR: Final = 50
-"""Values per bin that make a fair picture of a distribution."""
+"""Values per bin that are enough to show a distribution."""
 _HISTORY: Final = 60
-"""Steps of the rate's history: five minutes."""
+"""Steps in the history of rates: five minutes."""
 
 _BUDGET_STEPS: Final = 120
-"""How many moments of it are remembered."""
+"""Snapshots that are kept for error budgets."""
 
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
 _Gauge = dict[tuple[str, str, str], float]
 """A number per endpoint, version and variable."""
 _Budgets = dict[tuple[str, str, str], tuple[float, float]]
-"""What was bad and what there was, by endpoint, objective and time."""
+"""The number of bad requests and of all requests, by endpoint, objective and latency."""
 Pause = Callable[[], None]
-"""Called between small pieces of work: everything here runs in a thread beside the requests."""
+"""Called between small pieces of work, because this runs in a thread beside the requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One version behind one route. Quantiles in seconds, None if nothing was answered."""
+    """One version on one route. Quantiles are in seconds, None without answers."""
 
     endpoint: str
     version: str
     route: str
     rate: float
     share: float
-    """Of the endpoint's requests, by the version that was chosen; 0 for ``fallback``: the canary was chosen."""
+    """Share of the endpoint's requests that were routed to this version; 0 for ``fallback``, routed to the canary."""
     failed: float
-    """Share of this row's requests that failed by our doing; a canary's include those the stable version answered."""
+    """Share of this row's requests that failed on the gateway's side; a canary's include those that stable answered."""
     refused: float
-    """Share of this row's requests that did not end well by their callers' doing."""
+    """Share of this row's requests that failed because of their callers."""
     p50: float | None
     p95: float | None
     p99: float | None
     rows_per_call: float | None
     history: list[float]
-    """Requests per second of the version (all its routes) in steps of ``STEP_S``, the newest last."""
+    """Requests per second of the version over all routes, in steps of ``STEP_S``, the newest last."""
 
 
 class Live:
-    """Remembers what was counted during the last minutes; not for several threads at once.
+    """Remembers the counts of the last minutes. Not thread-safe.
 
-    ``failures`` are the outcomes that are our doing, not the callers'. Times are seconds of a steady clock.
+    ``failures`` are the outcomes that count as the gateway's failures. Times are seconds of a monotonic clock.
     """
 
     def __init__(self, failures: Collection[str]) -> None:
@@ -82,7 +82,7 @@ class Live:
         self._bins_seen: dict[str, deque[tuple[float, Floats]]] = {window: deque() for window in DRIFT_WINDOWS}
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
-        """Remember what is counted ``now``."""
+        """Remember the counts at time ``now``."""
         current = _requests(snapshot, pause)
         if self._seen:
             then, before = self._seen[-1]
@@ -137,7 +137,7 @@ class Live:
             outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
             rate = sum(outcomes.values()) + failed_over
             failed = failed_over + sum(outcomes.get(kind, 0.0) for kind in self._failures)
-            # A canary's failure is counted before the stable version has answered: it may be the only news.
+            # A canary's failure is counted before stable has answered, so it may be the row's only count.
             share = 0.0 if route == FALLBACK else rate / totals.get(endpoint, rate)
             counts = buckets.get((endpoint, version, route), [])
             p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
@@ -150,17 +150,17 @@ class Live:
                     [round(step.get((endpoint, version), 0.0), 3) for step in self._history],
                 )
             )  # fmt: skip
-        # By name, not by rate: what a reader looks at must not change its place at every refresh.
+        # Sorted by name, not by rate, so that rows keep their places on the page.
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
     def objectives(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return what each endpoint promises, and what is left of what that allows; see ``Budgets``."""
+        """Return each endpoint's objectives and what is left of their error budgets; see ``Budgets``."""
         return self._budgets.left(now, snapshot)
 
     def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
-        """Return how each variable that has a reference stands (``drift.Standing``), and its bins over a ``window``.
+        """Return the drift of each variable that has a reference: its standing, and its bins over a ``window``.
 
-        That is the shortest one with a fair picture. Only what was counted for the reference in use: labels name it.
+        The window is the shortest one with enough values. Only counts for the current reference are included.
         """
         counts = self._bins.of(snapshot)
         grown = {
@@ -195,10 +195,10 @@ class Live:
 
 
 class Budgets:
-    """What objectives allow to fail in ``BUDGET_S``, and how much of it is left: as far as this gateway has seen.
+    """Error budgets: what objectives allow to fail within ``BUDGET_S``, and how much of that is left.
 
-    Of whatever it was counting when it started, or ``BUDGET_S`` ago. The recording rules sum over all gateways, and
-    over restarts.
+    Covers what this gateway has counted since its start, at most ``BUDGET_S``. The recording rules cover all gateways
+    and restarts.
     """
 
     def __init__(self, failures: Collection[str]) -> None:
@@ -206,7 +206,7 @@ class Budgets:
         self._seen: deque[tuple[float, _Budgets]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot) -> None:
-        """Remember what is counted ``now``, now and then; the first time, that nothing was."""
+        """Remember the counts at intervals; the first time, remember zeros."""
         if not self._seen:
             self._seen.append((now, {}))
         elif now - self._seen[-1][0] >= BUDGET_S / _BUDGET_STEPS:
@@ -215,13 +215,13 @@ class Budgets:
                 self._seen.popleft()
 
     def left(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return a row for each objective. ``left`` is a share, below 0 if more failed than may; None: nothing came."""
+        """Return a row per objective. ``left`` is a share, negative if overspent, None without requests."""
         began, before = self._seen[0] if self._seen else (now, {})
         counts = self._counts(snapshot)
         promised: dict[tuple[str, str, str], float] = {}
         served = set()
         for (name, labels, _), value in snapshot.shown():
-            if name == catalog.OBJECTIVE.name and value >= 0:  # NaN: not any more
+            if name == catalog.OBJECTIVE.name and value >= 0:  # NaN: no longer an objective
                 endpoint, objective, within = labels
                 promised[endpoint, objective, within] = value
             elif name == catalog.ENDPOINT_READY.name and value >= 0:
@@ -244,7 +244,7 @@ class Budgets:
         return found
 
     def _counts(self, snapshot: Snapshot) -> _Budgets:
-        """Return by endpoint, objective and time how many requests broke it, and how many there were."""
+        """Return the bad requests and all requests, by endpoint, objective and latency."""
         found: dict[tuple[str, str, str], list[float]] = {}
         for (name, labels, _), value in snapshot.counted():
             if name == catalog.REQUESTS.name:
@@ -260,11 +260,11 @@ class Budgets:
 
 
 class BinCounts:
-    """Where the counts of drift bins are among all counters, which only ever grow."""
+    """Finds the counts of drift bins among the counters of snapshots; series are only ever added."""
 
     def __init__(self) -> None:
         self.at: dict[tuple[str, ...], int] = {}
-        """A bin's position among the counts of ``of``, by its labels; a new value's, which is no bin's name."""
+        """The position of each bin's or new value's count in the result of ``of``, by its labels."""
         self._new: dict[tuple[str, ...], list[str]] = {}
         self._positions: list[int] = []
         self._read = 0
@@ -281,20 +281,20 @@ class BinCounts:
         return snapshot.counts[np.array(self._positions, dtype=np.intp)]
 
     def numbers(self, key: tuple[str, ...], names: Iterable[str], counts: Floats) -> Floats:
-        """Return those of ``counts`` (see ``of``) that are of one variable and reference, bin by bin; 0 of no bin."""
+        """Return the entries of ``counts`` (see ``of``) for the bins of one variable and reference; 0 if unknown."""
         at = [self.at.get((*key, name)) for name in names]
         return np.array([0.0 if i is None else counts[i] for i in at])
 
     def new(self, key: tuple[str, ...], counts: Floats) -> dict[str, float]:
-        """Return those of ``counts`` that are of values which the reference does not have, by name."""
+        """Return the entries of ``counts`` for values that are not in the reference, by value."""
         names = self._new.get(key, [])
         return dict(zip(names, self.numbers(key, names, counts).tolist(), strict=True))
 
 
 def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
-    """Return each reference's shares by bin, in order, and of how many values it was made; infinite if nobody said.
+    """Return each reference's share per bin, in order, and its size (infinite if unknown).
 
-    By endpoint, version, variable and reference.
+    The keys are endpoint, version, variable and reference.
     """
     ratios: dict[tuple[str, ...], dict[str, float]] = {}
     sizes: dict[tuple[str, ...], float] = {}
@@ -334,7 +334,7 @@ def _grown(current: Numbers, before: Numbers) -> Numbers:
 
 
 def _quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
-    """The quantile within its bucket, as PromQL's ``histogram_quantile`` has it; the last bound for what is beyond."""
+    """Return a quantile by interpolation within its bucket, as PromQL's ``histogram_quantile``; None without values."""
     total = sum(counts)
     if total <= 0:
         return None

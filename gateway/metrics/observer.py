@@ -1,13 +1,13 @@
-"""Turns finished traces, batches and control events into numbers.
+"""Counts finished requests, batches and control events.
 
-Called once per request, at its end, so it only puts traces aside, and adds what one batch has answered to plain
-numbers together (one by one it would cost as much as tokenizing a short text). ``snapshot`` adds up what is still
-aside, so whoever looks misses nothing this process has counted.
+``finished`` is called once per request, so it only collects traces. The traces that one batch has answered are then
+counted together; counted one by one they would cost as much as tokenizing a short text. ``snapshot`` counts everything
+collected so far, so a reader sees all that happened in this process.
 
-Counting never costs an answer: what goes wrong here is logged, now and then, and the request goes on.
+An error while counting never fails a request: it is logged, at most once a minute.
 
-Label values come from the configuration only, never from a request: unknown paths are all counted under one empty
-endpoint.
+Label values come from the configuration, never from a request: requests for unknown paths are counted under an empty
+endpoint name.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
 
 _MAX_ASIDE: Final = 2000
+"""Requests after which collected values are counted, to bound their memory."""
 _SETTLED_AT_ONCE: Final = 32
-"""Answers after which what was put aside is added up, so that it stays small."""
+"""Versions that are counted between two turns of the event loop."""
 
 MAX_TENANTS: Final = 1000
-"""Tenants with numbers of their own; whoever signs tokens may make them up."""
+"""Tenants with series of their own. Signers of tokens could invent any number of them."""
 OTHER: Final = "other"
-"""All others together."""
+"""The tenant label of all further tenants."""
 
 _COMPLAIN_EVERY_S: Final = 60.0
 
@@ -51,15 +52,15 @@ Count_ = TypeVar("Count_", bound=Callable[..., None])
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
 _FEW = 16
-"""Values that are counted one by one: a thousand versions that answered one request each are settled in one step."""
+"""Up to this many values are counted one by one: for so few, numpy is slower."""
 _TIMES = 1 + len(_STAGES)
-"""Distributions of a request that are of nanoseconds."""
+"""The first distributions of a request, which are in nanoseconds."""
 _Promised = tuple[int, Count, Count]
-"""A time in ns, and what counts the answers that came in it, and those that did not."""
+"""An objective's latency in ns, the count of answers within it, and the count of later ones."""
 
 
 def _harmless(count: Count_) -> Count_:
-    """Let nothing that goes wrong in a method reach its caller; see the module."""
+    """Log an exception of the method instead of raising it; see the module."""
 
     @functools.wraps(count)
     def counted(self: Observer, *args: object, **kwargs: object) -> None:
@@ -72,7 +73,7 @@ def _harmless(count: Count_) -> Count_:
 
 
 class Observer:
-    """Owns this process's numbers. One event loop calls it."""
+    """Counts everything that happens in this process. For use by one event loop."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Observer:
         watches_words: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs.
+        """``failures`` are the outcomes that count as failures; each has a series, at 0, before the first one occurs.
 
         ``watches_words``: count the words of texts, for drift.
         """
@@ -96,7 +97,7 @@ class Observer:
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: Mapping[str, Objective] = {}
         self._promises: set[tuple[str, str, str]] = set()
-        """Labels of the promises that are shown."""
+        """The labels of the objectives that are published."""
         self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance, watches_words, clock)
         self.feedback = FeedbackCounts(self._numbers)
@@ -104,10 +105,10 @@ class Observer:
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
         self._waiting: list[Trace] = []
-        """Answered, and not yet counted."""
+        """Answered requests that are not counted yet."""
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._begun = self._ended = self._sampled = 0
-        """Requests, in all; and those that had begun at the last sample of ``waited``."""
+        """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
@@ -118,11 +119,11 @@ class Observer:
         self._estimated: set[tuple[str, str, str]] = set()
 
     def started(self) -> None:
-        """Count a request in."""
+        """Count the start of a request."""
         self._begun += 1
 
     def finished(self, trace: Trace) -> None:
-        """Count a request out, under exactly one outcome: an answered one when what runs now is done."""
+        """Count the end of a request under its outcome; answered ones are counted after the current loop step."""
         try:
             self._ended += 1
             if trace.outcome == "ok":
@@ -137,7 +138,7 @@ class Observer:
 
     @_harmless
     def refused(self, outcome: str, endpoint: str = "", seconds: float = 0.0) -> None:
-        """Count a request that was refused before anything was made of it; ``endpoint``: who was asked, if known."""
+        """Count a request that was refused before it was parsed; ``endpoint`` is empty if unknown."""
         self._count_failure((endpoint, "", "", outcome), seconds)
 
     def _count_failed(self, trace: Trace) -> None:
@@ -156,7 +157,7 @@ class Observer:
 
     def _drain(self) -> None:
         waiting, self._waiting = self._waiting, []
-        # What one batch answered is counted together: one by one it costs twice as much.
+        # The answers of one batch are counted together: one by one they would cost twice as much.
         for alike in _alike(waiting):
             try:
                 self._count_answered(alike)
@@ -183,17 +184,17 @@ class Observer:
             self.settle()
 
     def complain(self) -> None:
-        """Log the exception that is being handled, unless one was logged lately."""
+        """Log the current exception, unless one was logged within the last minute."""
         now = time.monotonic()
         if now >= self._complain_at:
             self._complain_at = now + _COMPLAIN_EVERY_S
-            _log.exception("what happens is not counted: the numbers at /metrics are too low")
+            _log.exception("an event could not be counted: the numbers at /metrics are too low")
 
     def waited(self, late: float) -> None:
-        """Take a sample of how late the event loop is (seconds), for the requests that began since the last sample.
+        """Add the event loop's delay ``late`` (seconds) to the wait of the requests that began since the last call.
 
-        A loop that works through one round of everything that is ready lets a request wait about that round: half of it
-        until the round ends, half of it for its place in the next one. A timer only waits for the first half.
+        A timer that is due waits until the loop finishes its round: half a round on average. A request waits for about
+        twice as long, because it then also waits for its turn in the next round.
         """
         begun, self._sampled = self._begun - self._sampled, self._begun
         if begun and late > 0:
@@ -201,7 +202,7 @@ class Observer:
 
     @_harmless
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
-        """Count one call to the backend."""
+        """Count one call to Triton."""
         batch = self._batches.get((endpoint, version))
         if batch is None:
             batch = self._batches[endpoint, version] = _BatchMetrics(self._numbers, endpoint, version)
@@ -211,17 +212,17 @@ class Observer:
 
     @_harmless
     def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
-        """Count one look into a response cache."""
+        """Count one lookup in a response cache."""
         self._numbers.count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
 
     @_harmless
     def fell_back(self, endpoint: str, version: str, outcome: str) -> None:
-        """Count a canary version's failure that its stable version answers for."""
+        """Count a failure of a canary version that the stable version answered instead."""
         self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
 
     @_harmless
     def mirrored(self, endpoint: str, version: str, outcome: str, difference: float = 0.0, total_ns: int = 0) -> None:
-        """Count one request that was drawn for a shadow; the numbers are of one that was answered and compared."""
+        """Count one request for a shadow; ``difference`` and ``total_ns`` are of one that was answered and compared."""
         self._numbers.count(catalog.SHADOWS, endpoint, version, outcome).value += 1
         if outcome in ("agreed", "differed"):
             self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe(difference)
@@ -229,24 +230,24 @@ class Observer:
 
     @_harmless
     def logged(self, outcome: str, records: int) -> None:
-        """Count what became of requests that were drawn for the payload log."""
+        """Count requests selected for the payload log, by what became of them."""
         self._numbers.count(catalog.PAYLOADS, outcome).value += records
 
     @_harmless
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
-        """Add texts a word cache answered and did not answer since the last time."""
+        """Add the hits and misses of a word cache since the last call."""
         if hits or misses:
             self._numbers.count(catalog.WORD_CACHE, endpoint, version, "hit").value += hits
             self._numbers.count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
 
     @_harmless
     def settle(self) -> None:
-        """Add up what was put aside."""
+        """Count everything collected so far."""
         for _ in self.settling():
             pass
 
     def settling(self) -> Iterator[None]:
-        """Do what ``settle`` does, a few endpoints at a time: requests may have their turn between two of them."""
+        """Do what ``settle`` does, some versions at a time; the caller may yield to the event loop in between."""
         self._drain()
         self.watch.flush()
         self._aside = 0
@@ -261,14 +262,14 @@ class Observer:
             batch.settle()
 
     def snapshot(self) -> Snapshot:
-        """Return a copy of everything this process has counted."""
+        """Return a copy of everything counted in this process."""
         self.settle()
         self._numbers.gauge(catalog.IN_FLIGHT).value = self._begun - self._ended
         return self._numbers.snapshot()
 
     @_harmless
     def drifts(self, found: Mapping[tuple[str, ...], Judged], alarm_days: float) -> None:
-        """Publish how strong the evidence of drift is, by endpoint, version, variable and reference."""
+        """Publish the evidence of drift, by endpoint, version, variable and reference."""
         numbers, told = self._numbers, {key[:3] for key in found}
         numbers.gauge(catalog.DRIFT_ALARM).set(alarm_days)
         for gone in self._drifts - told:
@@ -283,7 +284,7 @@ class Observer:
 
     @_harmless
     def compared(self, found: Mapping[tuple[str, ...], float]) -> None:
-        """Publish how strong the evidence is that canaries differ from stable versions; see ``versions.evidence``."""
+        """Publish the evidence that canaries differ from stable versions; see ``versions.evidence``."""
         for gone in self._compared - found.keys():
             self._numbers.gauge(catalog.COMPARED_EVIDENCE, *gone).set(math.nan)
         for labels, days in found.items():
@@ -292,7 +293,7 @@ class Observer:
 
     @_harmless
     def accuracies(self, found: Mapping[tuple[str, str], Standing]) -> None:
-        """Publish how often versions are right."""
+        """Publish the accuracy of versions."""
         for pair, standing in found.items():
             for kind, estimate in zip(("real", "expected"), standing, strict=True):
                 numbers = (math.nan,) * 4 if estimate is None else estimate
@@ -309,20 +310,20 @@ class Observer:
 
     @_harmless
     def contacted(self, unix_time: float) -> None:
-        """Remember when the registry last answered."""
+        """Publish when the registry last answered (Unix seconds)."""
         self._numbers.gauge(catalog.LAST_CONTACT).set(unix_time)
 
     @_harmless
     def polls(self, period: float) -> None:
-        """Publish how often the registry is looked at (seconds)."""
+        """Publish the poll period of the registry (seconds)."""
         self._numbers.gauge(catalog.POLL).set(period)
 
     @_harmless
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
-        """Create the failure series, at 0, of these (endpoint, version, route).
+        """Create the failure series of these (endpoint, version, route), at 0.
 
-        Prometheus sees growth only: of a series that is born with its first burst it sees nothing. ``births`` says
-        which of them ``/metrics`` shows before that.
+        Prometheus computes rates from increases: a series that appears with its first failures shows no increase.
+        ``births`` decides which of the series ``/metrics`` shows before that.
         """
         for key in set(served) - self._expected:
             self._expected.add(key)
@@ -334,7 +335,7 @@ class Observer:
 
     @_harmless
     def promise(self, objectives: Mapping[str, Objective]) -> None:
-        """Publish what endpoints promise, by endpoint, and count answers by it; the empty name's is the others'."""
+        """Publish the objectives of endpoints and count answers by them; the empty name holds the default."""
         shown: dict[tuple[str, str, str], float] = {}
         for endpoint, one in objectives.items():
             shown[endpoint, "availability", ""] = one.availability
@@ -349,10 +350,10 @@ class Observer:
         for (endpoint, version, _), served in self._served.items():
             served.promise(self._answers_of(endpoint, version))
         for endpoint, version, _ in self._expected:
-            self._answers_of(endpoint, version)  # at 0, as in `expect`
+            self._answers_of(endpoint, version)  # creates the series at 0, as in `expect`
 
     def _answers_of(self, endpoint: str, version: str) -> _Promised | None:
-        """Return what counts the answers of a version whose endpoint promises a time."""
+        """Return the counts for a version whose endpoint has a latency objective."""
         one = self._promised.get(endpoint)
         if one is None or not one.within:
             return None
@@ -364,12 +365,12 @@ class Observer:
 
     @_harmless
     def overloaded(self, reason: str, priority: str) -> None:
-        """Count a refusal for want of room."""
+        """Count a request that was refused because of overload."""
         self._numbers.count(catalog.REFUSED, reason, priority).value += 1
 
     @_harmless
     def work(self, endpoint: str, version: str, seconds: float, limit: float, queued: Mapping[str, int]) -> None:
-        """Publish the work that a version has in hand, its limit (NaN: none), and who waits, by class of priority."""
+        """Publish a version's work in progress and its limit (seconds; NaN: no limit), and its queue by class."""
         self._numbers.gauge(catalog.WORK, endpoint, version).set(seconds)
         self._numbers.gauge(catalog.WORK_LIMIT, endpoint, version).set(limit)
         for priority, count in queued.items():
@@ -377,21 +378,21 @@ class Observer:
 
     @_harmless
     def ended_connection(self, reason: str) -> None:
-        """Count a connection that was ended though its client would have kept it."""
+        """Count a connection that the gateway closed although the client would have kept it."""
         self._numbers.count(catalog.ENDED_CONNECTIONS, reason).value += 1
 
     @_harmless
     def refused_caller(self, reason: str) -> None:
-        """Count a request that was refused for who asked."""
+        """Count a request that was refused because of its caller."""
         self._numbers.count(catalog.REFUSED_CALLERS, reason).value += 1
 
     @_harmless
     def over_quota(self, tenant: str, reason: str) -> None:
-        """Count that a tenant was over a limit."""
+        """Count a request of a tenant that exceeded a quota."""
         self._numbers.count(catalog.OVER_QUOTA, self._tenant(tenant), reason).value += 1
 
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
-        """Count one answered request to a tenant."""
+        """Count one answered request of a tenant."""
         key = (tenant, endpoint)
         counts = self._used.get(key)
         if counts is None:
@@ -427,7 +428,7 @@ class Observer:
 
     @_harmless
     def faults(self, subjects: Iterable[str]) -> None:
-        """Publish how many faults the configuration has, given what each is about (`canary sentiment`)."""
+        """Publish the number of configuration faults by kind; a subject is like ``canary sentiment``."""
         counts = dict.fromkeys(catalog.FAULT_KINDS, 0)
         for subject in subjects:
             kind = subject.partition(" ")[0]
@@ -437,7 +438,7 @@ class Observer:
 
     @_harmless
     def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
-        """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
+        """Publish which endpoint versions are served; None removes a version that is no longer configured."""
         for (endpoint, version), is_ready in ready.items() - self._states.items():
             state = math.nan if is_ready is None else int(is_ready)
             self._numbers.gauge(catalog.ENDPOINT_READY, endpoint, version).set(state)
@@ -445,7 +446,7 @@ class Observer:
 
     @_harmless
     def backends(self, live: Mapping[tuple[str, str], bool]) -> None:
-        """Publish which Tritons answer, by address and pool; those that nothing needs any more have no number."""
+        """Publish which Tritons answer, by address and pool; those that are no longer needed are removed."""
         for gone in self._backends - live.keys():
             self._numbers.gauge(catalog.BACKEND_UP, *gone).set(math.nan)
         for of, answers in live.items():
@@ -454,7 +455,7 @@ class Observer:
 
     @_harmless
     def pools(self, waiting: Mapping[str, int]) -> None:
-        """Publish how many wait for each pool; one that nothing needs any more has no number."""
+        """Publish the number of waiting calls per pool; pools that are no longer needed are removed."""
         for gone in self._pools - waiting.keys():
             self._numbers.gauge(catalog.POOL_WAITING, gone).set(math.nan)
         for pool, count in waiting.items():
@@ -463,7 +464,7 @@ class Observer:
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:
-        """Publish which model each version is: label values of ``MODEL_INFO``; those that are gone have no number."""
+        """Publish the model of each version (label values of ``MODEL_INFO``); versions that are gone are removed."""
         for gone in self._models - served:
             self._numbers.gauge(catalog.MODEL_INFO, *gone).set(math.nan)
         for new in served - self._models:
@@ -472,15 +473,15 @@ class Observer:
 
     @_harmless
     def build_info(self, version: str) -> None:
-        """Publish the running version."""
+        """Publish the gateway's version."""
         self._numbers.gauge(catalog.BUILD_INFO, version).set(1)
 
 
 class _AfterThis:
-    """Calls when what runs now is done; at once if no loop runs."""
+    """Calls a function after the current step of the event loop; at once if no loop runs."""
 
     def __init__(self) -> None:
-        # Looking the running loop up costs a system call each time on Python 3.11.
+        # The loop is remembered: get_running_loop costs a system call each time on Python 3.11.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self, call: Callable[[], None]) -> None:
@@ -494,7 +495,7 @@ class _AfterThis:
 
 
 def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
-    """Return the traces by url and route."""
+    """Group traces by url and route."""
     if not traces:
         return ()
     url, route = traces[0].url, traces[0].route
@@ -507,7 +508,7 @@ def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
 
 
 class _ServedMetrics:
-    """What one version's answers on one route add up to: numbers by columns, which ``settle`` counts at once."""
+    """The answers of one version on one route, collected in columns until ``settle`` counts them."""
 
     __slots__ = ("_answered", "_columns", "_distributions", "_promised", "_sums")
 
@@ -526,7 +527,7 @@ class _ServedMetrics:
         self._promised: _Promised | None = None
 
     def promise(self, promised: _Promised | None) -> None:
-        """Count from now on how many answers keep a promise; see ``Observer._answers_of``."""
+        """Count answers by this latency objective from now on; see ``Observer._answers_of``."""
         self.settle()
         self._promised = promised
 

@@ -1,9 +1,9 @@
-"""How often a version is right: from labels that came back, and from its scores where none have come yet. Pure.
+"""The accuracy of a version: measured from labels, and expected from scores while labels are missing. Pure.
 
-``measured`` is the share of labelled answers that were right. ``expected`` is what the answers given now would show if
-all were labelled: labels say how often answers with a score like this one are right (calibration, bin by bin), scores
-say how many such answers there are now. That is NannyML's CBPE; it holds as long as a score keeps its meaning, so it
-sees that texts have become harder, and does not see that the world calls the same texts by another label.
+``measured`` is the share of labelled answers that were right. ``expected`` estimates the accuracy of current answers:
+labels say how often answers with a given score are right (calibration per bin), and scores say how many such answers
+there are now. This is NannyML's CBPE. It holds while a score keeps its meaning: it sees that texts have become harder,
+but not that the true labels of the same texts have changed.
 
 Public: ``deploy`` may import it.
 """
@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Z: Final = 1.959963984540054
-"""Of an interval that covers in 95 of 100 cases."""
+"""Standard deviations of a 95 % interval."""
 LEAST_LABELS: Final = 300
-"""Labelled answers with a score below which nothing is expected."""
+"""Labelled answers with a score that are needed for an expectation."""
 _PRIOR: Final = 2.0
-"""How many labels a bin's guess is worth that the other bins make of it."""
+"""Weight of the prior of a bin, in labels; the prior comes from the other bins."""
 
 Floats = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):
-    """A share, the interval that covers it in 95 of 100 cases, and how many answers it is of."""
+    """A share, its 95 % interval, and the number of answers behind it."""
 
     value: float
     low: float
@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 
 
 def measured(right: float, answers: float) -> Estimate | None:
-    """Return the accuracy of labelled answers with Wilson's interval; None without any."""
+    """Return the accuracy of labelled answers with Wilson's interval; None without answers."""
     if answers <= 0:
         return None
     share, z2 = right / answers, Z * Z
@@ -47,17 +47,17 @@ def measured(right: float, answers: float) -> Estimate | None:
 
 
 def expected(right: Floats, labelled: Floats, seen: Floats, bounds: Sequence[float]) -> Estimate | None:
-    """Return the accuracy of the answers that are ``seen``, with an interval for what labels of all of them would show.
+    """Return the expected accuracy of the ``seen`` answers, with a 95 % interval for their accuracy by labels.
 
-    By bin of the score, whose upper ``bounds`` end at 1: how many of the ``labelled`` answers were ``right``, and how
-    many answers are seen. None if there are too few labels, or nothing is seen.
+    Arrays have one entry per score bin; the upper ``bounds`` end at 1. ``right`` of the ``labelled`` answers were
+    right. None if there are too few labels, or nothing was seen.
     """
     labels, answers = float(labelled.sum()), float(seen.sum())
     if labels < LEAST_LABELS or answers <= 0:
         return None
     edges = np.array((0.0, *bounds))
     scores = (edges[1:] + edges[:-1]) / 2
-    # A bin with few labels is guessed by its score, off by as much as scores are off on the whole.
+    # The prior of a bin is its score, corrected by the mean error of all scores.
     off = (float(right.sum()) - float((labelled * scores).sum())) / labels
     guess = np.clip(scores + off, 0.02, 0.98)
     chance = (right + _PRIOR * guess) / (labelled + _PRIOR)
@@ -67,7 +67,7 @@ def expected(right: Floats, labelled: Floats, seen: Floats, bounds: Sequence[flo
     spread = chance * (1 - chance)
     variance = float((weight * weight * spread / (labelled + _PRIOR + 1)).sum() + (weight * spread).sum() / answers)
     variance += float((weight * moved).sum()) ** 2 / 4
-    # On the scale of log odds an interval keeps between 0 and 1; a share of few answers can only be some numbers.
+    # On the scale of log odds, the interval stays within 0 and 1. It is widened to possible shares of so many answers.
     odds, width = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
     low = math.floor(_share(odds - width) * answers) / answers
     high = math.ceil(_share(odds + width) * answers) / answers
@@ -75,10 +75,10 @@ def expected(right: Floats, labelled: Floats, seen: Floats, bounds: Sequence[flo
 
 
 def of_counts(labels: Mapping[tuple[str, str], float], seen: Floats, bounds: Sequence[float]) -> dict[str, Any]:
-    """Return ``real`` and ``expected`` of one version as the status has them, None where nothing can be said.
+    """Return ``real`` and ``expected`` of one version, as in the status; None if unknown.
 
-    ``labels`` counts labelled answers by bin of the score (the name of its upper bound, or of none) and outcome
-    (``right``, ``wrong``); ``seen`` counts what is answered now, by the same bins.
+    ``labels`` counts labelled answers by score bin (the name of its upper bound, or ``none``) and outcome (``right``,
+    ``wrong``); ``seen`` counts current answers by the same bins.
     """
     bins = [f"{bound:g}" for bound in bounds]
     right, wrong = (np.array([labels.get((name, kind), 0.0) for name in bins]) for kind in ("right", "wrong"))
@@ -91,9 +91,9 @@ def of_counts(labels: Mapping[tuple[str, str], float], seen: Floats, bounds: Seq
 
 
 def _moved(chance: Floats, now: Floats, then: Floats, scores: Floats, widths: Floats, labels: float) -> Floats:
-    """Return by how much each bin's chance is another because scores have moved within it.
+    """Return the change of each bin's chance because scores moved within the bin.
 
-    If scores fall, they do so inside of bins too: as much as the shares of the bins beside it say.
+    If scores fall, they also fall within bins; the shares of the neighbouring bins tell by how much.
     """
     few = 1 / labels
     ratio = np.log((now + few) / (then + few))
@@ -104,7 +104,7 @@ def _moved(chance: Floats, now: Floats, then: Floats, scores: Floats, widths: Fl
 
 
 def described(one: Mapping[str, Any]) -> str:
-    """Return what the status says of one version (``accuracy.told``), for people; nothing if it has no labels."""
+    """Return a sentence on one version of the status (``accuracy.told``); empty without labels."""
     kinds = (("real", "by labels", "labels"), ("expected", "expected of what it answers now", "answers"))
     return ", ".join(
         f"{found['value']:.1%} right {what} ({found['low']:.1%} to {found['high']:.1%}, {found['answers']:,} {of})"

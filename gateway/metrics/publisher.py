@@ -1,8 +1,8 @@
-"""Publishes what a process counts: ``/metrics``, the last minutes for the page, statistics, numbers for other workers.
+"""Publishes the numbers: ``/metrics``, the last minutes for the page, statistics, and files for the other workers.
 
-The event loop only copies its own numbers (well below a millisecond). Reading the other workers' numbers, adding them
-up and formatting happens in one thread, which gives the interpreter back after every millisecond (``gateway.pace``);
-writing this process's numbers for the others in a second one, because whoever waits for others must still answer them.
+The event loop only copies its own numbers (well below a millisecond). One thread reads the other workers' numbers, adds
+them up and formats them; it releases the interpreter lock every millisecond (``gateway.pace``). A second thread writes
+this process's numbers for the others, so that a worker that waits for the others still answers them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from gateway.metrics.observer import Observer
 from gateway.pace import Pace
 
 LOOK_S: Final = 0.02
-"""How often a worker looks whether another one is asked for the numbers of all."""
+"""How often a worker checks whether it was asked for its numbers."""
 UNASKED_S: Final = 0.25
-"""How old numbers get that nobody asks for: what a killed worker takes along at most."""
+"""How often a worker writes its numbers without being asked: a killed worker loses at most this much."""
 _WAIT_S: Final = 0.005
 _ANSWER_S: Final = 0.25
-"""How long the others have to write their numbers down; of one that is busy for longer the last ones count."""
+"""How long to wait for the other workers' numbers; of a worker that is slower, the last numbers are used."""
 
 _LAST_S: Final = 1.0
-"""How long a worker that ends waits until its last numbers are written down."""
+"""How long a stopping worker waits until its last numbers are written."""
 
 T = TypeVar("T")
 _Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], Standing]]
@@ -44,7 +44,7 @@ _Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], Standing]]
 class Publisher:
     """Shows an observer's numbers; with several workers, those of all that share ``folder``.
 
-    ``new_pace`` makes what is called between small pieces of work in the thread.
+    ``new_pace`` makes the function that the threads call between small pieces of work.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Publisher:
         self._judge = judge or Judge()
         self._versions = versions.Versions(self._judge.alarm_days)
         self._compared: list[dict[str, Any]] = []
-        """How canaries stand beside stable versions, if this process judges."""
+        """How canaries compare with stable versions, if this process judges."""
         self._moved: dict[words.Pair, words.Moved] = {}
-        """Words that have risen and fallen in this process, as the thread has found."""
+        """Words that rose or fell in this process, as found by the thread."""
         self._accuracy = kept or Accuracy()
         self._judges = False
         self._workers = sharing.Workers(folder) if folder is not None else None
         self._share = sharing.Share(folder) if folder is not None else None
-        # With several workers these would be one worker's.
+        # With several workers, process metrics would describe only one of them.
         self._process = exposition.process_metrics() if folder is None else None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="metrics-share")
@@ -80,12 +80,12 @@ class Publisher:
                 tasks.create_task(self._answer_others())
 
     def close(self) -> None:
-        """Leave the last numbers to the other workers."""
-        with contextlib.suppress(RuntimeError, TimeoutError):  # closed before; or the disk hangs
+        """Write the last numbers for the other workers."""
+        with contextlib.suppress(RuntimeError, TimeoutError):  # closed already, or the disk hangs
             if self._share is not None:
                 numbers, seen = self._observer.snapshot(), self._observer.exemplars.seen()
                 self._writer.submit(self._write, numbers, seen, 0).result(_LAST_S)
-            # In the thread that judges: what it is doing it finishes.
+            # In the judging thread, after what it is doing.
             self._reader.submit(self._end_judging, self._observer.snapshot()).result(_LAST_S)
         for pool in (self._reader, self._writer):
             pool.shutdown(wait=False)
@@ -93,11 +93,10 @@ class Publisher:
     async def metrics(self, accept: str, is_full: bool | None = None) -> tuple[bytes, str]:
         """Return the text of ``/metrics`` in the form that ``accept`` asks for, and its content type.
 
-        ``is_full``: another level of detail than the one that was set. Raises ``InternalError`` if the folder of the
-        workers is gone.
+        ``is_full`` overrides the configured level of detail. Raises ``InternalError`` if the workers' folder is gone.
         """
         await self._ask_others()
-        own = self._observer.snapshot()  # which counts what waits, exemplars included
+        own = self._observer.snapshot()  # also counts exemplars that wait, so it comes first
         shows_all = self._is_full if is_full is None else is_full
         brief = None if shows_all else self._observer.watch.declared
         return await self._read(partial(self._respond, accept, self._observer.exemplars.seen(), brief), own)
@@ -108,9 +107,9 @@ class Publisher:
         return await self._read(statistics.of_snapshot)
 
     async def last_minute(self) -> dict[str, Any]:
-        """Return what ``/v1/status`` says of requests (``last_minute``) and ``drift``; see ``Live``.
+        """Return ``last_minute``, ``drift``, ``compared``, ``accuracy`` and ``objectives`` of ``/v1/status``.
 
-        ``compared``: see ``versions``.
+        See ``Live``, ``versions`` and ``accuracy``.
         """
         return await self._read(self._last_minute)
 
@@ -144,7 +143,7 @@ class Publisher:
         """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
         if own is None:
             for _ in self._observer.settling():
-                await asyncio.sleep(0)  # counting what waits takes many steps of the loop, copying all numbers one
+                await asyncio.sleep(0)  # counting is spread over many loop steps; copying takes one
         mine = self._observer.snapshot() if own is None else own
 
         def in_thread() -> T:
@@ -154,13 +153,13 @@ class Publisher:
         return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
 
     async def _ask_others(self) -> None:
-        """Wait until the other workers have written down what they had counted when this was called."""
+        """Wait until the other workers have written what they had counted when this was called."""
         if self._folder is None or self._workers is None:
             return
         try:
             since = sharing.ask(self._folder)
         except OSError:
-            return  # told by `merged` if the folder is gone
+            return  # `merged` raises if the folder is gone
         until = time.monotonic() + _ANSWER_S
         have_answered = partial(self._workers.have_answered, since)
         while not await asyncio.get_running_loop().run_in_executor(self._reader, have_answered):
@@ -171,7 +170,7 @@ class Publisher:
     async def _answer_others(self) -> None:
         assert self._folder is not None  # noqa: S101 - see `run`
         loop = asyncio.get_running_loop()
-        # This worker may have taken the place of one that ended.
+        # This worker may replace one that ended.
         await loop.run_in_executor(self._writer, self._fold, self._folder)
         seen, due = 0, 0.0
         while True:
@@ -188,13 +187,13 @@ class Publisher:
             self._share.write(snapshot, asked, self._new_pace())
             if news:
                 exemplars.share(news, self._share.path)
-        except Exception:  # noqa: BLE001 - a full disk, a removed folder: the others see the last numbers
+        except Exception:  # noqa: BLE001 - a full disk or a removed folder: the others keep the last numbers
             self._observer.complain()
 
     def _fold(self, folder: Path) -> None:
         try:
             sharing.fold(folder)
-        except Exception:  # noqa: BLE001 - as in `_write`; the numbers are all there, in more files
+        except Exception:  # noqa: BLE001 - as in `_write`; the numbers remain, in more files
             self._observer.complain()
 
     def _look(
@@ -207,10 +206,10 @@ class Publisher:
             moved[pair] = one.moved()
         self._moved = moved
         if self._share is not None:
-            with contextlib.suppress(OSError):  # the others do without this worker's words
+            with contextlib.suppress(OSError):  # the other workers do without this worker's words
                 words.share(moved, self._share.path)
         drifts = self._judge.look(time.time(), snapshot, pause)
-        # Who judges drift also keeps the labels: the others show its gauges.
+        # The worker that judges drift also keeps the labels; the others show its gauges.
         self._judges = drifts is not None
         if drifts is not None:
             declared = self._observer.watch.declared
@@ -222,14 +221,14 @@ class Publisher:
 
     def _end_judging(self, own: Snapshot) -> None:
         if self._judges:
-            # What came since the last look would be forgotten: counters begin anew.
+            # Count what came since the last look: counters start from zero after a restart.
             self._accuracy.look(time.time(), own if self._workers is None else self._workers.merged(own))
             self._accuracy.save()
         self._judge.close()
 
     async def _sample(self) -> None:
         while True:
-            with contextlib.suppress(Exception):  # a page without its newest step; `/metrics` says what is wrong
+            with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
                 found = await self._read(partial(self._look, self._observer.watch.recent_words()))
                 if found is not None:
                     drifts, accuracies = found

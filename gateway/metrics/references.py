@@ -1,7 +1,7 @@
-"""Reads the folder of captured reference distributions: ``ENDPOINT.json`` and ``ENDPOINT/VERSION.json``.
+"""Reads a folder of captured reference distributions: ``ENDPOINT.json`` and ``ENDPOINT/VERSION.json``.
 
-The reconcile loop looks at it (in a thread) every time it looks at the serving Task, so a file that ``triton-gateway
-drift capture`` writes, or a mounted ConfigMap that changes, is used without a restart.
+The reconcile loop calls ``look`` in a thread whenever it reads the serving Task. A file written by ``triton-gateway
+drift capture``, or a changed ConfigMap, is therefore used without a restart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger("triton_gateway.metrics")
 
 
 class References:
-    """The references of one folder, by endpoint url."""
+    """The references in one folder, by endpoint url."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class References:
         self._found: dict[str, Reference] = {}
 
     def look(self) -> bool:
-        """Read what changed; True when anything did. Never raises: a file that cannot be used is logged, once."""
+        """Read changed files; True if anything changed. Never raises: an unusable file is logged once."""
         seen: dict[str, tuple[int, int]] = {}
         found: dict[str, Reference] = {}
         try:
@@ -47,5 +47,5 @@ class References:
         return is_new
 
     def of(self, url: str) -> Reference:
-        """Return the reference of one endpoint url."""
+        """Return the reference of an endpoint url; empty if there is none."""
         return self._found.get(url, Reference())

@@ -1,13 +1,13 @@
-"""The numbers of several workers: each leaves its own in a file of one folder, whoever is asked adds them up.
+"""Adds up the numbers of several workers: each writes its own to a file in a shared folder.
 
-A worker writes its file whole, beside it, and renames it: a reader sees a whole state, and a disk without room costs
-this worker's news, not its process (as a write into a mapped file would). The file has three parts: a header, the
-series in the order in which they began (a line of JSON each), and the numbers of the snapshot as they are in memory.
-Series only ever grow, so a reader that has read a worker before reads its new lines and the numbers; adding up is then
-a handful of array operations per worker, however many series there are.
+A worker writes its file under a temporary name and renames it, so a reader sees a complete state. On a full disk a
+worker loses its newest numbers; a write to a mapped file would crash its process. The file has three parts: a header,
+the series in the order of their creation (one JSON line each), and the arrays of the snapshot as they are in memory.
+Series are only ever added, so a reader that knows a worker reads the new lines and the arrays. Adding up takes a few
+array operations per worker, whatever the number of series.
 
-What workers that ended have counted stays, as it happened; their gauges (requests in flight) ended with them. ``fold``
-adds their numbers into one file and deletes theirs, so that the folder stays small however many end.
+Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. ``fold`` merges the files of
+ended workers into one, so that the folder stays small.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from gateway.metrics.catalog import IN_FLIGHT
 from gateway.pace import unhurried
 
 _HEADER: Final = struct.Struct("<q5Q")
-"""When it was last asked (see ``asked``), the length of the series' lines in bytes, and how many numbers of each kind:
-counters, gauges, buckets, histograms."""
+"""When the worker was last asked (see ``asked``), the length of the series' lines in bytes, and the sizes of the
+arrays: counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
 EXEMPLARS: Final = ".exemplars"
 WORDS: Final = ".words"
 COMPARED: Final = ".compared"
 ASIDE: Final = ".new"
-"""Of files that are being written."""
+"""Suffix of files that are being written."""
 _OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, WORDS, COMPARED, ASIDE)
 _ASKED: Final = "asked"
 
 _ENDED: Final = "ended"
-"""The name of the file that has the numbers of all workers that ended, as far as they are folded."""
+"""Name of the file with the merged numbers of ended workers."""
 _COUNTER, _GAUGE, _HISTOGRAM, _FOLDED = range(4)
-"""Kinds of lines: three of series, and the names of the workers whose numbers a file has."""
+"""Kinds of lines: three kinds of series, and the names of workers that are merged into the file."""
 _TRIES: Final = 10
-"""How often reading is begun again if files were folded meanwhile."""
+"""Attempts to read all files while ``fold`` changes them."""
 
 Positions = NDArray[np.intp]
 
 
 def ask(folder: Path) -> int:
-    """Ask the other workers to write their numbers down; return when, in nanoseconds since 1970. Raises ``OSError``."""
+    """Ask the other workers to write their numbers; return the time in ns since 1970. Raises ``OSError``."""
     path, now = folder / _ASKED, time.time_ns()
     path.touch()
-    os.utime(path, ns=(now, now))  # to the nanosecond, where touching counts in ticks of the kernel
+    os.utime(path, ns=(now, now))  # exact to the nanosecond; touch rounds to ticks of the kernel
     return now
 
 
 def asked(folder: Path) -> int:
-    """Return when a worker has last asked, in nanoseconds since 1970; 0 for never."""
+    """Return when a worker last asked, in ns since 1970; 0 if never."""
     try:
         return (folder / _ASKED).stat().st_mtime_ns
     except OSError:
@@ -70,19 +70,19 @@ def asked(folder: Path) -> int:
 
 
 class Share:
-    """Writes one process's numbers for the others. Not for several threads at once."""
+    """Writes one process's numbers for the other workers. Not thread-safe."""
 
     def __init__(self, folder: Path, name: str = "", folded: Iterable[str] = ()) -> None:
-        """``name`` is this process's, unless one is given; ``folded`` are the workers whose numbers it has."""
+        """``name`` defaults to this process's; ``folded`` are workers whose numbers are merged into the file."""
         self.path = folder / f"{name or this_process()}{_SUFFIX}"
         self._aside = self.path.with_suffix(ASIDE)
         self._lines = bytearray(b"".join(_line(_FOLDED, name) for name in folded))
         self._begun = [0, 0, 0]
-        """Series of each kind whose lines are there."""
+        """Number of series of each kind that have a line."""
         self._written: tuple[object, ...] = ()
 
     def write(self, snapshot: Snapshot, answers: int = 0, pause: Callable[[], None] = unhurried) -> None:
-        """Write a snapshot down, if it has news; it was made after ``answers`` (what ``asked`` said).
+        """Write a snapshot if it differs from the last one. ``answers`` is the value of ``asked`` before it was made.
 
         Raises ``OSError``.
         """
@@ -112,7 +112,7 @@ class Share:
 
 
 def leave(content: bytes, path: Path) -> None:
-    """Write ``content`` for the other workers, whole or not at all. Raises ``OSError``."""
+    """Write ``content`` to ``path`` atomically. Raises ``OSError``."""
     aside = path.with_name(f"{path.name}{ASIDE}")
     aside.write_bytes(content)
     aside.replace(path)
@@ -131,13 +131,13 @@ def _columns(snapshot: Snapshot) -> tuple[Floats, ...]:
 
 
 class Workers:
-    """Adds up the numbers of all workers that share a folder. Remembers their series; not for several threads at once.
+    """Adds up the numbers of all workers that share a folder, and remembers their series. Not thread-safe.
 
-    ``is_alive`` says of a file's name whether its process is.
+    ``is_alive`` takes a file's stem and returns whether its process is running.
     """
 
     def __init__(self, folder: Path, own: str = "", is_alive: Callable[[str], bool] | None = None) -> None:
-        """``own`` is the name of this process's file."""
+        """``own`` is the stem of this process's file."""
         self._folder = folder
         self._own = own or this_process()
         self._is_alive = is_alive or _is_running
@@ -145,7 +145,7 @@ class Workers:
         self._sum = _Sum()
 
     def have_answered(self, since: int) -> bool:
-        """Say whether all workers that live have written their numbers down since they were asked at ``since``."""
+        """Whether all running workers have written their numbers since they were asked at ``since``."""
         return all(
             _answers(path) >= since
             for path in self._folder.glob(f"*{_SUFFIX}")
@@ -153,12 +153,12 @@ class Workers:
         )
 
     def merged(self, own: Snapshot, pause: Callable[[], None] = unhurried) -> Snapshot:
-        """Return the sum over all workers; ``own`` are this process's numbers as they are now.
+        """Return the sum over all workers; ``own`` are this process's current numbers.
 
-        ``pause`` is called between small pieces of work. Raises ``InternalError`` if the folder is gone.
+        ``pause`` is called between small pieces of work. Raises ``InternalError`` if the folder does not exist.
         """
         if not self._folder.is_dir():
-            # Without this every number would be missing, and nobody would be told.
+            # Without this check the numbers of all other workers would be missing without notice.
             raise InternalError(
                 f"the folder that the workers count in is gone: {self._folder}", hint="restart the gateway"
             )
@@ -177,7 +177,7 @@ class Workers:
                     worker = found[path.stem] = self._known.setdefault(path.stem, _Worker(self._sum))
                     worker.is_alive = self._is_alive(path.stem)
                     worker.read(path, pause)
-            if _stamp(ended) == before:  # else some numbers went from one file to the other meanwhile
+            if _stamp(ended) == before:  # otherwise numbers moved between files during the reading
                 break
         folded = found[_ENDED].folded if _ENDED in found else set()
         for name in folded:
@@ -186,17 +186,17 @@ class Workers:
 
 
 def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
-    """Add the numbers of workers that ended into one file, and delete their files. Raises ``OSError``.
+    """Merge the numbers of ended workers into one file and delete their files. Raises ``OSError``.
 
-    A process that is ended in the middle of it costs nothing: the names of those whose numbers are in the one file are
-    in it too, so that what is left of them is not counted again.
+    Safe against a kill at any moment: the merged file names the workers it contains, so a file that was not deleted yet
+    is not counted again.
     """
     alive = is_alive or _is_running
     with (folder / "fold.lock").open("a") as lock:
         try:
             locks.lock(lock, waits=False)
         except BlockingIOError:
-            return  # somebody else does it
+            return  # another worker is doing it
         left = [p for p in folder.iterdir() if p.suffix in _OF_PROCESSES and p.stem != _ENDED and not alive(p.stem)]
         gone = [path for path in left if path.suffix == _SUFFIX]
         total = _Sum()
@@ -215,21 +215,21 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
 
 
 class _Worker:
-    """The last state of one worker, and where its numbers belong in the sum."""
+    """The last known state of one worker, and the positions of its numbers in the sum."""
 
     def __init__(self, total: _Sum) -> None:
         self._total = total
         self.is_alive = True
         self.stamp: tuple[int, int] = (0, 0)
-        """Which file was read."""
+        """Inode and time of the file that was read."""
         self.folded: set[str] = set()
-        """The workers whose numbers this one's file has."""
+        """Workers whose numbers are merged into this one's file."""
         self._taken = [0, 0, 0]
         self._read = 0
-        """Bytes of lines that are known."""
+        """Bytes of lines that were read."""
         self._at: tuple[list[int], ...]
         self.at: tuple[Positions, ...]
-        """Positions in the sum of counters, gauges, buckets and histograms."""
+        """Positions of its counters, gauges, buckets and histograms in the sum."""
         self._forget()
         self.columns: tuple[Floats, ...] = tuple(np.zeros(0) for _ in range(5))
 
@@ -239,12 +239,12 @@ class _Worker:
         self.at = tuple(np.zeros(0, dtype=np.intp) for _ in self._at)
 
     def read(self, path: Path, pause: Callable[[], None]) -> None:
-        """Take what the worker has written since the last time."""
+        """Read what the worker has written since the last time."""
         with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
             if (stamp := (stat.st_ino, stat.st_mtime_ns)) == self.stamp:
                 return
-            if path.stem == _ENDED:  # its lines may be in another order now
+            if path.stem == _ENDED:  # its lines may have another order now
                 self._forget()
             _, length, *sizes = _HEADER.unpack(file.read(_HEADER.size))
             counts, gauges, buckets, _ = sizes
@@ -287,17 +287,17 @@ class _Worker:
 
 
 class _Sum:
-    """All series that any worker has, and where each one's numbers are."""
+    """All series of all workers, and the positions of their numbers."""
 
     def __init__(self) -> None:
         self._places: tuple[dict[Series, int], ...] = ({}, {}, {})
         self._starts: list[int] = []
         self._width = 0
         self._adds: list[bool] = []
-        """Of each gauge: whether it is added up; of the others the newest value counts."""
+        """For each gauge, whether workers' values are added; otherwise the newest value is used."""
 
     def place(self, kind: int, series: Series) -> tuple[int, int]:
-        """Return the position of a series among those of its kind, and where a histogram's numbers start."""
+        """Return a series' position among its kind, and the start of a histogram's numbers."""
         places = self._places[kind]
         position = places.setdefault(series, len(places))
         if kind == _GAUGE and position == len(self._adds):
@@ -319,7 +319,7 @@ class _Sum:
             pause()
             to_counts, to_gauges, to_buckets, to_histograms = worker.at
             its_counts, its_values, its_times, its_buckets, its_since = worker.columns
-            # One worker's series are all different: no position occurs twice.
+            # All series of one worker differ, so no position occurs twice.
             counts[to_counts] += its_counts
             buckets[to_buckets] += its_buckets
             since[to_histograms] = np.maximum(since[to_histograms], its_since)
@@ -334,7 +334,7 @@ class _Sum:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return which file this is; (0, 0) if there is none."""
+    """Return inode and modification time of a file; (0, 0) if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -349,7 +349,7 @@ def _answers(path: Path) -> int:
 
 
 def _process(pid: int | str) -> tuple[str, str]:
-    """Return a process's state and when it started (clock ticks since the boot). Raises ``OSError``."""
+    """Return a process's state and start time (clock ticks since boot). Raises ``OSError``."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -370,7 +370,7 @@ def _asked(pid: int) -> tuple[str, str]:
 
 
 def this_process() -> str:
-    """Return the name of this process's files: not its id alone, which a machine that starts many uses again."""
+    """Return the name of this process's files: its id and start time, because ids are used again."""
     return f"{os.getpid()}-{_process('self')[1]}"
 
 

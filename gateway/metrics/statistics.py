@@ -1,7 +1,6 @@
-"""The metrics as the Open Inference Protocol's statistics extension tells them: per version, all workers together.
+"""The statistics extension of the Open Inference Protocol, computed from metrics: per version, over all workers.
 
-Pure: a snapshot in, rows out. Counts are requests, ``inference_count`` rows and ``execution_count`` calls to Triton;
-times are nanoseconds.
+Pure. Counts are requests, ``inference_count`` is rows and ``execution_count`` calls to Triton; times are nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NONE: Final = {"count": 0, "ns": 0}
 
 
 def of_snapshot(snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> list[dict[str, Any]]:
-    """Return one row per version that was asked, or can be; ``pause`` is called between series."""
+    """Return one row per version that was or can be called; ``pause`` is called between series."""
     counts: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (name, labels, _), value in snapshot.counted():
         pause()

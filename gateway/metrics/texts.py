@@ -1,8 +1,9 @@
-"""What texts look like: script, language, letter case, whether they were seen lately, and the words they are made of.
+"""Properties of texts: script, language, letter case, recent duplicates, and words.
 
-Only a text's beginning is looked at (``MOST_CHARS``), so that no text costs more than another; many texts at once:
-numpy looks at two hundred for the price of twenty. At most ``MOST_A_SECOND`` of a version are, by chance; duplicates
-are looked for in whole runs of texts (``Runs``). No text is kept longer than until it is counted.
+Only the beginning of a text is examined (``MOST_CHARS``), so the cost does not grow with its length. Texts are examined
+in groups, because numpy takes about as long for 200 as for 20. At most about ``MOST_A_SECOND`` texts per version and
+second are examined, drawn at random. Duplicates are searched in whole runs of consecutive texts (``Runs``). Texts are
+not kept after they were counted.
 
 Public: ``deploy`` may import it, to write references of bundles.
 """
@@ -27,9 +28,9 @@ from gateway.metrics.wording import Hashes, Lookup, Numbers, Worded, hashed, wor
 from gateway.metrics.words import RISEN, Watched
 
 MOST_CHARS: Final = 200
-"""Characters of a text that are looked at: about thirty words."""
+"""Characters of a text that are examined: about thirty words."""
 NONE: Final = "none"
-"""A text without letters, or of no language that is known."""
+"""A text without letters, or in an unknown language."""
 BOOLEANS: Final = ("false", "true")
 CASES: Final = ("lower", "upper", "title", "mixed", NONE)
 SCRIPT_NAMES: Final = (NONE, *SCRIPTS)
@@ -38,30 +39,30 @@ LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.va
 _LOWER, _UPPER, _TITLE, _MIXED, _NO_CASE = range(len(CASES))
 _LATIN: Final = SCRIPT_NAMES.index("latin")
 _LEAST_KANA: Final = 0.1
-"""A tenth of kana among the letters makes a text Japanese: most of its letters may be Han."""
+"""A text with this share of kana is Japanese, although most of its letters may be Han."""
 _UNSPACED: Final = frozenset({"han", "kana", "thai", "lao", "khmer", "myanmar"})
-"""Scripts without spaces between words: their words are pairs of letters."""
+"""Scripts without spaces between words: each pair of letters counts as a word."""
 _PLACES: Final = 512
 _FILLED: Final = 2 * _PLACES
 _MOST_HASHED: Final = 1000
-"""Characters at a text's beginning that say whether it is the same as another one as long."""
+"""Characters at a text's beginning that, with its length, identify it."""
 MOST_A_SECOND: Final = 100
-"""Texts of a version that are looked at: of more, a share drawn by chance."""
+"""Texts of a version that are examined per second; of more, a random sample."""
 MOST_COUNTED: Final = 1000
-"""The same of texts whose tokens and answers are counted, and that may be duplicates: they cost a quarter."""
+"""The same for texts whose tokens, answers and duplicates are counted, which costs a quarter."""
 _RUN: Final = 4096
-"""Texts that come one after the other, of which duplicates are looked for."""
+"""Consecutive texts that are searched for duplicates."""
 _AT_ONCE: Final = 256
 _LEAST_S: Final = 0.05
-"""Within less, what comes says nothing of a rate: it may be one request."""
+"""Shortest time over which a rate is computed; less may be a single request."""
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
-"""What is encoded as one row."""
+"""A text or pair of texts that is encoded as one row."""
 
 
 def beginning(text: Text) -> str:
-    """Return what is looked at of a text, of both if it is a pair."""
+    """Return the part of a text that is examined; of a pair, of both texts."""
     if type(text) is tuple:
         half = MOST_CHARS // 2
         return f"{text[0][:half]} {text[1][:half]}"
@@ -69,7 +70,7 @@ def beginning(text: Text) -> str:
 
 
 def letter_case(text: str) -> int:
-    """Return the class of a text's letters, as its number in ``CASES``; scripts without case have none."""
+    """Return the index of a text's letter case in ``CASES``."""
     if text.islower():
         return _LOWER
     if text.isupper():
@@ -80,7 +81,7 @@ def letter_case(text: str) -> int:
 
 
 def scripts(texts: Sequence[str]) -> Numbers:
-    """Return the script that most letters of each text are in, as its number in ``SCRIPT_NAMES``."""
+    """Return for each text the script of most of its letters, as an index into ``SCRIPT_NAMES``."""
     found = np.full(len(texts), _LATIN)
     others = [i for i, text in enumerate(texts) if not text.isascii() or text.upper() == text.lower()]
     if others:
@@ -90,10 +91,10 @@ def scripts(texts: Sequence[str]) -> Numbers:
 
 def _scripts(texts: Sequence[str]) -> Numbers:
     width = MOST_CHARS + 1
-    # What is beyond the basic plane (emoji, rare letters) becomes two surrogates, which are in no script.
+    # Characters beyond the basic plane (emoji, rare letters) become two surrogates, which are in no script.
     letters = "".join([text[:width].ljust(width) for text in texts]).encode("utf-16-le", "surrogatepass")
     codes = np.frombuffer(letters, np.uint16)
-    if len(codes) != len(texts) * width:  # a pair of surrogates would move all that is behind it
+    if len(codes) != len(texts) * width:  # surrogate pairs have shifted the rows
         joined = "".join([text[:width].ljust(width) for text in texts]).encode("utf-32-le", "surrogatepass")
         codes = np.minimum(np.frombuffer(joined, np.uint32), 0xFFFF).astype(np.uint16)
     rows = np.repeat(np.arange(len(texts)) * len(SCRIPT_NAMES), width)
@@ -108,7 +109,7 @@ def _scripts(texts: Sequence[str]) -> Numbers:
 
 @cache
 def _table() -> NDArray[np.uint8]:
-    """The script of every character of the basic plane, as its number among the names."""
+    """The index of the script of every character of the basic plane."""
     table = np.zeros(0x10000, dtype=np.uint8)
     for number, ranges in enumerate(SCRIPTS.values(), 1):
         for first, last in ranges:
@@ -117,12 +118,12 @@ def _table() -> NDArray[np.uint8]:
 
 
 def language(of: Worded, written: Numbers) -> Numbers:
-    """Return the language of each text, as its number: the one with the most function words, given its script."""
+    """Return for each text the index of the language with the most function words, given the text's script."""
     known, votes, may, usually = _function_words()
     found = known.find(of.hashes)
     hits = np.flatnonzero(found >= 0)
     sums = np.zeros((len(hits) + 1, votes.shape[1]), dtype=np.uint64)
-    # A byte for each language: adding them up counts all at once. A text's few words fill no byte.
+    # Each language has a byte in a 64-bit word, so one sum counts all languages. A short text cannot overflow a byte.
     np.cumsum(votes[found[hits]], axis=0, out=sums[1:])
     counted = np.diff(sums[np.searchsorted(hits, of.firsts)], axis=0).astype("<u8").view(np.uint8) & may[written]
     return np.where(counted.any(axis=1), counted.argmax(axis=1), usually[written])
@@ -130,10 +131,10 @@ def language(of: Worded, written: Numbers) -> Numbers:
 
 @cache
 def _function_words() -> tuple[Lookup, Hashes, NDArray[np.uint8], Numbers]:
-    """All of them, and the votes of each: a byte per language, in words of eight.
+    """Return all function words, their votes (a byte per language), and by script the possible and the usual languages.
 
-    A word that only one language of its script has says twice as much as one that it shares. Then by script: which
-    languages are told apart (255), and what a text without a function word is.
+    A word that only one language of its script has counts twice. Possible languages are marked by 255; the usual
+    language is used for a text without function words.
     """
     votes: dict[str, NDArray[np.uint8]] = {}
     width = -(-len(LANGUAGES) // 8) * 8
@@ -152,7 +153,7 @@ def _function_words() -> tuple[Lookup, Hashes, NDArray[np.uint8], Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What some texts look like: by variable the number of each text's value among ``VALUES``; and their words."""
+    """Properties of some texts: for each variable, each text's index into ``VALUES``; and the texts' words."""
 
     numbers: Mapping[str, Numbers]
     worded: Worded
@@ -165,7 +166,7 @@ VALUES: Final[Mapping[str, Sequence[str]]] = {
 
 
 def look(texts: Sequence[str]) -> Looked:
-    """Look at the beginnings of texts."""
+    """Examine the beginnings of texts."""
     written = scripts(texts)
     words = worded(texts, _is_unspaced()[written])
     cases = np.fromiter(map(letter_case, texts), np.int64, len(texts))
@@ -180,17 +181,17 @@ def _is_unspaced() -> NDArray[np.bool_]:
 
 
 def counted(name: str, numbers: Numbers) -> dict[str, int]:
-    """Return how many of these are of each value of a variable, without those that none is of."""
+    """Return how many texts have each value of a variable, without values that no text has."""
     values = VALUES[name]
     return {values[i]: times for i, times in enumerate(np.bincount(numbers).tolist()) if times}
 
 
 class Recent:
-    """Says whether a text was among the last few hundred, by its hash alone.
+    """Detects texts that occurred among the last few hundred, by their hash.
 
-    Every text has one of ``_PLACES`` places, and is remembered until another text with the same place comes: for about
-    as many texts as there are places. A text that is a share of the traffic is found as often whether one worker sees
-    the traffic or each of several a part of it.
+    A hash selects one of ``_PLACES`` places and stays there until another text takes it, for about as many texts as
+    there are places. A text's share of the traffic therefore determines how often it is found, whether one worker
+    gets all traffic or several share it.
     """
 
     def __init__(self) -> None:
@@ -198,13 +199,13 @@ class Recent:
         self._seen = 0
 
     def forget(self) -> None:
-        """Begin anew: texts have come that were not seen."""
+        """Start anew, after texts that were not seen."""
         self._seen = 0
 
     def see(self, keys: Sequence[int]) -> Numbers:
-        """Say of each text, by its ``key``, whether it was seen: 1 or 0; of the first ones, nothing.
+        """Return for each text, given by its ``key``, 1 if it occurred recently, else 0.
 
-        Then most places are empty.
+        The first texts are left out of the result, because most places are still empty.
         """
         came = np.array(keys, dtype=np.int64)
         at = came & (_PLACES - 1)
@@ -213,7 +214,7 @@ class Recent:
         before = self._places[at]
         is_like = np.flatnonzero(at[1:] == at[:-1])
         before[is_like + 1] = came[is_like]
-        self._places[at] = came  # of several the last one stays
+        self._places[at] = came  # the last of several with one place stays
         found = np.empty(len(at), dtype=np.int64)
         found[order] = came == before
         new, self._seen = max(0, _FILLED - self._seen), self._seen + len(at)
@@ -221,27 +222,27 @@ class Recent:
 
 
 def key(text: Text) -> int:
-    """Return the number that a text is recognised by."""
+    """Return a text's hash."""
     if len(text) <= _MOST_HASHED and type(text) is str:
         return hash(text)
     return hash((text[:_MOST_HASHED], len(text))) if type(text) is str else hash((key(text[0]), key(text[1])))
 
 
 class Sample:
-    """Draws a share of what comes, so that at most about ``most`` a second are left."""
+    """Draws a random share, so that at most about ``most`` items a second remain."""
 
     def __init__(self, most: int, chance: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._chance, self._clock = most, chance, clock
         self._began, self._came = clock(), 0
         self._share = 1.0
         self._skipped = 0
-        """How many are left out before the next one that is drawn."""
+        """Items to skip until the next one is drawn."""
 
     def of(self, listed: Sequence[T], number: int = 0) -> Sequence[T]:
-        """Return some of what is ``listed``, and never twice ``most``; they count for ``number`` if it is more.
+        """Return a sample of ``listed``, always less than twice ``most``; ``number`` overrides its length as the load.
 
-        They are as large a share as the last second's rate allows, or the rate of the last ``2 * most`` if they came
-        sooner: traffic that begins at once is not looked at whole for a second.
+        The share follows from the rate of the last second, or of the last ``2 * most`` items if they came sooner, so
+        that a sudden load is sampled at once.
         """
         now = self._clock()
         took = now - self._began
@@ -255,7 +256,7 @@ class Sample:
         return listed if step <= 1 else listed[int(self._chance() * step) :: step]
 
     def _drawn(self, listed: Sequence[T]) -> Sequence[T]:
-        # One chance for each that is drawn instead of one for each that comes.
+        # Draw the gaps between items: one random number per drawn item instead of one per item.
         at, drawn = self._skipped, []
         while at < len(listed):
             drawn.append(listed[at])
@@ -268,19 +269,19 @@ class Sample:
 
 
 class Runs:
-    """Says which of the texts that come one after the other belong to a run: on average ``most`` a second at most.
+    """Selects runs of consecutive texts, on average at most ``most`` texts a second.
 
-    While fewer come, runs follow each other without a gap.
+    At lower rates, runs follow each other without a gap.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._left, self._next = 0, -math.inf
         self._has_gap = self.is_first = False
-        """Of ``is_first``: whether the last ``number`` were the first after texts that belonged to no run."""
+        """``is_first``: whether the last texts were the first after a gap."""
 
     def has(self, number: int) -> bool:
-        """Say whether the next ``number`` texts belong to one."""
+        """Return whether the next ``number`` texts belong to a run."""
         if self._left > 0:
             self._left -= number
             self.is_first = False
@@ -295,37 +296,37 @@ class Runs:
 
 
 Take = Callable[[Mapping[str, int]], object]
-"""Counts values of one variable: how often each came."""
+"""Adds the count of each value of one variable."""
 Shares = Callable[[list[float]], object]
 
 
 class Looks:
-    """Takes the texts of one version, and counts what they look like, many at a time. One event loop calls it."""
+    """Examines and counts the texts of one version, in groups. For use by one event loop."""
 
     def __init__(
         self, takes: Mapping[str, Take], sample: Sample, watched: Watched | None = None, unusual: Shares | None = None
     ) -> None:
-        """``takes`` are the variables that count, by name: those that are missing are not looked for.
+        """``takes`` maps each variable that is counted to its function; others are not examined.
 
-        ``watched`` counts the words, ``unusual`` takes the shares of unusual ones.
+        ``watched`` counts words, ``unusual`` takes the shares of unusual words.
         """
         self._takes = takes
         self._sample = sample
         self._recent = Recent() if variables.DUPLICATE in takes else None
         self._watched, self._unusual = watched, unusual
         self._drawn: list[str] = []
-        """Beginnings of those that are looked at."""
+        """Beginnings of sampled texts."""
         self._keys: list[int] = []
-        """Of those that may be duplicates."""
+        """Keys of texts that are checked for duplicates."""
 
     def see(self, texts: Sequence[Text]) -> None:
-        """Count these texts, or some of them."""
+        """Collect a sample of these texts."""
         self._drawn += map(beginning, self._sample.of(texts))
         if len(self._drawn) >= _AT_ONCE:
             self._count()
 
     def follow(self, texts: Sequence[Text], *, is_first: bool = False) -> None:
-        """Count which of these were seen lately, one after the other; ``is_first``: others have come before them."""
+        """Collect consecutive texts for the search for duplicates; ``is_first``: texts before them were skipped."""
         if self._recent is None:
             return
         if is_first:
@@ -336,7 +337,7 @@ class Looks:
             self._repeat()
 
     def carry(self) -> None:
-        """Count what is pending."""
+        """Count what was collected."""
         self._repeat()
         self._count()
 

@@ -1,6 +1,6 @@
-"""The drift variables that text tasks have without any declaration: their names, as references and metrics have them.
+"""The built-in drift variables of text tasks: their names in references and metrics, and their meaning.
 
-Public: ``deploy`` may import it, to write references of bundles. Data, no code.
+Public: ``deploy`` may import it, to write references of bundles. Data only.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Are two versions that serve side by side asked the same, and do they answer the same? Canary against stable.
+"""Compares a canary with the stable version beside it: do they get the same requests, and do they answer alike?
 
-Works on merged counters alone, like ``judge``, and is looked at by the same worker. While a canary's weights split the
-requests of an endpoint, each variable of the canary is compared with that of the stable version, counted in the same
-time into the same bins.
+Works on merged counters only, like ``judge``, and runs in the same worker. While a canary's weights split the requests
+of an endpoint, each variable of the canary is compared with that of the stable version, counted in the same time.
 
-How sure it is follows from ``evidence``: bets whose money comes in at a fixed rate a day. Which of the values of a
-step came to the canary was left to chance, whatever the values were: if ``t`` of all values fell into a bin, the
-canary's share of them is hypergeometric. So nothing is a sample but the split, values may depend on each other as they
-like, and what comes in may change by the hour. A step is taken when both sides have ``_LEAST`` new values, so few
-requests take longer. While an endpoint has no canary its money waits, a day's worth at most: rollout after rollout, an
-endpoint has one false finding in 30 days at most, over all variables (with several canaries at a time, for each of
-them). If callers are sent by a key, their requests stay together: then a difference is one of the callers.
+The method is that of ``evidence``: bets that receive money at a fixed rate per day. The routing assigns values to the
+canary at random: of ``t`` values in a bin, the canary's share is hypergeometric. Only this split is random, so values
+may depend on each other, and the traffic may change from hour to hour. A step is taken when both sides have ``_LEAST``
+new values, so with little traffic a comparison takes longer. Without a canary an endpoint's money waits, at most a
+day's worth: over any number of rollouts an endpoint has at most one false finding in 30 days over all its variables
+(per canary, if several run at a time). If callers are routed by a key, all requests of a caller go to one version; a
+difference may then be one between callers.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ from gateway.pace import unhurried
 from gateway.trace import CANARY, STABLE
 
 _NOT_COMPARED: Final = frozenset({variables.DUPLICATE, *variables.OF_WORDS})
-"""Not compared: they depend on how many texts a version has seen, or on words each version has learned by itself."""
+"""Not compared: they depend on how many texts a version has seen, or on words that each version learns by itself."""
 
 _ODDS: Final = np.array([1 / 3, 2 / 3, 1.5, 3.0, 10.0])
 _LEAST: Final = 20
 _SAMPLE: Final = 200
-"""Values of both sides before bins are made of them."""
+"""Values of both sides together that are needed to make bins."""
 _MOST_BINS: Final = 15
 _LEAST_MONEY: Final = 0.001
-"""Days' worth of money that bets have soon, if they began with none."""
+"""Lowest start money of a bet, in days' worth, for computing what is visible."""
 _OVER_S: Final = 3600.0
-"""A canary that was not asked for so long is none any more."""
+"""A canary without requests for this long is no longer compared."""
 
 
 class Values(dict[str, float]):
-    """How often each value of a variable was counted, or each bucket of a number, by its bound."""
+    """The count of each value of a variable, or of each bucket of a number, keyed by its bound."""
 
     bounds: tuple[float, ...] = ()
-    """Of a number."""
+    """The buckets' bounds, for a number."""
 
 
 Counted = dict[str, Values]
-"""By variable."""
+"""By variable name."""
 
 
 class Pair(NamedTuple):
@@ -67,23 +66,23 @@ class Pair(NamedTuple):
 
 
 class Versions:
-    """Follows every canary. Not for several threads at once. ``alarm_days``: see ``drift.ALARM_DAYS``."""
+    """Follows all canaries. Not thread-safe. ``alarm_days``: see ``drift.ALARM_DAYS``."""
 
     def __init__(self, alarm_days: float = drift.ALARM_DAYS) -> None:
         self._alarm_days = alarm_days
         self._requests: dict[tuple[str, ...], float] | None = None
         self._pairs: dict[Pair, _Compared] = {}
         self._idle_since: dict[str, float] = {}
-        """Since when the money of an endpoint waits."""
+        """Since when each endpoint has no canary (Unix time)."""
         self._began: float | None = None
 
     def look(
         self, now: float, snapshot: Snapshot, frequencies: Mapping[tuple[str, str, str], float] | None = None,
         pause: Callable[[], None] = unhurried,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Compare what was counted since the last look (``now`` is Unix time); return how every pair stands.
+        """Compare what was counted since the last look (``now`` is Unix time); return the standing of every pair.
 
-        ``frequencies``: of variables that are counted of a share of the requests, and then several times, that share.
+        ``frequencies`` are the sampling rates of declared variables; a sampled value counts ``1 / rate`` times.
         """
         if self._began is None:
             self._began = now
@@ -103,7 +102,7 @@ class Versions:
         return [told for compared in self._pairs.values() for told in compared.told()]
 
     def _asked(self, snapshot: Snapshot) -> list[Pair]:
-        """Return the canaries that were asked since the last look, each with the stable version asked most."""
+        """Return the canaries with requests since the last look, each with the stable version with most requests."""
         grown: dict[tuple[str, str], dict[str, float]] = {}
         requests: dict[tuple[str, ...], float] = {}
         for (name, labels, _), value in snapshot.counted():
@@ -122,9 +121,9 @@ class Versions:
 
 
 def evidence(told: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
-    """Return how much of a pair's evidence is of what, by endpoint, canary, stable version and kind.
+    """Return the part of each kind of variable in a pair's evidence, by endpoint, canary, stable version and kind.
 
-    The pair's is the mean over its variables: that is the sum of these.
+    A pair's evidence is the mean over its variables; the parts add up to it.
     """
     of: dict[tuple[str, ...], float] = {}
     variables_of = Counter[tuple[str, ...]]()
@@ -136,14 +135,14 @@ def evidence(told: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
 
 
 def share(told: Sequence[dict[str, Any]], numbers: Path) -> None:
-    """Leave what was found beside the file of its ``numbers``, for the other workers. Raises ``OSError``."""
+    """Write the findings beside the file of this worker's ``numbers``, for the others. Raises ``OSError``."""
     path = numbers.with_suffix(sharing.COMPARED)
     if told or path.exists():
         sharing.leave(orjson.dumps(told), path)
 
 
 def gathered(folder: Path) -> list[dict[str, Any]]:
-    """Return what the worker that judges has found; of two, the newest."""
+    """Return the findings of the worker that judges; if several have files, the newest."""
     newest = max(folder.glob(f"*{sharing.COMPARED}"), key=_changed, default=None)
     with contextlib.suppress(OSError, ValueError):
         found: list[dict[str, Any]] = orjson.loads(newest.read_bytes()) if newest is not None else []
@@ -159,7 +158,7 @@ def _changed(path: Path) -> float:
 
 
 class _Compared:
-    """What is known of one pair."""
+    """The state of one pair."""
 
     def __init__(self, pair: Pair, days: float, alarm_days: float) -> None:
         self._pair, self._days, self._alarm_days = pair, days, alarm_days
@@ -179,7 +178,7 @@ class _Compared:
         for name in sides[0].keys() & sides[1].keys():
             pause()
             if sides[0][name].bounds != sides[1][name].bounds:
-                continue  # declared otherwise for each of them
+                continue  # declared with other buckets in the two versions
             variable = self._variables.get(name)
             if variable is None:
                 variable = self._variables[name] = _Variable(self._days, self._alarm_days, sides[0][name].bounds)
@@ -189,7 +188,7 @@ class _Compared:
             variable.step(now)
 
     def told(self) -> Iterable[dict[str, Any]]:
-        """Return how each variable stands, as ``drift.Verdict`` tells it; ``kind``: what a difference would mean."""
+        """Yield the standing of each variable, as in ``drift.Verdict``; ``kind`` says what a difference means."""
         endpoint, canary, stable = self._pair
         known = {name: one for name, one in sorted(self._variables.items()) if one.is_compared}
         whole = sum(one.days for one in known.values()) / max(len(known), 1)
@@ -204,36 +203,36 @@ class _Compared:
 
 
 class _Variable:
-    """One variable of a pair: the first row of counts is the canary's, the second stable's."""
+    """One variable of a pair. Of two sides, the first is the canary, the second the stable version."""
 
     def __init__(self, days: float, alarm_days: float, bounds: tuple[float, ...]) -> None:
         self._began_with, self._alarm_days, self._bounds = days, alarm_days, bounds
         self._waiting = Counter[str](), Counter[str]()
         self._seen = Counter[str](), Counter[str]()
         self._bins: Bins | None = None
-        """What is bet on."""
+        """The bins that are bet on; None until there are enough values."""
         self._groups: list[Floats] = []
         self._money = Money(0, alarm_days)
         self._at: float | None = None
         self.days, self.since = 0.0, math.nan
 
     def take(self, side: int, now: Mapping[str, float], before: Mapping[str, float], share: float) -> None:
-        """Keep what came, of values that were counted ``1 / share`` times each."""
+        """Collect new counts of one side; the counters count each value ``1 / share`` times."""
         waiting = self._waiting[side]
         for name, value in now.items():
             news = round((value - before.get(name, 0.0)) * share)
-            if news > 0:  # counters go back if a worker's numbers are lost
+            if news > 0:  # counters fall if a worker's numbers are lost
                 waiting[name] += news
 
     def step(self, now: float) -> None:
-        """Compare what was kept, if it is enough."""
+        """Compare the collected values if there are enough."""
         if self._at is None:
             self._at = now
         numbers = [side.total() for side in self._waiting]
         if min(numbers) < _LEAST or (self._bins is None and sum(numbers) < _SAMPLE):
             return
         if self._bins is None:
-            # Made of both sides together: what came to which of them is still open.
+            # Made from both sides together, so the bins do not depend on the split that is tested.
             self._bins = _bins(self._waiting, self._bounds)
             self._groups = _groups(self._bins)
             self._money = Money(len(self._groups) * len(_ODDS), self._alarm_days, self._began_with)
@@ -250,24 +249,24 @@ class _Variable:
 
     @property
     def is_compared(self) -> bool:
-        """Whether there was enough to compare."""
+        """Whether enough values came to compare."""
         return self._bins is not None
 
     def seen(self) -> tuple[Bins, tuple[Floats, Floats]]:
-        """Return what was compared, in bins that are made of all of it: values that came late have names, too."""
+        """Return what was compared in newly made bins, so that late values have bins too; canary's counts first."""
         bins = _bins(self._seen, self._bounds)
         ours, theirs = (_folded(side, bins) for side in self._seen)
         return bins, (ours, theirs)
 
     def visible(self, of: int) -> float:
-        """Return how far a share of one half must be apart to be found with as many values; one of ``of`` variables."""
+        """Return the smallest difference in a share of one half that can be found; ``of``: variables of the pair."""
         n, m = (side.total() for side in self._seen)
         bets = len(self._groups) * len(_ODDS) * of
         return visible(n * m / (n + m), bets * self._alarm_days / max(self._began_with, _LEAST_MONEY))
 
 
 def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], None]) -> dict[tuple[str, str], Counted]:
-    """Return what is counted of each version's variables that can be compared."""
+    """Return the counts of each version's comparable variables."""
     found: dict[tuple[str, str], Counted] = {}
     cached = set()
     for (name, labels, _), value in snapshot.counted():
@@ -288,7 +287,7 @@ def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], No
             values.bounds = (*bounds, math.inf)
             values.update(zip(map(str, values.bounds), numbers[:-1].tolist(), strict=True))
     for version, counted in found.items():
-        # Of a text that a cache has answered before, nothing but the answer is counted, and each version has its own.
+        # For an answer from the response cache only the answer's variables are counted, and each version has a cache.
         left_out = _NOT_COMPARED | {name for name, kind in variables.KINDS.items() if kind != "answers"}
         for name in left_out if version[0] in cached else _NOT_COMPARED:
             counted.pop(name, None)
@@ -296,7 +295,7 @@ def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], No
 
 
 def _bins(sides: Iterable[Mapping[str, float]], bounds: tuple[float, ...]) -> Bins:
-    """Return bins of about equal frequency of a number, which has ``bounds``; of categories the most frequent ones."""
+    """Return bins of about equal frequency for a number with ``bounds``, or the most frequent categories."""
     together = Counter[str]()
     for side in sides:
         together.update(side)
@@ -310,7 +309,7 @@ def _bins(sides: Iterable[Mapping[str, float]], bounds: tuple[float, ...]) -> Bi
 
 
 def _folded(counted: Mapping[str, float], bins: Bins) -> Floats:
-    """Return the counts of values or buckets as counts of bins."""
+    """Return counts of values or buckets as counts per bin, an array (bins,)."""
     found = np.zeros(len(bins.names))
     for name, value in counted.items():
         if name == MISSING:
@@ -323,7 +322,7 @@ def _folded(counted: Mapping[str, float], bins: Bins) -> Floats:
 
 
 def _groups(bins: Bins) -> list[Floats]:
-    """Return the sets of bins that are bet on to be more or less frequent: below each edge, or each value."""
+    """Return the sets of bins to bet on: each prefix of ordered bins, or each single bin; masks (bins,)."""
     width = len(bins.names)
     single = np.eye(width)
     if bins.kind == "enum":

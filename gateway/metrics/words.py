@@ -1,8 +1,8 @@
-"""The words of one version's texts: which are usual, how many of a text are not, and which have risen or fallen.
+"""The words of one version's texts: which are usual, the share of unusual ones per text, which have risen or fallen.
 
-Usual are the most frequent words of the reference; while there is none, those of the texts so far, so that a capture
-finds the variables counted as they will be. A word is counted once per text. Memory is bounded: a word has a name once
-it has come a few times; when there are too many, the rarest are forgotten.
+Usual words are the most frequent ones of the reference. Without a reference, they are those of the texts so far, so
+that a capture counts the variables as they will be counted later. A word counts once per text. Memory is bounded: a
+word gets a name after a few occurrences, and the rarest names are forgotten when there are too many.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from gateway.metrics.drift import MOST_WORDS, Words
 from gateway.metrics.wording import Hashes, Lookup, Numbers, Vocabulary, Worded, hashed
 
 MOST: Final = 4096
-"""Words that are counted by name."""
+"""Most words that are counted by name."""
 _PLACES: Final = 1 << 13
 _FEW: Final = 3
-"""A word that came more seldom lately has no name: it cannot have come often."""
+"""Recent occurrences before a word gets a name."""
 _MOST_NAMED: Final = 256
-"""Words that get a name at once; the others get it when they come again."""
+"""Most words that get a name at a time; others get theirs with their next occurrence."""
 NONE, MORE, NEW, UNSEEN = RISEN = ("none", "more", "new", "unseen")
-"""Whether a text has a word that has risen: a usual one, one that was not usual, or one that nobody had ever seen."""
+"""Values of ``risen_word``: no risen word in a text, a usual one, an unusual one, or one never seen before."""
 
 _LEARNED_AT: Final = (1000, 4000, 16_000)
-"""Texts after which what is frequent in them becomes what is usual, if there is no reference."""
+"""Numbers of texts after which the frequent words become the usual ones, if there is no reference."""
 _WINDOW: Final = 1000
-"""Shares are compared over the last one to two times as many texts."""
+"""Shares are compared over the last 1,000 to 2,000 texts."""
 OFTEN: Final = 4
-"""How often a word that nobody had ever seen must have come lately to count."""
+"""Recent occurrences from which a never seen word counts."""
 LATELY: Final = 750
-"""A word that was never seen is held against the last one to two times as many texts."""
+"""Never seen words are counted over the last 750 to 1,500 texts."""
 _LOOKED: Final = 500
-"""Texts between two looks for words that have risen."""
+"""Texts between two searches for risen words."""
 _OLD: Final = 32_768
-"""Texts after which what was counted counts half."""
+"""After this many texts all counts are halved."""
 _LEAST: Final = 5
-"""Texts that must have a word: for it to have risen, and to be told at all."""
+"""Fewest texts with a word for it to be usual, or to have risen."""
 _TIMES: Final = 4.0
-"""How many times as frequent a word must be for ``RISEN``: one that only seems so by chance is rare, and stays so."""
+"""Factor by which a word must be more frequent for ``risen_word``; chance rarely causes such a factor."""
 _SIGMAS: Final = 4.5
-"""Deviations of noise a word's share must have moved by to be told."""
+"""Standard deviations of noise by which a word's share must have moved to be reported."""
 _UNEVEN: Final = 3.0
 _MOST_TOLD: Final = 20
 
@@ -57,36 +57,36 @@ Floats: TypeAlias = NDArray[np.float64]
 Pair = tuple[str, str]
 """Endpoint and version."""
 Shares = tuple[float, float | None]
-"""Of the texts that have a word: now, and usually; None if it was not usual."""
+"""Share of texts with a word: recently, and usually (None if the word was not usual)."""
 Moved = dict[str, dict[str, Shares]]
-"""Words that ``rose`` and that ``fell``, those that moved furthest first."""
+"""Words that ``rose`` and that ``fell``, the largest change first."""
 
 
 class Usual:
-    """How frequent words usually are: shares of texts. Those that are usual have the first numbers."""
+    """The usual share of texts for each word. Usual words have the first numbers."""
 
     def __init__(self, words: Words) -> None:
         self.shares = words.shares()
         self.texts = words.texts
-        """How many these shares are of."""
+        """Number of texts behind these shares."""
         least = min(self.shares.values(), default=1.0)
-        if len(self.shares) < MOST_WORDS and words.texts:  # there was room for every word that came often enough
+        if len(self.shares) < MOST_WORDS and words.texts:  # every word that occurred often enough is included
             least = min(least, _LEAST / words.texts)
         self.was = np.full(MOST, least)
-        """By number; all that are not usual had less than the least."""
+        """Share by number; for words that are not usual, an upper limit."""
         self.was[: len(self.shares)] = list(self.shares.values())
 
     def noise(self, texts: int) -> Floats:
-        """Return how far from what is expected the number of texts with each word may be by chance."""
-        # These shares are of a sample, too; and few come more unevenly than many.
+        """Return by how many texts with each word the count may deviate by chance, an array (words,)."""
+        # The usual shares are estimates, too; and rare words are less evenly spread than frequent ones.
         variance = self.was * (texts * (1 + texts / max(1.0, self.texts)))
         noise: Floats = _SIGMAS * np.sqrt(variance) + _UNEVEN
         return noise
 
     def risen(self, counts: Counts, texts: int, unseen: NDArray[np.int64] | None = None) -> list[int]:
-        """Return the words that so many of ``texts`` have, if chance does not explain it, the furthest risen first.
+        """Return the words whose count in ``texts`` texts is too high for chance, the largest factor first.
 
-        ``unseen`` are those that the texts of these shares did not have once.
+        ``unseen`` are words that do not occur in the texts behind the usual shares.
         """
         expected, noise = self.was * texts, self.noise(texts)
         if unseen is not None and len(unseen):
@@ -98,7 +98,7 @@ class Usual:
         return numbers
 
     def fallen(self, counts: Counts, texts: int) -> list[int]:
-        """Return the usual words that fewer of ``texts`` have than chance explains, the furthest fallen first."""
+        """Return the usual words whose count in ``texts`` texts is too low for chance, the largest factor first."""
         expected = self.was * texts
         usual = len(self.shares)
         found = np.flatnonzero((counts < expected - self.noise(texts))[:usual])
@@ -108,45 +108,45 @@ class Usual:
 
 
 class Tally:
-    """How many of ``texts`` texts had each word that has a name, by number."""
+    """The number of texts with each named word, by the word's number, among ``texts`` texts."""
 
     def __init__(self) -> None:
         self.texts = 0
         self.counts = np.zeros(MOST, dtype=np.int32)
 
     def copy(self) -> Tally:
-        """Return one that does not change."""
+        """Return a copy."""
         copy = Tally()
         copy.texts, copy.counts = self.texts, self.counts.copy()
         return copy
 
     def halve(self) -> None:
-        """Let everything count half."""
+        """Halve all counts."""
         self.texts //= 2
         self.counts //= 2
 
     def renumber(self, kept: Sequence[int]) -> None:
-        """Give words other numbers: the first of ``kept`` the first one. The others are forgotten."""
+        """Number the words anew: ``kept`` lists the old numbers in the new order. Other words are forgotten."""
         counts = np.zeros_like(self.counts)
         counts[: len(kept)] = self.counts[kept]
         self.counts = counts
 
 
 class Lately:
-    """How often words that nobody had ever seen came in the last texts."""
+    """Counts recent occurrences of words that were never seen before, by hash."""
 
     def __init__(self) -> None:
         self._hashes = np.zeros(_PLACES, dtype=np.uint64)
         self._newer, self._older = np.zeros(_PLACES, dtype=np.int32), np.zeros(_PLACES, dtype=np.int32)
 
     def see(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Count such words, one after the other; say of each whether it has come ``OFTEN`` times with this one."""
+        """Count these words in order; return for each whether this is at least its fourth recent occurrence."""
         order = hashes.argsort(kind="stable")
         sorted_ = hashes[order]
         firsts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))[: len(hashes)]
         times = np.diff(np.append(firsts, len(hashes)))
         places = (sorted_[firsts] >> np.uint64(20)).view(np.int64) & (_PLACES - 1)
-        # The last of several that share a place has it: there are eight times as many places as texts to remember.
+        # Of words that share a place, the last one takes it; collisions are rare, with eight places per text.
         is_same = self._hashes[places] == sorted_[firsts]
         before = np.where(is_same, self._newer[places] + self._older[places], 0)
         others = places[~is_same]
@@ -159,25 +159,25 @@ class Lately:
         return found
 
     def age(self) -> None:
-        """Forget what came before the last time this was called."""
+        """Forget the occurrences before the previous call."""
         self._older, self._newer = self._newer, np.zeros(_PLACES, dtype=np.int32)
 
 
 class Nameless:
-    """Words that have come too seldom to have a name: of those that share a place, the one that comes most."""
+    """Counts words without a name, by hash. Of words that share a place, the most frequent one keeps it."""
 
     def __init__(self) -> None:
         self._hashes = np.zeros(_PLACES, dtype=np.uint64)
         self._counts = np.zeros(_PLACES, dtype=np.int32)
 
     def see(self, hashes: Hashes, counts: Counts) -> NDArray[np.bool_]:
-        """Count different words; return which have come often enough for a name, and forget them.
+        """Count distinct words; return which have occurred often enough for a name, and forget those.
 
-        In ``counts`` is then how often those came.
+        For them, ``counts`` then holds all their occurrences.
         """
         places = (hashes >> np.uint64(20)).view(np.int64) & (_PLACES - 1)
         is_here = self._hashes[places] == hashes
-        # Another word weakens the one whose place it is, until it is its own.
+        # Each occurrence of another word lowers the count of the place's word; at zero the place changes its word.
         now = self._counts[places] + np.where(is_here, counts, -counts)
         is_taken = ~is_here & (now <= 0)
         self._hashes[places[is_taken]] = hashes[is_taken]
@@ -188,23 +188,23 @@ class Nameless:
         return is_named
 
     def age(self) -> None:
-        """Let what came until now count half."""
+        """Halve all counts."""
         self._counts //= 2
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What came lately: by number, in how many of ``texts`` texts each word was."""
+    """Recent words: the number of texts with each, among ``texts`` texts."""
 
     names: Sequence[str]
     counts: Counts
     texts: int
     usual: Usual
     unseen: Numbers
-    """Of those that are not usual, the ones that had never been seen."""
+    """Numbers of frequent words that were never seen before."""
 
     def moved(self) -> Moved:
-        """Return the words that have risen or fallen by more than noise; the usual shares are a sample, too."""
+        """Return the words that have risen or fallen beyond noise."""
         counts, texts, shares = self.counts, self.texts, self.usual.shares
         return {
             what: {
@@ -218,10 +218,10 @@ class Recent:
 
 
 class Watched:
-    """Counts words. One event loop calls it."""
+    """Counts the words of one version's texts. For use by one event loop."""
 
     def __init__(self, reference: Words | None, begin: Callable[[], None] = lambda: None) -> None:
-        """``begin`` is called when other words have become usual: what was counted before is of no use."""
+        """``begin`` is called when the usual words change, which makes earlier counts meaningless."""
         self._tally, self._older, self._newer = Tally(), Tally(), Tally()
         self._words, self._begin = reference, begin
         self._usual = Usual(reference or Words(0.0, {}))
@@ -231,26 +231,26 @@ class Watched:
         self._lookup = Lookup(self._hashes[: len(self._names)])
         self._nameless = Nameless()
         self._seen = Vocabulary(reference.seen if reference is not None else b"")
-        """All words but those that were seen lately for the first time."""
+        """All words, except those first seen recently."""
         self._known: Vocabulary | None = self._seen
-        """What a word that was never seen is not among; None if nobody knows."""
+        """The words that count as seen; None if unknown."""
         if reference is not None:
             self._known = Vocabulary(reference.seen) if reference.seen else None
         self._lately, self._aged_at = Lately(), 0
         self._first_seen: tuple[list[Hashes], list[Hashes]] = [], []
-        """Of the last but one, and the last ``LATELY`` texts."""
+        """Hashes of words first seen in the last but one, and in the last, 750 texts."""
         self._looked_at = self._came = 0
         self._has_reference = reference is not None
         self._learned_at = [] if reference is not None else list(_LEARNED_AT)
         self._risen: list[int] = []
         self._is_risen = np.zeros(MOST + 1, dtype=bool)
-        """By number; the last one is of words without a name."""
+        """By number; the last entry stands for words without a name."""
 
     def see(self, texts: Worded) -> tuple[Floats, NDArray[np.int64]]:
         """Count the words of texts.
 
-        Returns of each its share of unusual words, and what has risen, as its number among ``RISEN``. Nothing of texts
-        without words, nor before it is known what is usual.
+        Returns for each text its share of unusual words (float64), and its value of ``risen_word`` as an index into
+        ``RISEN``. Texts without words are left out, and so are all texts until usual words are known.
         """
         tally = self._tally
         if tally.texts - self._looked_at >= _LOOKED:
@@ -279,7 +279,7 @@ class Watched:
         return shares, risen
 
     def _see_unseen(self, texts: Worded, unusual: Numbers) -> NDArray[np.bool_]:
-        """Remember these words; say of each word whether it was never seen before what is usual, and came lately."""
+        """Remember these words; return for each word of the texts whether it is never seen and recently frequent."""
         is_again = np.zeros(len(texts.hashes), dtype=bool)
         if self._known is not None:
             unusual = unusual[~self._known.has(texts.hashes[unusual])]
@@ -293,7 +293,7 @@ class Watched:
         return is_again
 
     def _see_others(self, texts: Worded, others: NDArray[np.int64]) -> None:
-        """Count words without a name, and give those a name that come often."""
+        """Count words without a name, and name those that occur often."""
         hashes, first, counts = np.unique(texts.hashes[others], return_index=True, return_counts=True)
         times = counts.astype(np.int32)
         new = np.flatnonzero(self._nameless.see(hashes, times))[:_MOST_NAMED]
@@ -306,10 +306,10 @@ class Watched:
         self._names += [texts.name(i) for i in others[first[new]].tolist()]
 
     def usual(self) -> Words | None:
-        """Return what is usual, for a reference; None before it is known.
+        """Return the usual words, for a reference; None until they are known.
 
-        These are the words in use, since the shares of unusual ones were counted with them; how frequent each is, is
-        of all texts so far, once there are enough.
+        They are the words in use, because the shares of unusual words were counted with them. Their frequencies are
+        over all texts so far, once there are enough.
         """
         if not self._usual.shares or self._words is None or self._tally.texts < _LEARNED_AT[0]:
             return self._words
@@ -320,7 +320,7 @@ class Watched:
         return Words(texts, found, self._seen.content(), known)
 
     def recent(self) -> Recent | None:
-        """Return what came lately, for another thread; None if there is no reference, or too little came."""
+        """Return recent words for another thread; None without a reference or with too few texts."""
         texts = self._tally.texts - self._older.texts
         if not self._has_reference or texts < _LOOKED:
             return None
@@ -362,10 +362,10 @@ class Watched:
         self._begin()
 
     def _forget(self) -> None:
-        """Forget the names of the rarest, so that a third of the room is free."""
+        """Forget the names of the rarest words, to free a third of the room."""
         usual = len(self._usual.shares)
         counts = self._tally.counts
-        # Not those that are watched because they have risen.
+        # Risen words keep their names.
         order = sorted(range(usual, len(self._names)), key=lambda i: (not self._is_risen[i], -counts[i]))
         room = max(0, MOST * 2 // 3 - usual)
         self._renumber([*range(usual), *order[:room]])
@@ -393,7 +393,7 @@ class Watched:
 
 
 def share(told: Mapping[Pair, Moved], numbers: Path) -> None:
-    """Leave what this process tells beside the file of its ``numbers``, for the other workers. Raises ``OSError``."""
+    """Write this process's findings beside the file of its ``numbers``, for the others. Raises ``OSError``."""
     path = numbers.with_suffix(sharing.WORDS)
     content = json.dumps([[*pair, moved] for pair, moved in told.items()]).encode()
     if content != (path.read_bytes() if path.exists() else b"[]"):
@@ -401,7 +401,7 @@ def share(told: Mapping[Pair, Moved], numbers: Path) -> None:
 
 
 def gathered(folder: Path, own: Mapping[Pair, Moved], own_file: Path) -> dict[Pair, Moved]:
-    """Return what all workers that share ``folder`` tell; ``own`` is what this process does, whatever its file says."""
+    """Return the findings of all workers that share ``folder``; ``own`` replaces those in this process's file."""
     found = {pair: [moved] for pair, moved in own.items()}
     for path in folder.glob(f"*{sharing.WORDS}"):
         if path.stem != own_file.stem:
@@ -412,7 +412,7 @@ def gathered(folder: Path, own: Mapping[Pair, Moved], own_file: Path) -> dict[Pa
 
 
 def merged(told: Sequence[Moved]) -> Moved:
-    """Return what several workers tell as one: each word once, with the mean of its shares."""
+    """Merge the findings of several workers: each word once, with the mean of its recent shares."""
     found: Moved = {}
     for name in ("rose", "fell"):
         seen: dict[str, list[Shares]] = {}
@@ -425,7 +425,7 @@ def merged(told: Sequence[Moved]) -> Moved:
 
 
 def described(moved: Moved) -> dict[str, list[dict[str, Any]]]:
-    """Return it as plain values, for programs."""
+    """Return the findings as plain values."""
     return {
         name: [{"word": word, "now": now, "was": was} for word, (now, was) in words.items()]
         for name, words in moved.items()

@@ -130,7 +130,7 @@ def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_ot
     answers, texts = one("predicted_label", "answers", UNEVEN), one("language", "texts", UNEVEN)
     page = render_page(status_of(endpoint("e")) | {"compared": [answers]}, "/serve/", ("e",))
     assert "<span class=ok>serving</span>" in page
-    assert "version 2: it answers otherwise than stable (predicted_label: en 89.7%, stable 50.0%)" in page
+    assert "version 2: it answers differently from stable (predicted_label: en 89.7%, stable 50.0%)" in page
     found = [answers, texts, one("script", "texts", EVEN, days=0.1)]
     page = render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/", ("e",))
     assert "<span class=wait>uneven split</span>" in page
