@@ -188,7 +188,7 @@ class Observer:
         now = time.monotonic()
         if now >= self._complain_at:
             self._complain_at = now + _COMPLAIN_EVERY_S
-            _log.exception("an event could not be counted: the numbers at /metrics are too low")
+            _log.exception("an event was not counted: the numbers at /metrics are too low")
 
     def waited(self, late: float) -> None:
         """Add the event loop's delay ``late`` (seconds) to the wait of the requests that began since the last call.

@@ -1,7 +1,6 @@
-"""Records as CloudEvents 1.0 over HTTP: JSON, several in one request, or one in each if the receiver takes no batches.
+"""Posts records as CloudEvents 1.0 over HTTP, in JSON: in batches, or singly if the receiver accepts no batches.
 
-Called from the payload log's own thread, which may wait here; records that cannot be delivered after three attempts
-are lost.
+The payload log's own thread calls it and may wait here. Records that cannot be delivered in three attempts are lost.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ TYPE: Final = "triton-gateway.inference.answered"
 _BATCH: Final = "application/cloudevents-batch+json"
 _SINGLE: Final = "application/cloudevents+json"
 _TIMEOUT_S: Final = (3.0, 10.0)
-"""To connect, and between two bytes of the answer."""
+"""Timeouts for connecting, and between two bytes of the answer."""
 _PAUSES_S: Final = (0.5, 2.0)
 _TRY_AGAIN: Final = frozenset({408, 425, 429})
 
 
 class Address:
-    """Posts to ``url``, ``most`` events in a request; ``source`` says which gateway they come from."""
+    """Posts to ``url``, at most ``most`` events per request; ``source`` names the gateway."""
 
     def __init__(
         self, url: str, *, most: int, source: str, pauses: Sequence[float] = _PAUSES_S,
@@ -64,7 +63,7 @@ class Address:
         return outcome, reason
 
     def idle(self) -> None:
-        """See ``Sink.idle``; nothing is due."""
+        """See ``Sink.idle``; does nothing."""
 
     def stop(self) -> None:
         """See ``Sink.stop``."""
@@ -76,9 +75,9 @@ class Address:
             self._session.close()
 
     def _post(self, body: bytes, kind: str) -> tuple[str, str, bool]:
-        """Return outcome, reason and whether another attempt would end alike."""
+        """Return the outcome, the reason, and whether a further attempt would be useless."""
         try:
-            # A redirect is an answer of the wrong place: following it would turn the request into a GET.
+            # Redirects are not followed: the library would turn the POST into a GET.
             reply = self._session.post(
                 self._url, data=body, headers={"content-type": kind}, timeout=_TIMEOUT_S, allow_redirects=False
             )

@@ -1,8 +1,8 @@
-"""Records as JSON lines in a folder: one file per writer at a time, only its owner may read it, all files bounded.
+"""Writes records as JSON lines to files in a folder, readable by their owner only, with bounds on size and age.
 
-A file that is being written ends in ``.jsonl.part`` and is locked; when it is large or old enough it is renamed to
-``.jsonl``. Every writer renames what writers that died have left, and deletes the oldest files while all of them
-together are too large, or when they are too old; so several workers and gateways can share a folder.
+A file that is being written ends in ``.jsonl.part`` and is locked; when it is large or old enough, it is renamed to
+``.jsonl``. Every writer also renames files left by writers that died, and deletes the oldest files if all together are
+too large, and files that are too old. Several workers and gateways can therefore share a folder.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SWEEP_S: Final = 60.0
 _LARGEST: Final = 64 << 20
 _LONGEST_S: Final = 3600.0
 _KEEP_FREE: Final = 256 << 20
-"""Bytes of the volume that are left to others: models and the state of the gateway lie on it too."""
+"""Bytes to leave free on the volume, for models and the gateway's state."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Folder:
-    """Writes to ``folder``: at most ``max_bytes`` in all of its files, none older than ``keep`` seconds.
+    """Writes to ``folder``: at most ``max_bytes`` in all files, none older than ``keep`` seconds.
 
-    ``writers`` share the folder, so that each may have a file that is not finished. ``free()``: bytes left there.
+    ``writers`` is the number of processes that share the folder. ``free()`` returns the free bytes of its volume.
     """
 
     most = 500
@@ -52,7 +52,7 @@ class Folder:
         self._folder = folder
         self._max_bytes = max_bytes
         self._keep = keep
-        # Deleting the oldest file must never take more than an eighth of what is kept, nor all writers fill the room.
+        # Deleting the oldest file loses at most an eighth of the log, and unfinished files cannot fill the room.
         self._file_bytes = max(1, min(_LARGEST, max_bytes // (8 * writers)))
         self._file_age = min(_LONGEST_S, keep / 8)
         self._free = free or (lambda: shutil.disk_usage(folder).free)
@@ -81,7 +81,7 @@ class Folder:
                 while left:
                     left = left[file.write(left) :]
             except OSError:
-                with contextlib.suppress(OSError):  # half a line is of no use to anybody
+                with contextlib.suppress(OSError):  # remove the incomplete line
                     os.ftruncate(file.fileno(), self._size)
                 raise
         except OSError as error:
@@ -91,7 +91,7 @@ class Folder:
         return WRITTEN, ""
 
     def idle(self) -> None:
-        """See ``Sink.idle``: finish a file that is old enough, and sweep."""
+        """See ``Sink.idle``: finishes a file that is old enough, and sweeps."""
         now = self._clock()
         with contextlib.suppress(OSError):
             if self._file is not None and (self._size >= self._file_bytes or now - self._began >= self._file_age):
@@ -100,7 +100,7 @@ class Folder:
                 self._sweep(now)
 
     def stop(self) -> None:
-        """See ``Sink.stop``; a disk is waited for."""
+        """See ``Sink.stop``; writes to disk are not interrupted."""
 
     def close(self) -> None:
         """See ``Sink.close``."""
@@ -113,7 +113,7 @@ class Folder:
         if file is not None:
             if os.fstat(file.fileno()).st_nlink:
                 return file
-            file.close()  # somebody has deleted it: what was written on would be nowhere
+            file.close()  # it was deleted: further records would be lost
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         now = self._clock()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
@@ -128,7 +128,7 @@ class Folder:
         file, self._file = self._file, None
         if file is None:
             return
-        with file:  # it is locked until it has its name
+        with file:  # stays locked until it has its final name
             _rename(self._path) if self._size else self._path.unlink(missing_ok=True)
         self._sweep_at = 0.0
 

@@ -1,8 +1,8 @@
-"""Takes a sample of finished requests and has a thread of its own write what was asked and answered.
+"""Queues a sample of answered requests; a thread of its own writes their requests and answers.
 
-``answered`` is a listener of the data plane: it draws, and puts the request's record into a queue with bounds. The
-thread makes JSON of it, redacts it and hands it to a sink. What the queue has no room for is dropped and counted.
-Only answered requests are kept; shadows and trials are no requests here.
+``answered`` is called by the data plane: it draws the sample and appends to a bounded queue. The thread converts
+records to JSON, redacts them and passes them to a sink. If the queue is full, records are dropped and counted. Only
+answered requests are logged, no shadow requests and no validation requests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from preprocessing.types import Prepared
 _log = logging.getLogger("triton_gateway.payloads")
 
 PRIVATE: Final = ("request_id", "trace_id", "caller", "tenant", "request", "answer")
-"""Fields of a record that may be dropped by name, as fields inside request and answer can."""
+"""Fields of a record that may be dropped by name, like the fields inside request and answer."""
 
 _MAX_WAITING: Final = 2000
 _MAX_WAITING_BYTES: Final = 16 << 20
-"""Of requests and answers that wait."""
+"""Size of all queued requests and answers."""
 _MAX_RECORD: Final = 1 << 20
 _MAX_WRITE: Final = 4 << 20
 _EVERY_S: Final = 0.5
@@ -45,7 +45,7 @@ _END_S: Final = 5.0
 _COMPLAIN_EVERY_S: Final = 60.0
 
 Count = Callable[[str, int], None]
-"""``count(outcome, records)``, on the event loop."""
+"""``count(outcome, records)``, called on the event loop."""
 
 
 class _Waiting(NamedTuple):
@@ -55,10 +55,9 @@ class _Waiting(NamedTuple):
 
 
 class PayloadLog:
-    """Keeps shares of what is answered in ``sink``. The event loop calls it; ``begin`` starts its thread.
+    """Writes samples of answered requests to ``sink``. The event loop calls it; ``begin`` starts its thread.
 
-    ``redact``: what is done to a record's content before it leaves. ``dropped``: fields of ``PRIVATE`` that are left
-    out. ``tell(call, outcome, records)`` has the event loop make a call.
+    ``redact`` is applied to request and answer. ``dropped`` are fields of ``PRIVATE`` to leave out.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class PayloadLog:
         self._tell: Callable[..., object] = lambda call, *arguments: call(*arguments)
         self._by_url: dict[str, float] = {}
         self._waiting: deque[_Waiting] = deque()
-        # Each is written by one thread only: a number that two threads add to loses some of it.
+        # Each is changed by one thread only: `+=` from two threads would lose updates.
         self._came = self._went = 0
         self._wake = threading.Event()
         self._is_over = False
@@ -94,18 +93,18 @@ class PayloadLog:
     # --- on the event loop --------------------------------------------------------------------------------------------
 
     def begin(self, tell: Callable[..., object]) -> None:
-        """Start to write."""
+        """Start the thread. ``tell(call, *arguments)`` must run a call on the event loop."""
         self._tell = tell
         self._thread = threading.Thread(target=self._run, name="payload-log", daemon=True)
         self._thread.start()
 
     def answered(self, trace: Trace) -> None:
-        """Take a finished request, or leave it: never waits."""
+        """Queue a finished request if it is drawn; never waits."""
         url = trace.url
         share = self._by_url.get(url)
         if share is None:
             if not url:
-                return  # of no version, so of no answer
+                return  # it reached no version, so it has no answer
             share = self._by_url[url] = share_of(url, self._shares)
         if not share or trace.outcome != "ok" or self._draw() >= share or isinstance(trace.body, Lookup):
             return
@@ -117,11 +116,11 @@ class PayloadLog:
         else:
             self._came += size
             self._waiting.append(_Waiting(self._clock(), trace, size))
-            if len(self._waiting) * 2 == _MAX_WAITING:  # else it looks by itself, soon enough
+            if len(self._waiting) * 2 == _MAX_WAITING:  # otherwise the thread wakes up by itself soon enough
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """Return what is kept and where, and what this process has written and lost."""
+        """Return what is logged and where, and what this process has written and lost."""
         return {
             "to": self._sink.where,
             "shares": {one.pattern: one.share for one in self._shares},
@@ -132,7 +131,7 @@ class PayloadLog:
         }
 
     def close(self) -> None:
-        """Write what waits, within seconds, and end; called from a thread that may wait."""
+        """Write the queue within seconds and stop. Call it from a thread that may wait."""
         if self._thread is None:
             return
         self._is_over = True
@@ -155,13 +154,13 @@ class PayloadLog:
                 self.write()
                 self._sink.idle()
             self.write()
-        except Exception:  # noqa: BLE001 - nobody waits for this thread: it is said here or nowhere
+        except Exception:  # noqa: BLE001 - the thread's end must be logged: nothing waits for it
             _log.exception("the payload log ended: nothing is written any more")
         finally:
             self._sink.close()
 
     def write(self) -> None:
-        """Write what waits."""
+        """Write the queued records."""
         while frames := self._frames():
             outcome, reason = self._sink.write(frames)
             if reason:
@@ -169,7 +168,7 @@ class PayloadLog:
             self._told(outcome, len(frames), reason)
 
     def _frames(self) -> list[bytes]:
-        """Return the next records as their sink has them, until it is enough for one call."""
+        """Return the next records, framed, enough for one call of the sink."""
         frames: list[bytes] = []
         size = 0
         while self._waiting and len(frames) < self._sink.most and size < _MAX_WRITE:
@@ -177,7 +176,7 @@ class PayloadLog:
             self._went += one.size
             try:
                 frame = self._sink.framed(self._record(one))
-            except Exception as error:  # noqa: BLE001 - users' objects are written: whatever they raise stays here
+            except Exception as error:  # noqa: BLE001 - answers may be users' objects, which may raise anything
                 reason = f"an answer of {one.trace.url} cannot be written as JSON: {error}"
                 self._complain(reason)
                 self._told(NOT_JSON, 1, reason)
@@ -220,7 +219,7 @@ class PayloadLog:
 
 
 def _asked(question: object) -> object:
-    """Return what was asked as something JSON can be made of."""
+    """Return the request as a value with a JSON form."""
     if isinstance(question, bytes | bytearray | memoryview):
         return _text_of(bytes(question))
     if isinstance(question, Prepared):
@@ -242,7 +241,7 @@ def _answer(trace: Trace) -> object:
 
 
 def _joined(pieces: Sequence[Event]) -> Iterator[tuple[str, object]]:
-    """Yield what a whole answer would have held."""
+    """Yield the fields of the equivalent unstreamed answer."""
     yield "text", "".join(piece.text for piece in pieces)
     yield "finish_reason", pieces[-1].finish_reason
     yield "generated_tokens", pieces[-1].generated_tokens

@@ -1,4 +1,4 @@
-"""Makes the payload log that the settings ask for."""
+"""Creates the payload log from the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTING = "TRITON_GATEWAY_PAYLOAD_LOG"
 
 
 def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog | None:
-    """Return the log, None if there is to be none. ``source`` names this gateway in CloudEvents.
+    """Return the payload log; None if it is off. ``source`` names this gateway in CloudEvents.
 
     Raises ``ValueError`` with the setting's name.
     """
@@ -35,7 +35,7 @@ def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog 
 
 
 def check(settings: Settings) -> None:
-    """Find out before any worker starts whether it can be written. Raises ``ValueError`` with the setting's name."""
+    """Check the settings before any worker starts. Raises ``ValueError`` with the setting's name."""
     if payload_log(settings, lambda _outcome, _records: None, source="") is None or "://" in settings.payload_log_to:
         return
     folder = _folder(settings)

@@ -1,7 +1,7 @@
-"""What is written of which endpoint: shares, dropped fields and redaction, as settings say them. Pure.
+"""The rules of the payload log, from settings: shares, dropped fields and redaction. Pure.
 
-Patterns are RE2's, which takes time in proportion to the text whatever the pattern and the text: both come from others,
-and Python's own expressions would stop the whole process while they search.
+Patterns use RE2, whose time is linear in the text for every pattern. Python's expressions could hang the whole process,
+since both patterns and texts come from others.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ KNOWN: Final = {
     "phone": r"(?:\+|\b0)\d(?:[ ()/.-]{0,2}\d){6,14}\b",
     "number": r"\d{5,}",
 }
-"""Rules by name, in the order in which they are applied: what one has replaced the next does not see."""
+"""Rules by name, in the order of application: a later rule does not see what an earlier one has replaced."""
 _OTHER: Final = "[redacted]"
 _MAX_LEVELS: Final = 256
 _LONG_NUMBER: Final = 10**7
-"""Whole numbers from here on are searched like texts: card numbers are sent as numbers too."""
+"""Integers from here on are searched like texts, because card numbers are also sent as numbers."""
 
 Redact = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of the requests to what ``pattern`` means are kept: 0 to 1."""
+    """The share of requests, from 0 to 1, that is logged for endpoints that match ``pattern``."""
 
     pattern: str
     share: float
 
 
 def shares(text: str) -> tuple[Share, ...]:
-    """Read ``sentiment=0.1 toxic/2=1 *=0.01``. Raises ``ValueError`` saying what is wrong."""
+    """Parse ``sentiment=0.1 toxic/2=1 *=0.01``. Raises ``ValueError`` with the reason."""
     found = []
     for item in text.replace(",", " ").split():
         pattern, _, share = item.rpartition("=")
@@ -57,19 +57,19 @@ def shares(text: str) -> tuple[Share, ...]:
 
 
 def share_of(url: str, of: Iterable[Share]) -> float:
-    """Return the share of an endpoint version: the first pattern that means it counts; 0 if none does."""
+    """Return the share for an endpoint version: that of the first matching pattern, or 0."""
     return next((one.share for one in of if matches(one.pattern, url)), 0.0)
 
 
 def names(text: str) -> frozenset[str]:
-    """Read names of fields, comma separated."""
+    """Parse a comma-separated list of field names."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def redaction(rules: str, dropped: frozenset[str] = frozenset()) -> Redact | None:
-    """Return what removes ``dropped`` fields from JSON values, and replaces what a rule finds; None if nothing would.
+    """Return a function that drops fields from JSON values and replaces what rules find; None if it would do nothing.
 
-    ``rules``, separated by white space: names of ``KNOWN`` and patterns as ``/…/``. Raises ``ValueError``.
+    ``rules`` are names of ``KNOWN`` and patterns ``/…/``, separated by white space. Raises ``ValueError``.
     """
     patterns = _patterns(rules)
     if not patterns and not dropped:
@@ -87,7 +87,7 @@ def redaction(rules: str, dropped: frozenset[str] = frozenset()) -> Redact | Non
             text = str(value)
             return value if (kept := cleaned(text)) == text else kept
         if not levels:
-            return _OTHER  # deeper than anything that was read as JSON
+            return _OTHER  # nested deeper than the JSON parser allows
         if type(value) is dict:
             return {cleaned(key): redact(inner, levels - 1) for key, inner in value.items() if key not in dropped}
         return [redact(inner, levels - 1) for inner in value] if type(value) is list else value
@@ -99,7 +99,7 @@ def _patterns(rules: str) -> list[tuple[str, Any]]:
     chosen = rules.split()
     if not chosen:
         return []
-    # Imported here: RE2 is a library of its own, and hardly any gateway redacts.
+    # Imported here, because few gateways redact and RE2 is a separate library.
     import re2
 
     options = re2.Options()

@@ -1,4 +1,4 @@
-"""Where records of the payload log go: the port of ``files`` and ``events``."""
+"""The port of sinks, which take the records of the payload log: ``files`` and ``events``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 from gateway.hooks.wire import JSON_OPTIONS, json_form
 
-# What may become of a record; all but the first lose it.
+# Outcomes of a record; with all but the first, the record is lost.
 WRITTEN: Final = "written"
 QUEUE_FULL: Final = "queue_full"
 DISK_FULL: Final = "disk_full"
@@ -26,24 +26,24 @@ class Sink(Protocol):
     """Takes records. One thread calls it."""
 
     where: str
-    """Where it writes, for people."""
+    """The destination, for people."""
     most: int
-    """Records that are handed over at once, at most."""
+    """Most records per call of ``write``."""
 
     def framed(self, record: Record) -> bytes:
         """Return the bytes of one record. Raises ``TypeError`` or ``ValueError`` if it has no JSON form."""
         ...
 
     def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
-        """Write them all or none; return the outcome of each and, if they are lost, why."""
+        """Write all frames or none; return the outcome, and the reason if they are lost."""
         ...
 
     def idle(self) -> None:
-        """Do what is due though nothing is written."""
+        """Do what is due, such as finishing an old file; called regularly."""
         ...
 
     def stop(self) -> None:
-        """Make ``write`` give up soon if it waits; called from another thread."""
+        """Make a waiting ``write`` give up soon. Called from another thread."""
         ...
 
     def close(self) -> None:
@@ -52,5 +52,5 @@ class Sink(Protocol):
 
 
 def dumps(value: object, *, ends: bool = False) -> bytes:
-    """Return a value as JSON, on a line of its own if it ``ends``. Raises ``TypeError`` or ``ValueError``."""
+    """Return a value as JSON; ``ends`` appends a newline. Raises ``TypeError`` or ``ValueError``."""
     return orjson.dumps(value, default=json_form, option=JSON_OPTIONS | (orjson.OPT_APPEND_NEWLINE if ends else 0))

@@ -1,7 +1,7 @@
-"""Where models and serving Tasks live: the port, its ClearML implementation, and what is kept on disk for its absence.
+"""The registry, where models and serving Tasks are stored: the port, its ClearML implementation, and copies on disk.
 
-Called by ``control`` and ``app``, and by ``deploy``, which sees the names below and nothing else of it. It must never
-be asked on the event loop or in a request, and never decide what is served: it reads and writes what others decide.
+``control`` and ``app`` call it, and so does ``deploy``, which uses only the names below. Never call it on the event
+loop or in a request. It reads and writes; it does not decide what is served.
 """
 
 from gateway.errors import RegistryRefused, RegistryUnavailable

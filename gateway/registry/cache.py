@@ -1,8 +1,8 @@
-"""What the registry holds, kept on local disk: verified model folders and code, and the last spec that worked.
+"""Local copies of the registry's content: verified model folders and code, and the last configuration that worked.
 
-Used by the gateway's assembly and by model sync; several processes may share one folder. An entry appears under its
-final name only when it is complete (download aside → verify → fsync → rename), so a crash at any moment leaves either
-nothing or a whole entry. Entries are immutable: their name is a hash of what identifies the content.
+The gateway's assembly and model sync use it; several processes may share one folder. An entry gets its final name only
+when it is complete (download aside → verify → fsync → rename), so a crash leaves nothing or a whole entry. Entries are
+immutable; their names are hashes of what identifies the content.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _log = logging.getLogger("triton_gateway.cache")
 _CHUNK = 1 << 20
 _MANIFEST = sweep.MARK
 _LAST_GOOD: Final = "kept"
-"""Its name in the file, as earlier versions wrote it."""
+"""Key of the last-good versions in the file, as earlier versions of the gateway wrote it."""
 
 _BELOW_VOLUME: Final = 0.8
-"""Share of its volume that a cache may have: a kubelet, or a user's quota, looks at the rest."""
+"""Largest share of its volume for a cache; kubelets and quotas act when a volume is nearly full."""
 
 Check = Callable[[Mapping[str, str], bool], None]
-"""Takes the hashes of what is stored (see ``Contents.check``), and whether it was just downloaded; raises if it may not
-be used."""
+"""Takes the hashes of stored files (see ``Contents.check``), and whether they were just downloaded. Raises if they must
+not be used."""
 
 
 class ArtifactCache:
@@ -61,11 +61,11 @@ class ArtifactCache:
         name: str = "gateway",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Use the folder ``root``; above ``max_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
+        """Use the folder ``root``; above ``max_bytes`` (0: no limit), unneeded entries are deleted (see ``sweep``).
 
-        Whatever ``max_bytes`` says, a cache has at most 80 % of the volume that it lies on.
-        An archive that holds more than ``max_unpacked`` bytes is refused (see ``unpack``).
-        ``name`` is this program's among those that share the folder; ``clock`` counts Unix seconds.
+        If ``max_bytes`` is set, the cache also takes at most 80 % of its volume. Archives with more than
+        ``max_unpacked`` bytes are refused (see ``unpack``). ``name`` identifies this program among those that share the
+        folder; ``clock`` returns Unix seconds.
         """
         self._root = root
         self._registry = registry
@@ -76,24 +76,24 @@ class ArtifactCache:
         self._contents = Contents(registry.ledger, clock=clock)
         self._has_told = False
         self._used: int | None = None
-        """About how many bytes there are; None: nobody has counted."""
+        """Approximate size in bytes; None if it was not counted yet."""
         self._whole_stores: set[str] = set()
-        """Stores that give files as a whole only, and are known to."""
+        """Stores that are known not to support reading in parts."""
 
     @property
     def problem(self) -> str:
-        """Why hashes of what is downloaded cannot be recorded for other replicas; empty: they can."""
+        """Why hashes of downloads cannot be recorded for other replicas; empty if they can."""
         return self._contents.problem
 
     def learn(self, task: Mapping[str, Any]) -> None:
-        """Take over the hashes that were just read from the registry with the serving Task."""
+        """Take over the hashes from the serving Task that was just read."""
         self._contents.learn(task)
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
-        """Say what is needed from now on, also by the next start; the rest may be deleted. Never raises.
+        """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises.
 
-        What is on disk of it is compared with what was seen first: a hash that nobody recorded yet (the copy is from
-        before there were records) is recorded while the right bytes are still known.
+        Needed files on disk are compared with the recorded hashes. A missing hash (the copy is older than the records)
+        is recorded now, while the right bytes are still known.
         """
         models, pause = list(models), Pace()
         for record in models:
@@ -110,7 +110,7 @@ class ArtifactCache:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
 
     def _limit(self) -> int:
-        """Return how many bytes the cache may have. Raises ``OSError``."""
+        """Return the largest size of the cache in bytes. Raises ``OSError``."""
         most = int(_BELOW_VOLUME * shutil.disk_usage(self._root).total)
         if most < self._wanted_bytes and not self._has_told:
             self._has_told = True
@@ -118,7 +118,7 @@ class ArtifactCache:
         return min(self._wanted_bytes, most)
 
     def _make_room(self, more: int) -> None:
-        """Delete what nobody needs before ``more`` bytes come: who counts them for us may end this pod for them."""
+        """Delete unneeded entries before ``more`` bytes arrive: a kubelet evicts a pod that exceeds its limit."""
         if not self._wanted_bytes:
             return
         if self._used is None:
@@ -131,29 +131,29 @@ class ArtifactCache:
     def _sweep(self, max_bytes: int) -> bool:
         gone = sweep.sweep(self._root, max_bytes, self._clock(), Pace())
         for entry in gone:
-            _log.info("the download cache is full: %s is deleted, nobody needs it", entry)
+            _log.info("the download cache is full: %s is deleted, no program needs it", entry)
         return bool(gone)
 
     def model_of(self, model_id: str) -> Path:
-        """Return the folder holding the files of a model of the registry; see ``model``."""
+        """Return the folder with a model's files; see ``model``."""
         return self.model(decode_model(self._registry.model(model_id)))
 
     def model(self, record: ModelRecord) -> Path:
-        """Return the folder holding the model's files, downloading and unpacking them on first use.
+        """Return the folder with the model's files; downloads and unpacks them on first use.
 
-        A package (folder upload) is unpacked; a single file keeps its base name. The folder must not be changed.
-        Raises ``SpecFault`` (the model has no data), ``RegistryUnavailable``, ``RegistryRefused``,
-        ``ArtifactCorrupt``, ``ContentChanged`` (the file is not the one that was first seen under this id).
+        A package (folder upload) is unpacked; a single file keeps its base name. Do not change the folder. Raises
+        ``SpecFault`` (the model has no data), ``RegistryUnavailable``, ``RegistryRefused``, ``ArtifactCorrupt``,
+        ``ContentChanged`` (the file is not the one first seen under this id).
         """
         _require_data(record)
         key, check = _key_of_model(record), self._check_of(record)
         return self._entry("models", key, record.uri, record.sha256, is_archive=record.is_package, check=check)
 
     def without_weights(self, record: ModelRecord) -> Path:
-        """Return the folder holding what a gateway reads of the model: all but its weights, which are not fetched.
+        """Return the folder with what a gateway reads of the model: everything but its weights, which are not fetched.
 
-        The whole model if that is on disk already, or if it cannot be had in parts: its store reads nothing in parts,
-        it is no zip, its metadata carries a hash of the whole, or only the whole was seen so far. Raises as ``model``.
+        Returns the whole model if that is on disk, or if parts cannot be used: its store cannot read parts, it is not a
+        zip, its metadata has a hash of the whole, or so far only the whole has a recorded hash. Raises as ``model``.
         """
         _require_data(record)
         whole = self._root / "models" / _key_of_model(record)
@@ -166,9 +166,9 @@ class ArtifactCache:
         return self.model(record)
 
     def at_hand(self, what: ModelRecord | ArtifactRef, *, weights: bool = True) -> Path | None:
-        """Return what ``model`` or ``artifact`` would, if it is on disk and nobody has to be asked about it.
+        """Return what ``model`` or ``artifact`` would return, if it is on disk and needs no question to the registry.
 
-        ``weights`` False: what ``without_weights`` would.
+        With ``weights`` False, what ``without_weights`` would return.
         """
         if isinstance(what, ArtifactRef):
             entry = self._root / "code" / _key_of_artifact(what)
@@ -191,15 +191,15 @@ class ArtifactCache:
         return check
 
     def artifact(self, ref: ArtifactRef) -> Path:
-        """Return the preprocess code: the ``.py`` file itself, or the folder of an uploaded package.
+        """Return the preprocess code: a ``.py`` file, or the folder of an uploaded package.
 
-        Raises as ``model`` does; the recorded sha256 is always checked.
+        Raises as ``model``; the recorded sha256 is always checked.
         """
         folder = self._entry("code", _key_of_artifact(ref), ref.uri, ref.sha256, is_archive=ref.is_archive)
         return _code_in(folder, ref)
 
     def _parts(self, record: ModelRecord) -> Path | None:
-        """Return the folder with the model's parts; None if it has to be fetched whole."""
+        """Return the folder with the model's parts; None if the whole must be fetched."""
         entry, check = self._root / "models" / _key_of_parts(record), self._check_of(record)
         with self._filled(entry, record.uri, check) as is_missing:
             if not is_missing:
@@ -232,7 +232,7 @@ class ArtifactCache:
         store = "{0.scheme}://{0.netloc}".format(urlsplit(uri))
         if store not in self._whole_stores:
             self._whole_stores.add(store)
-            _log.info("%s gives no parts of a file: models are fetched from it with their weights", store)
+            _log.info("%s does not support reading parts of a file: models are fetched with their weights", store)
 
     def _entry(
         self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool, check: Check | None = None
@@ -257,7 +257,7 @@ class ArtifactCache:
                 got.unlink()
             if not any(files.iterdir()):
                 raise _empty(uri)
-            # Last, so that what is broken is never taken for what the model was at first.
+            # Checked last, so that a broken file is never recorded as a model's first bytes.
             if check is not None:
                 check(hashes, True)
             return hashes
@@ -269,7 +269,7 @@ class ArtifactCache:
 
     @contextlib.contextmanager
     def _filled(self, entry: Path, uri: str, check: Check | None) -> Iterator[bool]:
-        """Say whether an entry has to be filled, under its lock; a disk that is full is ``RegistryUnavailable``."""
+        """Yield, under the entry's lock, whether it must be filled. A full disk raises ``RegistryUnavailable``."""
         if _is_usable(entry, check):
             _touch(entry)
             yield False
@@ -277,7 +277,7 @@ class ArtifactCache:
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
             with locks.held(entry.parent / f"{entry.name}.lock"):
-                yield not _is_usable(entry, check)  # another process may have been faster
+                yield not _is_usable(entry, check)  # another process may have filled it meanwhile
         except OSError as error:
             raise RegistryUnavailable(
                 f"cannot store {uri} in {self._root}: {error.strerror or error}",
@@ -285,7 +285,7 @@ class ArtifactCache:
             ) from error
 
     def _put(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
-        """Let ``fill`` put an entry together; once more after a sweep, if the disk is full. False: it did nothing."""
+        """Let ``fill`` create an entry; again after a sweep if the disk is full. False if ``fill`` returned None."""
         try:
             return self._fill(entry, uri, fill)
         except OSError as error:
@@ -294,7 +294,7 @@ class ArtifactCache:
             return self._fill(entry, uri, fill)
 
     def _fill(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
-        # One name, as one process at a time has the lock: to look for others' would be a walk of the folder per entry.
+        # One fixed name, since the lock admits one process at a time; leftovers need no search through the folder.
         part = entry.with_name(f"{entry.name}{sweep.PART}")
         shutil.rmtree(part, ignore_errors=True)
         try:
@@ -320,7 +320,7 @@ class ArtifactCache:
 
 
 class SpecStore:
-    """The last serving Task and model records that were fetched, so that a boot without the registry can serve."""
+    """The last serving Task and model records that were fetched, for a start without the registry."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "last-good.json"
@@ -332,10 +332,10 @@ class SpecStore:
         last_good: Mapping[str, Any] = MappingProxyType({}),
         served: Sequence[str] = (),
     ) -> None:
-        """Replace the stored state atomically; unchanged state is not written again.
+        """Replace the stored state atomically; an unchanged state is not written again. Pauses for other threads.
 
-        Leaves other threads their turn. ``last_good``: JSON values of versions that are served although the Task wants
-        others; ``served``: urls that are, or were.
+        ``last_good``: JSON values of versions that are served although the Task wants others. ``served``: urls that are
+        or were served.
         """
         text = _paced_json({"task": task, "models": models, _LAST_GOOD: last_good}, served)
         with contextlib.suppress(OSError):
@@ -344,18 +344,18 @@ class SpecStore:
         durable.replace(self._path, text)
 
     def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
-        """Return ``(task, models by id)``, or None when nothing (readable) is stored."""
+        """Return ``(task, models by id)``; None without a readable state."""
         state = self._read()
         task, models = state.get("task"), state.get("models")
         return (task, models) if isinstance(task, dict) and isinstance(models, dict) else None
 
     def last_good(self) -> Mapping[str, Any]:
-        """Return the ``last_good`` that was saved; empty if nothing (readable) is stored."""
+        """Return the ``last_good`` that was saved; empty without a readable state."""
         stored = self._read().get(_LAST_GOOD)
         return stored if isinstance(stored, dict) else {}
 
     def served(self) -> frozenset[str] | None:
-        """Return the urls that were served; None if nothing (readable) is stored."""
+        """Return the urls that were served; None without a readable state."""
         served = self._read().get("served")
         return frozenset(map(str, served)) if isinstance(served, list) else None
 
@@ -368,7 +368,7 @@ class SpecStore:
 
 
 def _paced_json(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:
-    # `json.dumps` keeps the interpreter's lock for as long as it takes: tens of milliseconds for a thousand models.
+    # One `json.dumps` would hold the interpreter lock for its whole time: tens of milliseconds for a thousand models.
     pace = Pace()
     parts = [f'"served": {json.dumps(list(served))}']
     for name, entries in state.items():
@@ -401,12 +401,12 @@ def _key(identity: list[str | None]) -> str:
 
 
 def _touch(entry: Path) -> None:
-    with contextlib.suppress(OSError):  # in use: a sweep of another process leaves it alone
+    with contextlib.suppress(OSError):  # marks the entry as in use, so that no sweep deletes it
         os.utime(entry / _MANIFEST)
 
 
 def _hashes_of(entry: Path) -> Mapping[str, str] | None:
-    """Return the hashes of what was downloaded to a complete entry (see ``Contents.check``); None for any other."""
+    """Return the hashes of a complete entry's download (see ``Contents.check``); None if it is not complete."""
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
         if any((entry / "files" / name).stat().st_size != size for name, size in manifest["files"].items()):
@@ -425,10 +425,10 @@ def _is_usable(entry: Path, check: Check | None) -> bool:
     try:
         check(hashes, False)
     except ContentChanged as error:
-        _log.warning("what lies on disk is fetched again: %s", error.message)
+        _log.warning("the cached copy is fetched again: %s", error.message)
         return False
     except RegistryUnavailable:
-        return True  # it was compared when it came
+        return True  # it was compared after its download
     return True
 
 

@@ -1,13 +1,14 @@
-"""What the bytes of every model were when anybody first saw them: others under the same id are refused.
+"""Detects models whose files were overwritten: compares each download with the bytes first seen under its id.
 
-A real file server stores a folder under the serving Task by its base name, so a second upload from a folder of the same
-name replaces the file of a published model. Whoever has the first bytes would go on with them, and a new replica would
-serve the other model under the same id. So the SHA-256 of each download (the file as it is stored, a folder's zip) is
-recorded in the ledger the first time, and every download is compared with it. Called by ``cache`` from worker threads.
+A real file server stores a folder under the serving Task by its base name. A second upload from a folder of the same
+name therefore replaces the file of a published model. Replicas with the first bytes would go on serving them, and new
+replicas would serve the other model under the same id. So the SHA-256 of each download (the file as stored, a folder's
+zip) is recorded in the ledger the first time, and each later download is compared with it. ``cache`` calls this from
+worker threads.
 
-A record is found by the model's id, its address and the hash its metadata may carry: a model that somebody gives
-another address or another hash is another model, which all replicas follow. There is no compare-and-set: each hash has
-a key of its own, and the earliest one counts for everybody (at the same instant the smaller).
+A record is keyed by the model's id, its address, and the hash in its metadata if there is one: a model with a new
+address or a new hash is a new model, which all replicas follow. There is no compare-and-set: each hash has a key of its
+own, and the earliest one is valid for all (of two at the same instant, the smaller hash).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, re
 
 WHOLE: Final = ""
 PARTS: Final = "/parts"
-"""What a hash is of: the file as it is stored, or what gateways read of it (see ``parts``)."""
+"""What a hash covers: the file as stored, or the parts that gateways read (see ``parts``)."""
 
 
 class _Batch:
-    """Records of several threads that are written together, and what came of it."""
+    """Records of several threads that are written together, and the error of the write."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -41,7 +42,7 @@ class _Batch:
 
 
 class Contents:
-    """Compares what was downloaded with what was seen first. Safe between threads; ``clock`` counts Unix seconds."""
+    """Compares downloads with what was seen first. Thread-safe; ``clock`` returns Unix seconds."""
 
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = time.time) -> None:
         self._ledger = ledger
@@ -49,41 +50,41 @@ class Contents:
         self._known: Mapping[str, SeenContent] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
-        """Held while the ledger is asked; what is known does not wait for that."""
+        """Held while the ledger is being read; known hashes can be used meanwhile."""
         self._found: tuple[float, Mapping[str, SeenContent]] = (-math.inf, {})
-        """When the ledger was last asked, and what it said."""
+        """When the ledger was last read, and its hashes."""
         self._batch = _Batch()
-        """What is recorded by the next write."""
+        """The records of the next write."""
         self._writing = threading.Lock()
         self._has_learned = False
         self.problem = ""
-        """Why hashes cannot be recorded or read, for people; empty: they can."""
+        """Why hashes cannot be recorded or read, for people; empty if they can."""
 
     def learn(self, task: Mapping[str, Any]) -> None:
-        """Take over what was just read from the registry with the serving Task."""
+        """Take over the hashes from the serving Task that was just read."""
         known = seen_contents(records_of(task, CONTENT_HASH))
         with self._lock:
             self._known, self._has_learned = known, True
 
     def has_whole(self, record: ModelRecord) -> bool:
-        """Whether the hash of the model's whole file is known, but none of its parts: they cannot be compared yet."""
+        """Whether the hash of the whole file is known but not that of the parts, so parts cannot be compared yet."""
         identity = identity_of(record)
         return identity in self._known and identity + PARTS not in self._known
 
     def agrees(self, record: ModelRecord, sha256: str, part: str = WHOLE) -> bool:
-        """Whether these bytes, which were compared when they came, are known to be right without asking anybody."""
+        """Whether these bytes, which were compared after their download, are valid without asking the registry."""
         seen = self._known.get(identity_of(record) + part)
         if seen is None:
             return not self._has_learned
         return seen.sha256 == sha256 and not seen.overwritten_by
 
     def check(self, record: ModelRecord, hashes: Mapping[str, str], *, is_new: bool) -> None:
-        """Raise ``ContentChanged`` if the model's bytes were others when they were first seen.
+        """Raise ``ContentChanged`` if the model's bytes differ from those first seen.
 
-        ``hashes``: of the ``WHOLE`` file, of its ``PARTS``, or of both. ``is_new``: they were just downloaded; the
-        first ones are recorded, and ``RegistryUnavailable`` is raised when nobody can say whether they are. What lies
-        on disk was compared when it came and waits for nobody. Where records cannot be read or written for good,
-        everything is accepted and ``problem`` says so.
+        ``hashes`` has the hash of the ``WHOLE`` file, of its ``PARTS``, or both. ``is_new``: they were just downloaded;
+        first hashes are recorded, and ``RegistryUnavailable`` is raised if the registry cannot be asked. Files on disk
+        were compared after their download, so for them nothing waits for the registry. If records cannot be read or
+        written for lack of rights, everything is accepted and ``problem`` says so.
         """
         base = identity_of(record)
         found = {base + part: sha256 for part, sha256 in hashes.items()}
@@ -114,7 +115,7 @@ class Contents:
                 self._compare(record, seen, sha256)
 
     def _write(self, records: Iterable[Record]) -> None:
-        """Record hashes; those of several threads at once, as far as they come while another write is under way."""
+        """Record hashes. Records of several threads that arrive during one write share the next one."""
         with self._lock:
             batch = self._batch
             batch.records += records
@@ -131,10 +132,10 @@ class Contents:
             raise batch.error
 
     def _read(self) -> Mapping[str, SeenContent]:
-        """Return what the ledger says now, by the identities of the hashes, and remember it.
+        """Return the hashes in the ledger by identity, and remember them.
 
-        A change of a thousand endpoints has a thousand to ask about, from several threads: who waits while somebody
-        else begins to read takes what that one finds, and what others have recorded is asked for once.
+        A change of a thousand endpoints asks a thousand times, from several threads. A thread that waits while another
+        one begins to read uses that one's result.
         """
         asked = time.monotonic()
         with self._reading:
@@ -149,7 +150,7 @@ class Contents:
 
     def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> Record:
         now = round(self._clock(), 3)
-        if seen is not None:  # whatever the clocks of two machines say, what is known came first
+        if seen is not None:  # a known hash came first, whatever the clocks of two machines say
             now = max(now, round(seen.last + 0.001, 3))
         first = seen.at if seen is not None and seen.sha256 == sha256 else now
         value = {
@@ -165,19 +166,19 @@ class Contents:
 
 
 def _is_told(seen: SeenContent | None, sha256: str) -> bool:
-    """Whether there is nothing to ask or to record about these bytes."""
+    """Whether these bytes are known, so nothing must be asked or recorded."""
     return seen is not None and seen.sha256 == sha256 and not seen.overwritten_by
 
 
 def _is_settled(seen: SeenContent | None, sha256: str) -> bool:
-    """Whether the records say already what was found: the first bytes, or the others that came after them."""
+    """Whether the records already say what was found: the first bytes, or the later ones."""
     return seen is not None and (seen.sha256 == sha256) != bool(seen.overwritten_by)
 
 
 def namesakes(registry: Registry, records: Iterable[ModelRecord]) -> dict[str, tuple[str, ...]]:
     """Return the models that share an address with one of ``records``: address → name and id of each.
 
-    Raises as the registry's methods do.
+    Raises like the registry's methods.
     """
     uris = {record.uri for record in records if record.has_data}
     found: dict[str, list[str]] = {}
@@ -187,6 +188,6 @@ def namesakes(registry: Registry, records: Iterable[ModelRecord]) -> dict[str, t
 
 
 def identity_of(record: ModelRecord) -> str:
-    """Return the name under which a model's hashes are recorded."""
+    """Return the key of a model's hashes."""
     where = hashlib.sha256(json.dumps([record.uri, record.sha256]).encode()).hexdigest()[:16]
     return f"{record.id}/{where}"

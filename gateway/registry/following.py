@@ -1,7 +1,7 @@
-"""Which serving Task is followed, and when it has to hear that somebody follows it. Pure: values in, decisions out.
+"""Chooses the serving Task to follow, and decides when the server must hear that it is followed. Pure.
 
-Asked by ``registry/clearml``. ClearML's watchdog stops a running Task of which nothing was heard for two hours (a
-real server's defaults), and the stock tools then neither list nor find it.
+``registry/clearml`` calls it. ClearML's watchdog stops a running Task that was silent for two hours (a real server's
+default), and then the stock tools do not find it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from gateway.errors import RegistryRefused
 TAG: Final = "serving-control-plane"
 """System tag of a serving Task."""
 PING_S: Final = 300.0
-"""After so long a silence, and up to a fifth more, the Task is pinged: clearml-serving pings at every poll of 5 min."""
+"""A Task that was silent for this long, plus up to a fifth, is pinged; clearml-serving pings every 5 minutes."""
 RETRY_S: Final = 60.0
+"""Pause after a ping, and after an attempt to reopen a Task."""
 SILENCED: Final = "forced stop (non-responsive)"
-"""What the watchdog writes into the status of a Task it stops, in lower case; the SDK knows it by this too."""
+"""The status message of a Task that the watchdog stopped, in lower case; the SDK also goes by it."""
 
 _RUNNING: Final = ("created", "in_progress")
 _MAX_NAMED: Final = 10
 
 
 def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the one serving Task that is meant if no id was given.
+    """Return the serving Task to follow if no id was given.
 
-    ``tasks``: every serving Task with ``id``, ``name``, ``status``, ``status_message`` and ``system_tags``. Archived
-    ones and those that somebody stopped do not count; one that the watchdog stopped does.
-    Raises ``RegistryRefused``, with names and ids, unless there is exactly one: a guess would serve other models.
+    ``tasks`` are all serving Tasks, with ``id``, ``name``, ``status``, ``status_message`` and ``system_tags``. Archived
+    Tasks and Tasks stopped by a person are skipped; those stopped by the watchdog are not. Raises ``RegistryRefused``,
+    with names and ids, unless exactly one remains: a guess could serve the wrong models.
     """
     present = [task for task in tasks if "archived" not in (task.get("system_tags") or ())]
     running = [task for task in present if task.get("status") in _RUNNING or is_silenced(task)]
@@ -53,7 +54,7 @@ def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def is_silenced(task: Mapping[str, Any]) -> bool:
-    """Say whether the watchdog stopped this Task, rather than a person."""
+    """Whether the watchdog stopped this Task, rather than a person."""
     said = (str(task.get(name) or "").strip().lower() for name in ("status_message", "status_reason"))
     return task.get("status") == "stopped" and SILENCED in said
 
@@ -69,11 +70,11 @@ def _named(tasks: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Heartbeat:
-    """Says when the Task has to be pinged or opened again, given what each look at it shows.
+    """Decides when to ping or reopen the Task, from what each look at it shows.
 
-    Everybody who follows it looks; whoever first finds that nothing was heard for ``PING_S`` pings, which the others
-    see, so the number of calls does not grow with theirs. ``clock`` counts seconds; ``chance`` is a number in [0, 1)
-    that keeps processes which started together from pinging together.
+    Every follower looks at the Task. The first one that sees it silent for ``PING_S`` pings; the others see the ping,
+    so the number of pings does not grow with theirs. ``clock`` returns seconds; ``chance``, in [0, 1), spreads the
+    pings of processes that started together.
     """
 
     def __init__(self, clock: Callable[[], float], *, chance: Callable[[], float] = random.random) -> None:
@@ -84,7 +85,7 @@ class Heartbeat:
         self._reopen_due = 0.0
 
     def due(self, task: Mapping[str, Any]) -> Literal["", "ping", "reopen"]:
-        """Return what to do now; ``task`` has ``last_update``, ``status`` and the status's texts."""
+        """Return what to do now. ``task`` needs ``last_update``, ``status`` and the status's texts."""
         now = self._clock()
         if is_silenced(task):
             if now < self._reopen_due:
@@ -96,6 +97,6 @@ class Heartbeat:
             self._heard, self._due = heard, now + PING_S * (1 + 0.2 * self._chance())
         if now < self._due:
             return ""
-        # A ping that fails changes nothing that is heard: it is tried again, and not at every look.
+        # A failed ping leaves the Task silent: try again, but not with every look.
         self._due = now + RETRY_S
         return "ping"

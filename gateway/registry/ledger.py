@@ -1,13 +1,13 @@
-"""Records of ours beside the serving Task, in a Task of their own that no stock tool writes.
+"""Our records beside the serving Task, in a companion Task that no stock tool writes.
 
-``clearml-serving`` reads the whole configuration of the serving Task, waits, and writes the whole of it back: what
-somebody else wrote there meanwhile is gone. What must not be lost (content hashes, decisions about weights, rollouts,
-version numbers) is therefore kept in a companion Task: a child of the serving Task with a system tag of ours. It is
-written by ``tasks.edit_hyper_params`` only, which the server applies key by key, so writers of different keys cannot
-harm each other. Its status stays ``created``: ClearML's watchdog stops Tasks that are in progress, no others.
+``clearml-serving`` reads the whole configuration of the serving Task, waits, and writes all of it back: changes that
+others made meanwhile are lost. Records that must not be lost (content hashes, decisions about weights, rollouts,
+version numbers) are therefore kept in a companion Task: a child of the serving Task with a system tag of ours. Only
+``tasks.edit_hyper_params`` writes to it. The server applies it key by key, so writers of different keys do not affect
+each other. The companion's status stays ``created``: ClearML's watchdog stops only Tasks in progress.
 
-There is no compare-and-set. Who needs agreement between writers adds keys that are never changed (the key holds what
-is claimed, the value when), and all readers choose among them by one rule.
+There is no compare-and-set. Writers that must agree add keys that are never changed (the key holds the claim, the value
+its time), and all readers choose among them by one rule.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Kind = Literal[
     "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_dropped",
     "history_doing",
 ]  # fmt: skip
-"""What a record is about; the section of the companion Task's hyperparameters that holds it."""
+"""The kind of a record, which is also the section of the companion Task's hyperparameters."""
 
 Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Kind → key → value. Kinds of which there is no record may be missing."""
+"""Kind → key → value. Kinds without records may be missing."""
 
 SYSTEM_TAG: Final = "triton-gateway-records"
 """Marks the companion Task; its ``parent`` is the serving Task."""
 
 HISTORY_TAG: Final = "triton-gateway-history"
-"""Marks another companion, for the record of who changed what: it is long, and gateways never read it."""
+"""Marks another companion, for the history of changes. It is long, and gateways never read it."""
 
 _COMMENT: Final = (
     "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
@@ -52,7 +52,7 @@ _HISTORY_COMMENT: Final = (
     "forgotten; nothing else depends on it."
 )
 _COMPANIONS: Final = {SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT)}
-"""System tag → what the Task is called, and its comment."""
+"""System tag → the last words of the Task's name, and its comment."""
 _MAX_COMPANIONS: Final = 100
 
 
@@ -68,31 +68,31 @@ class Record:
 class Ledger(Protocol):
     """Reads and writes the records of one serving Task. Blocking; safe to call from any thread.
 
-    Every method raises ``RegistryUnavailable`` when nothing answers and ``RegistryRefused`` when the answer is no
-    (credentials that may only read, for ``write``), both within a bounded time.
+    Every method raises ``RegistryUnavailable`` if the server does not answer, and ``RegistryRefused`` if it refuses
+    (for example a write with read-only credentials), both within a bounded time.
     """
 
     def marker(self) -> str:
-        """Return a cheap value that changes whenever a record changes; empty while there is none."""
+        """Return a value that changes whenever a record changes; cheap to get. Empty without records."""
         ...
 
     def read(self) -> Records:
-        """Return every record. Nothing written yet is no error: the answer is empty."""
+        """Return all records; empty if nothing was written yet."""
         ...
 
     def write(self, records: Iterable[Record]) -> None:
-        """Add these records, or replace those of the same kind and key; all of one call together. Others stay."""
+        """Add these records, or replace those with the same kind and key, in one step. Other records stay."""
         ...
 
     def remove(self, kind: Kind, keys: Iterable[str]) -> None:
-        """Remove these records; one that is not there is no error. Only for kinds that nobody has to agree about."""
+        """Remove these records if they exist. Only for kinds on which writers need not agree."""
         ...
 
 
 def with_records(task: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
-    """Return the serving Task with our records of it, which are read now, or with why they cannot be.
+    """Return the serving Task together with our records, or with the reason why they cannot be read.
 
-    Raises ``RegistryUnavailable``: a Task without its records would be taken for one that has none.
+    Raises ``RegistryUnavailable``, because a Task without its records would look like one that has none.
     """
     try:
         return {**task, RECORDS: ledger.read()}
@@ -101,7 +101,7 @@ def with_records(task: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
 
 
 class ServingApi(Protocol):
-    """What a ledger needs of ClearML; ``ClearMLRegistry`` has it."""
+    """The part of ``ClearMLRegistry`` that a ledger needs."""
 
     def followed(self) -> str:
         """Return the id of the serving Task."""
@@ -115,8 +115,8 @@ class ServingApi(Protocol):
 class ClearMLLedger:
     """The ledger on a ClearML server, real or embedded.
 
-    Two processes that create the companion at once make two: both are read, the oldest is written, and if both
-    have a key the oldest one's value counts, so that everybody reads the same.
+    If two processes create the companion at the same time, there are two. Both are read and the oldest is written; if
+    both have a key, the oldest one's value is used, so all readers agree.
     """
 
     def __init__(self, api: ServingApi, tag: str = SYSTEM_TAG) -> None:
@@ -131,7 +131,7 @@ class ClearMLLedger:
         )
 
     def read(self) -> Records:
-        """See ``Ledger.read``; an entry that somebody made unreadable in ClearML is left out and logged."""
+        """See ``Ledger.read``; an entry that someone made unreadable in ClearML is skipped and logged."""
         found: dict[str, dict[str, Mapping[str, Any]]] = {}
         for task in reversed(self._companions("hyperparams")):
             for kind, items in (task.get("hyperparams") or {}).items():
@@ -196,11 +196,11 @@ class ClearMLLedger:
             **({"project": serving["project"]} if serving.get("project") else {}),
         }  # fmt: skip
         made = str(self._api.call("tasks", "create", body)["id"])
-        # Somebody else may have been faster: everybody writes to the oldest.
+        # Another process may have created one first: all write to the oldest.
         return self._home() or made
 
 
 def _name_of(key: str) -> str:
-    """Return a name that every ClearML server stores as it is: dots, dollars and double underscores are escaped."""
+    """Return a name that every ClearML server stores unchanged: dots, dollars and double underscores get escaped."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", key).strip("-")[:60]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

@@ -1,8 +1,8 @@
-"""Where a model comes from: the Task that trained it, what that came from, code, parameters, data sets.
+"""The lineage of a model: the Task that trained it, the parents of that Task, code, parameters and data sets.
 
-Called by the gateway's lineage route and by ``triton-gateway lineage``, in worker threads. Reads a handful of records
-and follows parents for a bounded way; what cannot be read is said, not raised: half a lineage is better than none.
-Values of parameters that look like secrets are hidden: the route has no more protection than inference has.
+The gateway's lineage route and ``triton-gateway lineage`` call it in worker threads. It reads a few records and follows
+a bounded number of parents. What cannot be read becomes a note instead of an error. Values of parameters that look like
+secrets are hidden, because the route is no better protected than inference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECRET: Final = re.compile(
 
 
 class LineageSource(Protocol):
-    """What lineage reads; raises ``RegistryUnavailable`` and ``RegistryRefused``. Blocking."""
+    """The calls that lineage needs; they raise ``RegistryUnavailable`` and ``RegistryRefused``. Blocking."""
 
     def model(self, model_id: str) -> Mapping[str, Any]:
         """Return one model."""
@@ -33,7 +33,7 @@ class LineageSource(Protocol):
         ...
 
     def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
-        """Return the Tasks whose parent is this one, oldest first, a bounded number."""
+        """Return a bounded number of Tasks whose parent is this one, oldest first."""
         ...
 
     def project_name(self, project_id: str) -> str:
@@ -41,14 +41,14 @@ class LineageSource(Protocol):
         ...
 
     def link(self, kind: str, project_id: str, object_id: str) -> str:
-        """Return where the web application shows a ``task`` or a ``model``."""
+        """Return the address of a ``task`` or a ``model`` in the web application."""
         ...
 
 
 def lineage_of(source: LineageSource, model_id: str) -> dict[str, Any]:
     """Return the lineage of a model as plain values.
 
-    Raises ``RegistryUnavailable``, and ``RegistryRefused`` when the model itself is not there.
+    Raises ``RegistryUnavailable``, and ``RegistryRefused`` if the model does not exist.
     """
     model = source.model(model_id)
     project = str(model.get("project") or "")
@@ -105,7 +105,7 @@ def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -
 
 
 def _steps(source: LineageSource, pipeline: str, seen: set[str], notes: list[str]) -> list[dict[str, Any]]:
-    """Return the steps of a pipeline; ``is_own`` are those that the model comes from."""
+    """Return the steps of a pipeline; ``is_own`` marks those that led to the model."""
     try:
         children = source.children_of(pipeline)
     except RegistryRefused as error:
@@ -137,7 +137,7 @@ def _parameters(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _datasets(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Data sets are named by ``Dataset.get(alias=…)`` in a section of their own, or by a parameter that says so."""
+    """Return data sets: from the section that ``Dataset.get(alias=…)`` writes, or parameters named after a data set."""
     found: dict[str, str] = {}
     for section, items in sorted((task.get("hyperparams") or {}).items()):
         for name, item in sorted((items or {}).items()):

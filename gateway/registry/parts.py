@@ -1,9 +1,10 @@
-"""What a gateway fetches of a model: everything but the weights, which Triton alone reads.
+"""Fetches the parts of a model that a gateway reads: everything but the weights, which only Triton reads.
 
-Of a zip (a folder that was uploaded) the directory at its end is read, then what is needed, in few requests; of a
-single file of weights nothing. So that replicas which hold the whole file and those which hold parts serve the same,
-both take a hash of the parts: every member's name, size and checksum, and the SHA-256 of each that a gateway reads.
-Called by ``cache``, from worker threads; it must never decide what may be used (``contents`` does).
+A folder is stored as a zip: its directory (at the end) is read first, then the needed members, in few requests. Of a
+single file of weights nothing is fetched. A hash over the parts covers each member's name, size and checksum, and the
+SHA-256 of each member that a gateway reads. Replicas with the whole file and replicas with parts compute the same hash,
+so they can tell whether they serve the same model. ``cache`` calls this from worker threads. What may be used is
+decided in ``contents``.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from gateway.registry.port import Parts
 
 _BLOCK: Final = 64 << 10
 _GAP: Final = 256 << 10
-"""Bytes between two members that cost less than another request."""
+"""Largest gap in bytes between two members that are read in one request; the gap costs less than a second request."""
 _MAX_DIRECTORY: Final = 64 << 20
 _MAX_SIZE: Final = 1 << 50
 
 
 def is_read(name: str) -> bool:
-    """Say whether gateways need a file of a model."""
+    """Whether gateways need a file of a model."""
     return not manifest.is_weights(name)
 
 
 def fetch(parts: Parts, archive: Path) -> bool:
-    """Write what gateways need of a zip to ``archive``, where it lies in the zip; the rest of the file is a hole.
+    """Write the members of a zip that gateways need to ``archive``, at their offsets; the rest of the file is a hole.
 
-    Returns False, and writes nothing, if it is no zip. Raises ``ArtifactCorrupt`` for a zip that cannot be read,
-    ``RegistryUnavailable`` and ``RegistryRefused`` as its store does, ``OSError`` if the disk is full.
+    Returns False, and writes nothing, if it is not a zip. Raises ``ArtifactCorrupt`` if the zip cannot be read,
+    ``RegistryUnavailable`` and ``RegistryRefused`` like its store, ``OSError`` if the disk is full.
     """
     size = parts.size
     if size > _MAX_SIZE:
@@ -61,7 +62,7 @@ def fetch(parts: Parts, archive: Path) -> bool:
 
 
 def fingerprint(archive: Path, files: Path) -> str:
-    """Return the hash of a zip's parts, with what gateways read of it unpacked in ``files``; empty for no zip.
+    """Return the hash over a zip's parts; ``files`` has the members that gateways read. Empty if it is not a zip.
 
     The zip may have holes. Raises ``OSError``.
     """
@@ -81,7 +82,7 @@ def fingerprint(archive: Path, files: Path) -> str:
 
 
 def _runs(members: Sequence[zipfile.ZipInfo], directory: int, size: int) -> list[tuple[int, int]]:
-    """Return the ranges that hold the members gateways read, those that lie side by side as one."""
+    """Return the byte ranges of the members that gateways read; neighbouring ones are merged."""
     offsets = sorted({member.header_offset for member in members} | {directory})
     after = dict(zip(offsets, [*offsets[1:], size], strict=True))
     runs: list[tuple[int, int]] = []
@@ -105,14 +106,14 @@ def _copy(parts: Parts, start: int, count: int, out: IO[bytes]) -> None:
 
 
 class _Remote(io.RawIOBase):
-    """The zip as ``zipfile`` reads its directory: forwards from somewhere near the end, in blocks that are kept."""
+    """A remote zip for ``zipfile``, which reads the directory at the end; blocks that were read are kept."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._at = 0
         self.begin = parts.size
         self.tail = b""
-        """What was read: from ``begin`` to the end."""
+        """The bytes from ``begin`` to the end of the file."""
 
     def seekable(self) -> bool:
         """See ``io.IOBase``."""
@@ -130,7 +131,7 @@ class _Remote(io.RawIOBase):
         return self._at
 
     def read(self, count: int = -1) -> bytes:
-        """See ``io.IOBase``. Raises ``ArtifactCorrupt`` if a directory claims to be larger than any is."""
+        """See ``io.IOBase``. Raises ``ArtifactCorrupt`` if the directory claims more than 64 MiB."""
         end = self._parts.size if count < 0 else min(self._at + count, self._parts.size)
         if self._parts.size - self._at > _MAX_DIRECTORY:
             raise ArtifactCorrupt("the directory of the zip is larger than 64 MiB", hint="upload the folder again")

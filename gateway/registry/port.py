@@ -1,9 +1,9 @@
-"""The registry port: everything this project asks of ClearML, in blocking calls with bounds.
+"""The registry port: all calls to ClearML that this project makes. They block, each for a bounded time.
 
-Two parts: ``Registry`` is what serving needs, and all that a gateway may ask for; ``RegistryWriter`` adds what model
-sync, operators and bundles need to change the serving Task and to publish models. One implementation
-(``registry/clearml/``), one fake (``gateway.testing.FakeRegistry``), one suite over both (``test_registry_contract``).
-Called from worker threads and commands, never from the event loop.
+``Registry`` is what serving needs, and all that a gateway may use. ``RegistryWriter`` adds what model sync, operators
+and bundles need to change the serving Task and to publish models. There is one implementation (``registry/clearml/``),
+one fake (``gateway.testing.FakeRegistry``) and one test suite over both (``test_registry_contract``). Call it from
+worker threads and commands, never from the event loop.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Parts:
     size: int
     """In bytes."""
     read: Callable[[int, int], Iterator[bytes]]
-    """Returns so many bytes (the second) from an offset (the first) on; of one and the same file at every call, else it
-    raises ``RegistryUnavailable``. May give fewer, if the connection is cut.
+    """``read(offset, count)`` yields the bytes of a range; fewer if the connection is cut. Raises
+    ``RegistryUnavailable`` if the file was replaced since the first call.
     """
 
 
 class Registry(Protocol):
     """Reads the serving Task, models and files. Safe to call from several threads at once.
 
-    Every method raises ``RegistryUnavailable`` when nothing answers (a retry can help) and ``RegistryRefused`` when
-    the answer is no (wrong credentials, unknown id), both within a bounded time.
+    Every method raises ``RegistryUnavailable`` if the server does not answer (a retry can help), and
+    ``RegistryRefused`` if it refuses (wrong credentials, unknown id), both within a bounded time.
     """
 
     @property
@@ -45,47 +45,47 @@ class Registry(Protocol):
         ...
 
     def marker(self) -> str:
-        """Return a cheap value that changes whenever the serving Task or our records of it change."""
+        """Return a value that changes whenever the serving Task or our records change; cheap to get."""
         ...
 
     def task(self) -> Mapping[str, Any]:
-        """Return the serving Task's fields as ``tasks.get_by_id`` answers them (input of ``spec.decode``).
+        """Return the serving Task's fields as in ``tasks.get_by_id`` (the input of ``spec.decode``).
 
-        Our records are added as the field ``spec.RECORDS``. They are read after the Task: who changes both writes the
-        record first, so whoever sees the change sees its record.
+        Our records are added as the field ``spec.RECORDS``. They are read after the Task: a writer of both writes the
+        record first, so a reader that sees the change also sees its record.
         """
         ...
 
     def model(self, model_id: str) -> Mapping[str, Any]:
-        """Return one model's fields as ``models.get_by_id`` answers them (input of ``spec.decode_model``)."""
+        """Return a model's fields as in ``models.get_by_id`` (the input of ``spec.decode_model``)."""
         ...
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return those of these models that exist by id, in few calls: at least what ``spec.MODEL_FIELDS`` names."""
+        """Return the models that exist among these, by id, in few calls; at least the fields ``spec.MODEL_FIELDS``."""
         ...
 
     def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
-        """Return ``id``, ``name`` and ``uri`` of every model, archived or not, whose address is one of these."""
+        """Return ``id``, ``name`` and ``uri`` of all models, archived ones too, at one of these addresses."""
         ...
 
     def download(self, uri: str, folder: Path) -> Path:
-        """Store the file behind ``uri`` in ``folder``, keeping its base name, and return its path.
+        """Download the file at ``uri`` into ``folder`` under its base name; return its path.
 
-        Always fetches the current bytes (no cache by address); the caller verifies hashes. ``uri`` may be anything
-        the ClearML storage layer reads: http(s), file, s3, gs, azure.
+        Always fetches the current bytes, without a cache; the caller verifies hashes. ``uri`` may have any scheme that
+        ClearML's storage layer reads: http(s), file, s3, gs, azure.
         """
         ...
 
     def parts(self, uri: str) -> Parts | None:
-        """Return the file behind ``uri`` for reading in parts; None if its store gives it as a whole only."""
+        """Return the file at ``uri`` for reading in parts; None if its store cannot do that."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelQuery:
-    """Which models of the registry: exact names, any of the tags.
+    """A query for models: exact project and name, and any of the tags.
 
-    Archived ones and unfinished uploads never count; with a limit (``most``) neither do those that hold nothing.
+    Archived models and unfinished uploads never match. With a limit (``most``), empty models do not match either.
     """
 
     project: str | None = None
@@ -94,60 +94,60 @@ class ModelQuery:
     only_published: bool = False
     most: int | None = None
     ids: tuple[str, ...] = ()
-    """Of these only; empty: of all."""
+    """Only these ids; empty: all."""
     served: tuple[str, ...] = ()
-    """Those in service: they count whatever became of their files."""
+    """Ids of models in service, which match even if their files are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A bundle as it is registered: a Task that says how it was made, and a published model."""
+    """A bundle to register: a Task that describes how it was made, and a published model."""
 
     folder: Path
-    """Its files are the model's, as one package."""
+    """The model's files, uploaded as one package."""
     project: str
     name: str
     source: str
-    """Where its weights came from: the id of a model in the registry, or any address."""
+    """Origin of the weights: the id of a model in the registry, or any address."""
     tags: Sequence[str] = ()
     model_tags: Sequence[str] = ()
     source_tags: Sequence[str] = ()
     arguments: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """The model's own, read by whoever serves it."""
+    """Metadata of the model, for whoever serves it."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """Shown with the model: title → rows, the header first."""
+    """Tables shown with the model: title → rows, the header first."""
     picture: Path | None = None
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The ids of what was made."""
+    """The ids of a new Task and model."""
 
     task_id: str
     model_id: str
 
 
 class RegistryWriter(Registry, Protocol):
-    """Also changes the serving Task, and asks for more than serving needs. The same errors, the same bounds."""
+    """A registry that can also change the serving Task; same errors and time limits."""
 
     @property
     def history(self) -> Ledger:
-        """The record of who changed what, apart from what gateways read."""
+        """The history of changes, separate from what gateways read."""
         ...
 
     def followed(self) -> str:
         """Return the id of the serving Task.
 
-        Raises ``RegistryRefused``, with their names, if no id was given and there is not exactly one.
+        Raises ``RegistryRefused``, with the candidates' names, if no id was given and there is not exactly one.
         """
         ...
 
     def spec(self) -> ServingSpec:
-        """Return what the serving Task says now, decoded, with our records of it."""
+        """Return the serving Task, decoded, with our records."""
         ...
 
     def find_models(self, query: ModelQuery) -> Sequence[str]:
@@ -155,9 +155,9 @@ class RegistryWriter(Registry, Protocol):
         ...
 
     def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
-        """Add or replace these sections of the Task's configuration (name → text), and these of our records.
+        """Add or replace these sections of the Task's configuration (name → text), and these records.
 
-        The others stay. Records are written first: who sees a section that was changed sees the record about it.
+        Other sections stay. Records are written first, so a reader that sees a changed section also sees its record.
         """
         ...
 
@@ -166,7 +166,7 @@ class RegistryWriter(Registry, Protocol):
         ...
 
     def stock_containers(self) -> Sequence[str]:
-        """Return the ids of clearml-serving's own inference containers that serve this Task now, by its account."""
+        """Return the ids of clearml-serving's own inference containers that serve this Task, as reported by ClearML."""
         ...
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -174,16 +174,16 @@ class RegistryWriter(Registry, Protocol):
         ...
 
     def publish(self, publication: Publication) -> Published:
-        """Upload a bundle and publish it as a model. Takes as long as the upload does."""
+        """Upload a bundle and publish it as a model. Blocks until the upload is done."""
         ...
 
 
 def section_text(task: Mapping[str, Any], name: str) -> str:
-    """Return the text of one configuration section of a Task; empty when there is none."""
+    """Return the text of a Task's configuration section; empty if there is none."""
     item = (task.get("configuration") or {}).get(name) or {}
     return str(item.get("value") or "") if isinstance(item, Mapping) else ""
 
 
 def is_id(text: str) -> bool:
-    """Say whether ``text`` has the form of an id in the registry."""
+    """Whether ``text`` has the form of a registry id."""
     return _ID.fullmatch(text) is not None

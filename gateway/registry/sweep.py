@@ -1,9 +1,9 @@
-"""Keeps the artifact cache from growing without end: what nobody needs any more leaves, the longest unused first.
+"""Limits the size of the artifact cache: deletes entries that are no longer needed, the longest unused first.
 
-Called by ``cache``. Processes share a cache without knowing of each other, so needs are written down: every program
-that uses the cache lists its entries in ``keep/NAME.json``, which outlives it (a start without the registry needs
-them), and touches them while it runs. An entry leaves when no list names it, nobody has touched it for an hour, and
-the cache is larger than it may be.
+``cache`` calls it. Processes share a cache without knowing each other, so each program lists the entries it needs in
+``keep/NAME.json``, and touches them while it runs. The list outlives the program, because a start without the registry
+needs these entries. An entry is deleted if no list names it, it was not touched for an hour, and the cache is too
+large.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gateway import durable
 from gateway.pace import unhurried
 
 UNTOUCHED_S: Final = 3600.0
-"""An entry that was used this lately stays: who fetched it may not have listed it yet."""
+"""An entry that was used within this time stays; the process that fetched it may not have listed it yet."""
 FORGOTTEN_S: Final = 30 * 86400.0
-"""A list this old belongs to a program that is gone."""
+"""A list that was not touched for this long belongs to a program that is gone."""
 LEFT_S: Final = 86400.0
-"""What was put together this long ago was left behind when a process was killed."""
+"""An unfinished entry of this age was left by a process that was killed."""
 MARK: Final = "manifest.json"
 PART: Final = ".part"
-"""Behind the name of an entry that is being put together, or taken away."""
+"""Suffix of an entry that is being created or deleted."""
 
 _KEEP: Final = "keep"
 
 
 def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Callable[[], None] = unhurried) -> None:
-    """Write down that the program ``name`` needs these entries (``kind/key``), and touch them.
+    """Record that the program ``name`` needs these entries (``kind/key``), and touch them.
 
     ``pause`` is called between entries. Raises ``OSError``.
     """
@@ -54,7 +54,7 @@ def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Calla
 
 
 def needed(root: Path, now: float) -> set[str]:
-    """Return the entries that any program has written down."""
+    """Return the entries that any program needs."""
     found: set[str] = set()
     for path in (root / _KEEP).glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
@@ -64,10 +64,10 @@ def needed(root: Path, now: float) -> set[str]:
 
 
 def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = unhurried) -> list[str]:
-    """Delete what nobody needs until the cache has ``max_bytes`` at most, and return what was deleted.
+    """Delete unneeded entries until the cache has at most ``max_bytes``; return what was deleted.
 
-    What is needed stays, however large it is; what a process left unfinished goes in any case. ``pause`` is called
-    between entries.
+    Needed entries stay whatever their size. Unfinished entries of killed processes are always deleted. ``pause`` is
+    called between entries.
     """
     kept = needed(root, now)
     total = 0
@@ -83,7 +83,7 @@ def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = un
         try:
             used, size = mark.stat().st_mtime, _size(entry)
         except OSError:
-            continue  # another process was faster
+            continue  # another process has deleted it
         total += size
         if f"{entry.parent.name}/{entry.name}" not in kept and now - used >= UNTOUCHED_S:
             unneeded.append((used, size, entry))
@@ -91,7 +91,7 @@ def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = un
     for _, size, entry in sorted(unneeded):
         if total <= max_bytes:
             break
-        # Renamed first: a reader finds it whole or not at all.
+        # Rename first, so that a reader finds the entry whole or not at all.
         aside = Path(tempfile.mkdtemp(prefix=f"{entry.name}{PART}-", dir=entry.parent))
         try:
             entry.rename(aside / "old")
@@ -105,7 +105,7 @@ def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = un
 
 
 def size_of(root: Path) -> int:
-    """Return how many bytes the entries have. Raises ``OSError``."""
+    """Return the size of all entries in bytes. Raises ``OSError``."""
     return sum(_size(mark.parent) for mark in root.glob(f"*/*/{MARK}"))
 
 

@@ -1,6 +1,6 @@
-"""Archives from the registry to folders. What an archive claims is not believed: names, links, sizes are checked here.
+"""Unpacks archives from the registry into folders. Names, links and sizes are checked: archives are not trusted.
 
-Needs nothing of the newest Pythons (``tarfile`` has filters from 3.11.4 on only). Pure but for the two paths given.
+Does not use ``tarfile``'s filters, which exist from Python 3.11.4 on only. Pure except for the two paths given.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gateway.errors import ArtifactCorrupt
 MAX_BYTES: Final = 64 << 30
 MAX_MEMBERS: Final = 100_000
 MAX_RATIO: Final = 100
-"""Unpacked bytes per byte of the archive. Weights hardly shrink, vocabularies and JSON to a tenth; bombs to 1/1000."""
+"""Most unpacked bytes per byte of the archive. Vocabularies and JSON shrink to a tenth, bombs to a thousandth."""
 FREE_BYTES: Final = 256 << 20
-"""The ratio counts above this only: a few files of zeros are no attack."""
+"""The ratio is checked only for more unpacked bytes than this, since a few files of zeros are harmless."""
 _CHUNK: Final = 1 << 20
 _MAX_HEADER: Final = 1 << 20
 _AGAIN: Final = "upload the folder again"
@@ -52,11 +52,10 @@ def unpack(
 ) -> None:
     """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
 
-    Of a zip only the files whose names are ``wanted`` are read.
-
-    Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also if
-    the content is larger than ``max_bytes`` or ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full.
-    Files that were written before stay: the caller throws the folder away.
+    From a zip, only files whose names are ``wanted`` are read. Only plain files and folders are unpacked, each name
+    once. Raises ``ArtifactCorrupt`` with the reason, also if the content is larger than ``max_bytes`` or than
+    ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain: the
+    caller deletes the folder.
     """
     budget = _Budget(archive, folder, max_bytes)
     try:
@@ -74,7 +73,7 @@ def unpack(
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be unpacked, and where to."""
+    """What may still be unpacked, and the target folder."""
 
     archive: Path
     folder: Path
@@ -97,13 +96,13 @@ class _Budget:
         if used > max(FREE_BYTES, MAX_RATIO * self.size):
             raise ArtifactCorrupt(
                 f"{self.archive.name} has {_shown(self.size)} and would unpack to more than {MAX_RATIO} times as much",
-                hint="it looks like a decompression bomb; a real folder of this kind has to be uploaded uncompressed",
+                hint="it looks like a decompression bomb; if it is not, upload the folder uncompressed",
             )
         if more > _CHUNK and more > shutil.disk_usage(self.folder).free:
             raise OSError(errno.ENOSPC, f"no space for the {_shown(more)} that it unpacks to")
 
     def place(self, name: str) -> Path:
-        """Return where a member belongs. Raises ``ArtifactCorrupt`` for a name that is unsafe or there already."""
+        """Return the target path of a member. Raises ``ArtifactCorrupt`` for an unsafe name or too many members."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
             raise ArtifactCorrupt(f"{self.archive.name} holds the unsafe path {ascii(name)[:200]}", hint=_AGAIN)
@@ -119,7 +118,7 @@ class _Budget:
         return self.folder / path
 
     def twice(self, name: str) -> ArtifactCorrupt:
-        """Return the refusal of a name that another member has already, as far as this file system can tell."""
+        """Return the error for a name that another member has too, as far as this file system can tell."""
         return ArtifactCorrupt(
             f"{self.archive.name} holds {ascii(name)[:200]} twice (or as a file and as a folder)", hint=_AGAIN
         )
@@ -139,7 +138,7 @@ class _Budget:
                 out.write(chunk)
 
     def make(self, target: Path, name: str) -> None:
-        """Make a folder and those above it. Raises ``ArtifactCorrupt``."""
+        """Make a folder and its parents. Raises ``ArtifactCorrupt``."""
         try:
             target.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -159,7 +158,7 @@ def _unpack_zip(archive: Path, budget: _Budget, wanted: Callable[[str], bool]) -
                 )
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _link(archive, member.filename)
-        # What it claims is refused before anything is written; what it really holds is counted while it is.
+        # Check the claimed size before writing anything; the real size is counted while writing.
         members = [member for member in members if wanted(member.filename)]
         budget.check(sum(member.file_size for member in members))
         for member in members:
@@ -180,26 +179,26 @@ def _unpack_tar(archive: Path, budget: _Budget) -> None:
         except (tarfile.ReadError, EOFError) as error:
             raise ArtifactCorrupt(f"{archive.name} is neither a zip nor a tar archive", hint=_AGAIN) from error
         for member in packed:
-            packed.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
+            packed.members = []  # type: ignore[attr-defined]  # otherwise it keeps every header
             if member.isdir():
                 if PurePosixPath(member.name).parts:  # not "./"
                     budget.make(budget.place(member.name), member.name)
             elif not member.isreg():
                 raise _link(archive, member.name)
             else:
-                if member.size < 0:  # it would be read again and again
+                if member.size < 0:  # tarfile would read the member again and again
                     raise ArtifactCorrupt(f"{archive.name}: a file has a negative size", hint=_AGAIN)
                 budget.check(member.size)
                 content = packed.extractfile(member)
                 budget.write(member.name, _chunks(content) if content is not None else ())
         budget.used = 0
-        for chunk in _chunks(stream):  # what compressed it checks its sum at the very end
+        for chunk in _chunks(stream):  # the compressor's checksum is at the end of the stream
             budget.check(len(chunk))
             budget.used += len(chunk)
 
 
 class _Bounded:
-    """A stream that is not read in one piece: a header may claim a length of gigabytes, and ``tarfile`` believes it."""
+    """A stream with limited reads: a header may claim gigabytes, and ``tarfile`` would read them at once."""
 
     def __init__(self, stream: IO[bytes], archive: Path) -> None:
         self._stream = stream

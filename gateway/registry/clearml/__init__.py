@@ -1,7 +1,7 @@
-"""The registry port's one implementation, on the ClearML API; nothing else in this project imports ``clearml``.
+"""The implementation of the registry port on the ClearML API; nothing else in this project imports ``clearml``.
 
-Made once per process by whoever composes one (the gateway's ``app``, model sync, the commands). It must never wait
-without a bound, and never do what the SDK does in silence: retry for minutes, follow a foreign configuration, guess.
+The gateway's ``app``, model sync and the commands create one per process. Every wait has a bound. It must not do what
+the SDK does silently: retry for minutes, use a configuration from elsewhere, or guess.
 """
 
 from gateway.registry.clearml.registry import ClearMLRegistry

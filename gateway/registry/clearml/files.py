@@ -1,7 +1,7 @@
-"""Files of the registry: what lies behind a model's or an artifact's address, whatever store that is.
+"""Reads the file at a model's or an artifact's address, in whichever store it is.
 
-http(s) is fetched directly with ClearML's token, ``file`` is read, and s3, gs and azure are asked with the SDK's
-credentials.
+http(s) is fetched directly with ClearML's token, ``file`` is read from disk, and s3, gs and azure are read with the
+SDK's credentials.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from gateway.registry.port import Parts
 _log = logging.getLogger("triton_gateway.registry")
 
 _SIZE_S: Final = 2.0
+"""Deadline of a question for a file's size."""
 _QUIET_S: Final = 2.0
+"""Downloads that take less time are not logged."""
 _APART_S: Final = 10.0
+"""Time between two log lines of a download."""
 
 
 class Files:
-    """Downloads and sizes; ``rewrite`` maps address prefixes as uploaders wrote them to prefixes reachable here."""
+    """Downloads files; ``rewrite`` maps address prefixes as written by uploaders to prefixes reachable from here."""
 
     def __init__(self, api: Api, rewrite: Mapping[str, str]) -> None:
         self._api = api
@@ -54,7 +57,7 @@ class Files:
         return Parts(size, stored.read) if size is not None else None
 
     def size(self, uri: str) -> int | None:
-        """Return how many bytes lie at ``uri``; 0 if nothing does, None if nobody can say it within seconds."""
+        """Return the size in bytes of the file at ``uri``; 0 if it does not exist, None if unknown within seconds."""
         address = self._rewrite(uri)
         if urlsplit(address).scheme not in ("http", "https"):
             return None
@@ -84,13 +87,13 @@ class Files:
         return uri
 
     def _request(self, address: str) -> tuple[str, dict[str, str]]:
-        """Return the url to ask for a file's address, and the headers that this needs."""
+        """Return the url and the headers for fetching an address."""
         session = self._api.session
         headers: dict[str, str] = {}
         files_host = str(session.get_files_server_host() or "").rstrip("/")
         if address.startswith((files_host + "/", session.host.rstrip("/") + "/")):
             headers = session.add_auth_headers(headers)
-        # '#' and '?' stay raw in addresses the SDK stores; both belong to the file name there.
+        # The SDK stores '#' and '?' unescaped in addresses of its file server, where they belong to the file name.
         raw = (
             address.replace("#", "%23").replace("?", "%3F")
             if files_host and address.startswith(files_host)
@@ -100,7 +103,7 @@ class Files:
 
 
 class Progress:
-    """Tells the log how far a download is, if it takes longer than two seconds; ``total`` in bytes, None: unknown."""
+    """Logs the progress of a download that takes longer than two seconds. ``total`` is in bytes, None if unknown."""
 
     def __init__(self, name: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -112,7 +115,7 @@ class Progress:
         self._has_told = False
 
     def told(self, done: int) -> None:
-        """Take note that so many bytes are there."""
+        """Set the number of bytes received."""
         self._done = done
         now = self._clock()
         if now < self._due:
@@ -127,6 +130,6 @@ class Progress:
             _log.info("downloading %s: %.0f MB", self._name, done / 1e6)
 
     def ended(self) -> None:
-        """Say that all of it is there, if anything was said before."""
+        """Log the end of the download if its progress was logged."""
         if self._has_told:
             _log.info("downloaded %s: %.0f MB in %.0f s", self._name, self._done / 1e6, self._clock() - self._began)

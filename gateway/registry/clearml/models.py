@@ -1,4 +1,4 @@
-"""Which models of the registry match a query, newest first: the filters are those that ``Model.query_models`` sends."""
+"""Finds the models that match a query, newest first, with the filters of the SDK's ``Model.query_models``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gateway.spec import BROKEN_UPLOADS
 
 PAGE: Final = 500
 _EMPTY_ZIP: Final = 22
-"""Bytes of a zip without entries: a folder that was empty when it was uploaded."""
+"""Size in bytes of a zip without entries: an empty folder was uploaded."""
 
 Call = Callable[[str, str, Mapping[str, Any]], dict[str, Any]]
 """Sends one API call (service, action, body)."""
 
 
 class ModelSearch:
-    """Asks again and again, for instance for every rule of auto-update: what was looked at once is not looked at again.
+    """Answers queries, for instance for each rule of auto-update; remembers which models are not empty.
 
-    ``size`` returns how many bytes lie at an address, None if nobody can say.
+    ``size`` returns the size in bytes of the file at an address, None if unknown.
     """
 
     def __init__(self, call: Call, size: Callable[[str], int | None]) -> None:
         self._call = call
         self._size = size
         self._filled: set[tuple[str, str]] = set()
-        """Id and address of models that are known to hold something."""
+        """Id and address of models that are known not to be empty."""
 
     def find(self, query: ModelQuery) -> Sequence[str]:
         """See ``RegistryWriter.find_models``."""
@@ -36,11 +36,11 @@ class ModelSearch:
         page = 0
         while body and (query.most is None or len(found) < query.most):
             models = self._call("models", "get_all", {**body, "page": page})["models"]
-            # Models of one instant come in an order of their own, the same for everybody.
+            # Models with the same time are ordered by id, so that all callers see the same order.
             for model in sorted(models, key=lambda m: (str(m.get("created") or ""), str(m["id"])), reverse=True):
                 if query.most is not None and len(found) >= query.most:
                     break
-                # Where there is no limit an empty model takes nobody's place.
+                # Without a limit, empty models are included: they displace no other model.
                 if _has_data(model) and (query.most is None or model["id"] in query.served or self._is_filled(model)):
                     found.append(str(model["id"]))
             if len(models) < PAGE:
@@ -49,7 +49,7 @@ class ModelSearch:
         return found
 
     def _filters(self, query: ModelQuery) -> dict[str, Any]:
-        """Return what to ask for; nothing if there is no such project."""
+        """Return the body of the query; empty if the project does not exist."""
         body: dict[str, Any] = {
             "system_tags": ["-archived"],
             "order_by": ["-created"],
@@ -73,7 +73,7 @@ class ModelSearch:
         return body
 
     def _is_filled(self, model: Mapping[str, Any]) -> bool:
-        """Say whether anything lies at the model's address; what cannot be asked counts as filled."""
+        """Whether the file at the model's address is not empty; assumed if its size is unknown."""
         identity = (str(model["id"]), str(model["uri"]))
         if identity not in self._filled:
             size = self._size(identity[1])
@@ -84,7 +84,7 @@ class ModelSearch:
 
 
 def exactly(name: str) -> str:
-    """Return the pattern that only ``name`` matches."""
+    """Return a pattern that matches only ``name``."""
     return f"^{re.escape(name)}$"
 
 

@@ -1,7 +1,8 @@
-"""Registers a bundle through the SDK: a Task that says how it was made, a model with metadata, plots and its origin.
+"""Registers a bundle through the SDK: a Task that describes how it was made, and a model with metadata and plots.
 
-The Task is of type "optimizer"; the original is connected to it as an input model, so that ClearML's lineage leads from
-the served bundle to where its weights came from. What the SDK prints goes to standard error: the output is a program's.
+The Task has the type "optimizer". The original model is connected to it as an input model, so that ClearML's lineage
+leads from the bundle to the origin of its weights. The SDK's output is redirected to standard error, because the
+standard output of our commands is read by programs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gateway.registry.clearml.session import reason_of
 from gateway.registry.port import Publication, Published, is_id
 
 _LOOKS_IN_A_THREAD: Final = "_Task__detect_repo_async"
-"""What the SDK's class has of `development.vcs_repo_detect_async`."""
+"""The SDK's class attribute for the setting `development.vcs_repo_detect_async`."""
 
 
 def publish(publication: Publication) -> Published:
@@ -47,11 +48,11 @@ def attach(task_id: str, key: str, path: Path) -> None:
 def _published(publication: Publication) -> Published:
     from clearml import InputModel, OutputModel, Task
 
-    # The SDK would fork a process that reports; here threads of torch and ONNX Runtime may hold locks, which a fork
-    # takes over for ever: seen to hang. There is no setting by environment.
+    # The SDK would fork a process that reports. Threads of torch and ONNX Runtime may hold locks at that moment, which
+    # stay locked in the fork for ever (seen to hang). No environment variable turns this off.
     Task._report_subprocess_enabled = False  # noqa: SLF001
-    # Nor a thread that looks for the repository while `init` goes on: both make the Task's lock when they first need
-    # it, and one waits for ever if each has made its own. Seen to hang, with 2.1.12.
+    # The SDK would also search for the repository in a thread while `init` goes on. Both create the Task's lock at
+    # first use; if each creates its own, one waits for ever (seen to hang with 2.1.12).
     setattr(Task, _LOOKS_IN_A_THREAD, False)
     task = Task.init(
         project_name=publication.project, task_name=f"optimize {publication.name}", task_type=Task.TaskTypes.optimizer,
@@ -102,12 +103,12 @@ def _upload(task: Any, output_model: Any, publication: Publication) -> str:
 
 
 def _report(model: Any, publication: Publication, destination: str) -> None:
-    """Report tables and picture to the model and wait until the server has them: it takes none once it is published."""
+    """Report tables and picture to the model and wait for the server: it accepts none after publication."""
     if not publication.tables and publication.picture is None:
         return
     for title, rows in publication.tables.items():
         model.report_table(title, "candidates", iteration=0, table_plot=[list(row) for row in rows])
-    # the SDK reports in the background, and has neither a call that waits for a model's reports nor one for pictures
+    # The SDK reports in the background and has no public call that waits for a model's reports, and none for pictures.
     reporter = model._reporter  # noqa: SLF001
     if publication.picture is not None:
         path = str(publication.picture)

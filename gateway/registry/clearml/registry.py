@@ -1,8 +1,8 @@
-"""The registry port on a ClearML server, real or embedded: reading for gateways, writing for model sync and operators.
+"""The registry port on a ClearML server, real or embedded: reads for gateways, writes for model sync and operators.
 
-Every value goes as ClearML has it; what it means is ``gateway.spec``'s. Sections of the serving Task are written one by
-one (``tasks.edit_configuration``), so that a write never carries along, and so reverts, a section that somebody else is
-changing; the stock CLI writes all of them at once.
+Values are passed as ClearML has them; ``gateway.spec`` interprets them. Sections of the serving Task are written one by
+one (``tasks.edit_configuration``). A write therefore never reverts a section that someone else is changing, as the
+stock CLI does by writing all sections at once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from gateway.spec import MODEL_FIELDS, ServingSpec, decode
 _log = logging.getLogger("triton_gateway.registry")
 
 _SILENCE_S: Final = 1800.0
-"""A container that was silent for so long is gone; with room for clocks that differ."""
+"""A container that was silent for this long is gone; the time allows for clocks that differ."""
 
 
 class ClearMLRegistry:
     """Reads and changes one serving Task, its models and files; see ``Registry`` and ``RegistryWriter``.
 
-    ``task_id`` may be empty if there is one serving Task only; which one that is, is found once and told to ``say``
-    (the log, unless given). ``files_rewrite`` maps address prefixes as uploaders wrote them to prefixes reachable from
-    here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``. ``clock`` counts seconds.
+    ``task_id`` may be empty if there is only one serving Task. It is then looked up once and reported to ``say`` (by
+    default the log). ``files_rewrite`` maps address prefixes as written by uploaders to prefixes reachable from here,
+    e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ClearMLRegistry:
         return self._history
 
     def marker(self) -> str:
-        """Return when the Task and our records of it last changed; costs two small calls.
+        """Return when the Task and our records last changed, in two small calls.
 
-        Whoever looks again and again follows the Task, and says so to the server in time: see ``following``.
+        Each call also keeps the Task alive for ClearML's watchdog if that is due; see ``following``.
         """
         fields = ["id", "last_change", "last_update", "status", "status_reason", "status_message"]
         tasks = self.call(
@@ -82,12 +82,12 @@ class ClearMLRegistry:
             )
         self._tell(self._heartbeat.due(tasks[0]))
         of_records = ""
-        with contextlib.suppress(RegistryRefused):  # told where they are read
+        with contextlib.suppress(RegistryRefused):  # reported where the records are read
             of_records = self.ledger.marker()
         return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')} {of_records}"
 
     def _tell(self, what: Literal["", "ping", "reopen"]) -> None:
-        """Let the server know that the Task is in use; a server that does not want to know it costs nothing else."""
+        """Tell the server that the Task is in use; a refusal is logged only."""
         try:
             if what == "ping":
                 self.call("tasks", "ping", {"task": self._task_id})
@@ -104,7 +104,7 @@ class ClearMLRegistry:
             self._complaint = str(error)
 
     def task(self) -> Mapping[str, Any]:
-        """Return the serving Task with our records of it."""
+        """Return the serving Task with our records."""
         return with_records(self.call("tasks", "get_by_id", {"task": self.followed()})["task"], self.ledger)
 
     def model(self, model_id: str) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ class ClearMLRegistry:
         return found
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return those of these models that exist, a few hundred per call."""
+        """Return the models that exist among these, a few hundred per call."""
         found: dict[str, Mapping[str, Any]] = {}
         asked = sorted(set(model_ids))
         for start in range(0, len(asked), PAGE):
@@ -155,7 +155,7 @@ class ClearMLRegistry:
         return task
 
     def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
-        """Return the Tasks whose parent is this one, oldest first, a hundred at most."""
+        """Return at most a hundred Tasks whose parent is this one, oldest first."""
         fields = ["id", "name", "type", "status", "project"]
         asked = {"parent": task_id, "only_fields": fields, "order_by": ["created"], "page": 0, "page_size": 100,
                  "search_hidden": True}  # fmt: skip
@@ -167,7 +167,7 @@ class ClearMLRegistry:
         return str(self.call("projects", "get_by_id", {"project": project_id})["project"].get("name") or "")
 
     def link(self, kind: str, project_id: str, object_id: str) -> str:
-        """Return where the web application shows a ``task`` or a ``model``."""
+        """Return the address of a ``task`` or a ``model`` in the web application."""
         session = self._api.session
         base = str(session.get_app_server_host() or session.host).rstrip("/")
         tasks = "tasks" if session.check_min_api_server_version("2.31") else "experiments"
@@ -177,7 +177,7 @@ class ClearMLRegistry:
     def followed(self) -> str:
         """Return the id of the serving Task that is followed.
 
-        Raises ``RegistryRefused``, with their names, if no id was given and there is not exactly one.
+        Raises ``RegistryRefused``, with the candidates' names, if no id was given and there is not exactly one.
         """
         if not self._task_id:
             fields = ["id", "name", "status", "status_reason", "status_message", "system_tags"]
@@ -200,7 +200,7 @@ class ClearMLRegistry:
         return self._search.find(query)
 
     def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
-        """See ``RegistryWriter.write``; all sections of one call change together, and so do all records."""
+        """See ``RegistryWriter.write``; the sections of one call change together, and so do the records."""
         self.ledger.write(records)
         if not sections:
             return
@@ -213,12 +213,12 @@ class ClearMLRegistry:
 
     def attach(self, key: str, path: Path) -> None:
         """See ``RegistryWriter.attach``."""
-        from gateway.registry.clearml.publish import attach  # it takes the whole SDK
+        from gateway.registry.clearml.publish import attach  # imports the whole SDK
 
         attach(self.followed(), key, path)
 
     def stock_containers(self) -> Sequence[str]:
-        """See ``RegistryWriter.stock_containers``; each has a Task of its own that it pings twice a minute."""
+        """See ``RegistryWriter.stock_containers``; each container pings a Task of its own twice a minute."""
         task = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
         since = datetime.now(UTC) - timedelta(seconds=_SILENCE_S)
         body = {
@@ -234,7 +234,7 @@ class ClearMLRegistry:
 
     def publish(self, publication: Publication) -> Published:
         """See ``RegistryWriter.publish``."""
-        from gateway.registry.clearml.publish import publish  # it takes the whole SDK
+        from gateway.registry.clearml.publish import publish  # imports the whole SDK
 
         return publish(publication)
 
@@ -243,4 +243,4 @@ def _time_of(text: object) -> datetime:
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except ValueError:
-        return datetime.max.replace(tzinfo=UTC)  # unknown: it may be alive
+        return datetime.max.replace(tzinfo=UTC)  # unknown: assume that the container is alive

@@ -1,8 +1,8 @@
-"""The ClearML API through the ``clearml`` SDK: one session, with the bounds that the SDK does not have.
+"""A session with the ClearML API through the ``clearml`` SDK, with time limits that the SDK does not have.
 
-By default the SDK retries an unreachable server 240 times in silence and waits for ever on a 503 (recorded in the
-project's notes on ClearML's API), which would look like a hang here. Credentials, tokens, ``clearml.conf`` and
-``CLEARML_*`` variables are read as every ClearML program reads them. Called by the other files of this folder only.
+By default the SDK silently retries an unreachable server 240 times and waits for ever on a 503, which would look like a
+hang. Credentials, tokens, ``clearml.conf`` and ``CLEARML_*`` variables are read as in every ClearML program. Only the
+other files of this folder call it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ READ_S: Final = 20.0
 
 
 class Api:
-    """A session that is opened with the first call. Safe to call from several threads at once.
+    """A session that is opened by the first call. Safe to call from several threads at once.
 
-    Every method raises ``RegistryUnavailable`` when nothing answers and ``RegistryRefused`` when the answer is no.
+    Every method raises ``RegistryUnavailable`` if the server does not answer, and ``RegistryRefused`` if it refuses.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Api:
             return self._session
 
     def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one API call and return its ``data``; what reading the serving Task does not cover goes through here.
+        """Send one API call and return its ``data``.
 
         Raises ``RegistryUnavailable`` and ``RegistryRefused`` as every method of the port does.
         """
@@ -56,7 +56,7 @@ class Api:
         return self._checked(reply, f"{service}.{action}")
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Add events (scalars, log lines) to the Tasks they name, as the SDK's own reporting does; empty: nothing.
+        """Add events (scalars, log lines) to the Tasks they name, as the SDK's own reporting does.
 
         Raises ``RegistryUnavailable`` and ``RegistryRefused``.
         """
@@ -93,8 +93,8 @@ _SDK_NETWORK_ERRORS = (requests.RequestException, OSError)
 
 
 def _open_session() -> Any:
-    # The SDK is imported here: it reads configuration and takes a second, and a gateway that boots from its last-good
-    # state must not depend on either.
+    # Imported here, because the import takes a second and reads configuration. A gateway that starts from its last-good
+    # state must not depend on that.
     from clearml.backend_api.session import Session
     from clearml.backend_api.session.defs import MissingConfigError
     from clearml.config import ConfigWrapper
@@ -123,8 +123,8 @@ def _open_session() -> Any:
 
 @functools.cache
 def _read_configuration(wrapper: Any) -> None:
-    # Once: the SDK reads and parses every file anew, a third of a second of CPU that a gateway whose registry is away
-    # would spend at each attempt. Without the override the SDK repeats a 503 for ever.
+    # Cached: otherwise each attempt of a gateway without its registry would parse all files again, which takes a third
+    # of a second of CPU. Without the override the SDK repeats a 503 for ever.
     wrapper.set_overrides({"api": {"http": {"wait_on_maintenance_forever": False}}})
 
 
@@ -141,9 +141,9 @@ def _translate(error: BaseException) -> RegistryUnavailable | RegistryRefused:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what went wrong in a few words, without the layers that libraries wrap around it."""
+    """Return the reason of an error in a few words, without the wrapping of libraries."""
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    # requests and urllib3 wrap the operating system's word several times over; that word is what a person needs.
+    # requests and urllib3 wrap the operating system's message several times; people need only that message.
     system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
     address = re.search(r"host='([^']+)', port=(\d+)", text)
     if system and address:

@@ -1,9 +1,9 @@
-"""One file of a store, opened to be read: over HTTP, on this disk, in S3, Google Cloud Storage or Azure.
+"""Files in stores, for reading: over HTTP, on this disk, in S3, Google Cloud Storage or Azure.
 
-What a store answers is told apart here, once: no (``RegistryRefused``: credentials, nothing there), not now
-(``RegistryUnavailable``: away, slow, cut off, replaced while it was read). Nothing waits longer than ``session.READ_S``
-for the next bytes. Credentials of object storage are the SDK's: ``clearml.conf``, or the variables it knows. Called by
-``files``.
+Answers of stores are translated here: a refusal (missing file, wrong credentials) is ``RegistryRefused``; a temporary
+failure (unreachable, slow, cut off, replaced during reading) is ``RegistryUnavailable``. Each wait for further bytes
+lasts at most ``session.READ_S``. Credentials of object storage are the SDK's: from ``clearml.conf`` or its variables.
+``files`` calls this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.registry.clearml.session import CONNECT_S, READ_S, reason_of
 CHUNK: Final = 1 << 20
 _PIECE: Final = 8 << 20
 EXTRAS: Final = {"s3": "s3", "gs": "gs", "azure": "azure"}
-"""Scheme of an address → the extra of this package with the library for it."""
+"""Scheme of an address → the extra of this package with its library."""
 
 _TOTAL: Final = re.compile(r"bytes \d+-\d+/(\d+)")
 _REPLACED: Final = "was replaced while it was read"
@@ -32,23 +32,23 @@ _KEYS_HINT: Final = "check the keys of this store in clearml.conf, or in the var
 
 
 class Stored(Protocol):
-    """A file in its store. Every method raises ``RegistryRefused`` or ``RegistryUnavailable``, with the address."""
+    """A file in a store. Every method raises ``RegistryRefused`` or ``RegistryUnavailable``, with the address."""
 
     def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """Return how many bytes it has (None: nobody says so), and them; closed by reading to the end or ``close``."""
+        """Return the size in bytes (None if unknown) and the content; read it to its end, or ``close`` it."""
         ...
 
     def size(self) -> int | None:
-        """Return how many bytes it has, None if its store reads nothing in parts."""
+        """Return the size in bytes; None if the store cannot read parts."""
         ...
 
     def read(self, start: int, count: int) -> Iterator[bytes]:
-        """Return ``count`` bytes from ``start`` on, of the same file that ``size`` was asked of."""
+        """Yield ``count`` bytes from ``start`` on, of the same file as at the call of ``size``."""
         ...
 
 
 class OnDisk:
-    """A file of this machine."""
+    """A file on this machine."""
 
     def __init__(self, address: str) -> None:
         self._path = Path(unquote(urlsplit(address).path))
@@ -77,12 +77,12 @@ class OnDisk:
 
 
 class OverHttp:
-    """A file behind a URL, asked for with these headers."""
+    """A file behind a URL, requested with ``headers``."""
 
     def __init__(self, address: str, url: str, headers: Mapping[str, str]) -> None:
         self._address = address
         self._url = url
-        # What the store would compress has another length than what it holds.
+        # A compressed answer would have another length than the file.
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._etag = ""
 
@@ -135,9 +135,9 @@ class OverHttp:
 
 
 class InS3:
-    """An object of an S3-compatible store, with the endpoint and the credentials that the SDK has for its address.
+    """An object in an S3-compatible store, with the SDK's endpoint and credentials for its address.
 
-    Not the SDK's own download: it says in its log alone what went wrong, waits a minute five times, and keeps a copy.
+    The SDK's own download is not used: it reports errors only in its log, waits a minute up to five times, and caches.
     """
 
     def __init__(self, address: str) -> None:
@@ -199,15 +199,15 @@ class InS3:
         try:
             with contextlib.closing(body):
                 yield from body.iter_chunks(CHUNK)
-        except BotoCoreError as error:  # it wraps those of the connection
+        except BotoCoreError as error:  # connection errors are wrapped in it
             raise _cut(self._address, error) from error
 
 
 class InAzure:
-    """A blob of Azure, with the account and the key that the SDK has for its address.
+    """A blob in Azure, with the SDK's account and key for its address.
 
-    Not the SDK's own download, here and below: it reads nothing in parts, says in its log alone what went wrong, and
-    asks a store that is away for minutes.
+    The SDK's own download is not used, here and below: it cannot read parts, reports errors only in its log, and tries
+    an unreachable store for minutes.
     """
 
     def __init__(self, address: str) -> None:
@@ -240,7 +240,7 @@ class InAzure:
 
 
 class InGoogle:
-    """An object of Google Cloud Storage, with the credentials that the SDK has for its address."""
+    """An object in Google Cloud Storage, with the SDK's credentials for its address."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -264,7 +264,7 @@ class InGoogle:
         """See ``Stored.read``."""
         with _asking(self._address):
             for at in range(start, start + count, _PIECE):
-                end = min(at + _PIECE, start + count) - 1  # the last byte, counted in
+                end = min(at + _PIECE, start + count) - 1  # inclusive
                 yield self._blob.download_as_bytes(
                     start=at, end=end, if_generation_match=self._blob.generation, checksum=None, **self._limits
                 )
@@ -272,7 +272,7 @@ class InGoogle:
 
 @contextlib.contextmanager
 def _asking(address: str) -> Iterator[None]:
-    """Raise what a library of a cloud says as ours: those of Google and Azure have a dozen types for it."""
+    """Translate the exceptions of the cloud libraries; Google's and Azure's have a dozen types."""
     try:
         yield
     except Exception as error:
@@ -285,7 +285,7 @@ def _asking(address: str) -> Iterator[None]:
 
 
 def _answered(address: str, status: int, said: str) -> GatewayError:
-    """Return what a store's answer means: nothing there, no right to it, or not now."""
+    """Return the error for a store's answer."""
     if status == requests.codes.precondition_failed:
         return RegistryUnavailable(f"{address} {_REPLACED}")
     reason = f"the store answers {status} {said} for {address}"
@@ -295,7 +295,7 @@ def _answered(address: str, status: int, said: str) -> GatewayError:
 
 
 def _helper(address: str) -> Any:
-    """Return the SDK's driver for an address. Its own ``get`` would answer None, and say in its log why."""
+    """Return the SDK's driver for an address. The SDK's own ``get`` would return None and log the reason."""
     from clearml.storage.helper import StorageHelper
 
     try:
@@ -319,12 +319,12 @@ def _fail(address: str, reason: str) -> NoReturn:
 
 
 def opened(address: str) -> Stored:
-    """Return an object of a cloud's store. Raises as ``Stored``'s methods."""
+    """Return an object in a cloud store. Raises like the methods of ``Stored``."""
     stores: dict[str, Callable[[str], Stored]] = {"s3": InS3, "gs": InGoogle, "azure": InAzure}
     scheme = urlsplit(address).scheme
     if scheme not in stores:
         raise RegistryRefused(
-            f"{address} is in no store that can be read", hint="upload the model to http(s), s3, gs or azure"
+            f"{address} is not in a store that can be read", hint="upload the model to http(s), s3, gs or azure"
         )
     return stores[scheme](address)
 
@@ -334,7 +334,7 @@ def _cut(address: str, error: Exception) -> RegistryUnavailable:
 
 
 def write(chunks: Iterator[bytes], target: Path, told: Callable[[int], None]) -> int:
-    """Write a file and sync it; ``told`` hears how many bytes there are. Returns that number. Raises ``OSError``."""
+    """Write a file, sync it, and return its size; ``told`` is called with the bytes so far. Raises ``OSError``."""
     written = 0
     with target.open("wb") as out:
         for chunk in chunks:
