@@ -1,12 +1,13 @@
-"""What was decided about a route's weights, and whether what the serving Task says now undoes it. Pure.
+"""Decided weights of routes, and whether the serving Task's current weights revert a decision. Pure.
 
-The stock CLI reads the serving Task, works, and writes all of it back: weights that ``triton-gateway canary`` wrote
-meanwhile, a finished rollback among them, are then what they were before. Every decision is therefore recorded beside
-the Task (``registry/ledger``) with the weights that it replaced. Weights in the Task that a decision has replaced are
-taken for such an old copy, and the decision stays in force; any other weights are somebody's will, and count.
+The stock CLI reads the serving Task, works, and writes all of it back. Weights that ``triton-gateway canary`` wrote in
+between, such as those of a rollback, are then overwritten with the earlier ones. Every decision is therefore recorded
+beside the Task (``registry/ledger``) with the weights that it replaced. If the Task has weights that a decision
+replaced, they are taken for such an old copy, and the decision stays in force. Any other weights are a new decision,
+and count.
 
-That a person chose the very weights that were replaced cannot be told apart by looking. So they are put back once: a
-mark then says that they are meant if they appear again (``deploy/rollout/keeper`` writes it). What ``triton-gateway
+A person may also choose the very weights that were replaced, which looks the same. So they are put back once only: a
+mark (written by ``deploy/rollout/keeper``) then says that they are intended if they appear again. What ``triton-gateway
 canary`` sets is a decision itself and counts at once.
 """
 
@@ -26,12 +27,13 @@ Verdict = Literal["agrees", "reverted", "changed"]
 _RETIRED: Final = "retired"
 _MAX_REPLACED: Final = 30
 FORGOTTEN_S: Final = 3600.0
-"""Nobody's call of the stock CLI takes this long: weights that were replaced before are meant when they appear."""
+"""No call of the stock CLI takes this long: weights that were replaced earlier than this are intended if they appear.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Weights that were decided for the route ``endpoint``: in the order of ``urls``, at ``at`` (Unix seconds)."""
+    """Weights decided for the route ``endpoint``, in the order of ``urls``, at ``at`` (Unix seconds)."""
 
     endpoint: str
     revision: str
@@ -41,7 +43,7 @@ class Decision:
     by: str = ""
     why: str = ""
     replaced: Mapping[str, float] = field(default_factory=dict)
-    """Weights that the Task had before, as ``described``, and when each of them was replaced."""
+    """The weights that the Task had before (as ``described``), and when each was replaced (Unix seconds)."""
 
     @property
     def text(self) -> str:
@@ -49,7 +51,7 @@ class Decision:
         return described(self.urls, self.weights)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the decision as it is recorded."""
+        """Return the decision's record."""
         return {
             "revision": self.revision, "urls": list(self.urls), "weights": list(self.weights), "at": round(self.at, 3),
             "by": self.by, "why": self.why, "replaced": dict(self.replaced),
@@ -57,9 +59,9 @@ class Decision:
 
 
 def described(urls: Sequence[str], weights: Sequence[float], prefix: str = "") -> str:
-    """Return a route's weights as they were written, ``e/2 0.1, e/1 0.9``; empty for a route that is not there.
+    """Return a route's weights as text, ``e/2 0.1, e/1 0.9``; empty for a missing route.
 
-    Order, zeros and sums stay: an old copy has them all, and another will is told from it by the smallest of them.
+    Order, zeros and sums are kept: an old copy has all of them, and a small difference reveals a new decision.
     """
     if prefix:
         return f"{prefix}*: " + ", ".join(f"{weight:g}" for weight in weights)
@@ -67,7 +69,7 @@ def described(urls: Sequence[str], weights: Sequence[float], prefix: str = "") -
 
 
 def read(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Decision]:
-    """Return recorded decisions by route; what cannot be read decides nothing."""
+    """Return recorded decisions by route; unreadable records are skipped."""
     found = {}
     for endpoint, value in records.items():
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -85,8 +87,8 @@ def decided(
 ) -> Decision:  # fmt: skip
     """Return the decision that ``endpoint`` has these weights from ``now`` on.
 
-    ``found``: the weights that the Task has. ``former``: the decision before, whose weights and what they replaced are
-    replaced too, unless it was given up.
+    ``found`` are the Task's current weights as text. ``former`` is the previous decision: its weights and what it
+    replaced are replaced too, unless it was retired.
     """
     replaced: dict[str, float] = {}
     if former is not None and retired(former) not in set(marks):
@@ -102,7 +104,7 @@ def decided(
 def judge(
     urls: Sequence[str], weights: Sequence[float], prefix: str, decision: Decision, marks: Iterable[str]
 ) -> Verdict:
-    """Say whether the Task's weights are those decided, an old copy of what was replaced, or another will."""
+    """Return whether the Task's weights are the decided ones, an old copy of replaced ones, or a new decision."""
     if not prefix and _shares(urls, weights) == _shares(decision.urls, decision.weights):
         return "agrees"
     found = described(urls, weights, prefix)
@@ -114,17 +116,17 @@ def judge(
 
 def _shares(urls: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
     total = sum(weights)
-    if not total > 0:  # unusable, or not a number
+    if not total > 0:  # zero, negative or NaN
         return {}
     shares = {url: round(weight / total, 4) for url, weight in zip(urls, weights, strict=False)}
     return {url: share for url, share in shares.items() if share}
 
 
 def meant(decision: Decision, found: str) -> str:
-    """Return the key of the mark that says: these weights, though replaced, are somebody's will."""
+    """Return the key of the mark that these weights, although replaced, are intended."""
     return f"{decision.revision}/{found}"
 
 
 def retired(decision: Decision) -> str:
-    """Return the key of the mark that says: somebody has chosen other weights since, this decision is over."""
+    """Return the key of the mark that other weights were chosen since, so the decision is over."""
     return f"{decision.revision}/{_RETIRED}"

@@ -1,13 +1,13 @@
-"""Which version of an endpoint a bare name means, as our own records say it. Pure.
+"""The default version of an endpoint, which its bare name means, according to our own records. Pure.
 
-``/serve/faq`` of an endpoint that has versions only means the recorded default: the first version that was added, until
-somebody chooses another. It is read with the serving Task, so every gateway, worker and model sync says the same,
-whatever it has loaded; ``spec.decode`` asks this file, ``deploy/rollout/defaults`` what to write.
+``/serve/faq`` of an endpoint that has only versions means its recorded default: the first version that was added, until
+someone chooses another. The default is read with the serving Task, so all gateways, workers and model syncs agree,
+whatever they have loaded. ``spec.decode`` reads it here; ``deploy/rollout/defaults`` asks here what to write.
 
-Several model syncs may record the first version at once and nothing can be compared and set. So what they write is only
-ever added: a *first* names a version, and of several the earliest counts, then the smaller url. What a person *chose*
-is one record for each endpoint, the last one counts, and goes before every first. An endpoint whose versions are all
-gone ends its *term*: nothing of before counts in the next one.
+Several model syncs may record the first version at once, and there is no compare-and-set. So these records are only
+ever added: a *first* names a version, and of several the earliest counts (then the smaller url). What a person *chose*
+is one record per endpoint; the last one counts, before every first. If all versions of an endpoint are removed, its
+*term* ends: earlier records do not count in the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KIND: Final = "default_version"
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What a bare name means: ``url``, empty for nothing yet. ``by``, ``why``: of a choice. ``at``: Unix seconds."""
+    """The default: ``url``, empty if there is none yet; ``by`` and ``why`` of a choice; ``at`` in Unix seconds."""
 
     url: str = ""
     term: int = 0
@@ -32,7 +32,7 @@ class Default:
 
 
 def read(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Default]:
-    """Return what the records of this kind say, by endpoint; what cannot be read says nothing."""
+    """Return the default of each endpoint from the records of this kind; unreadable records are skipped."""
     found: dict[str, Default] = {}
     firsts: dict[str, list[Default]] = {}
     for value in records.values():
@@ -55,12 +55,12 @@ def read(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Default]:
 
 
 def first(endpoint: str, url: str, term: int, at: float) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that ``url`` was the first version added; never changed."""
+    """Return key and value of the record that ``url`` was the first version; it is never changed."""
     return f"first {endpoint} {term} {url}", _value("first", endpoint, url, term, at)
 
 
 def chosen(endpoint: str, url: str, term: int, at: float, by: str, why: str) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that somebody chose ``url``; an empty one ends the term before ``term``."""
+    """Return key and value of the record that someone chose ``url``; an empty url starts the term ``term``."""
     return f"chosen {endpoint}", {**_value("chosen", endpoint, url, term, at), "by": by, "why": why}
 
 

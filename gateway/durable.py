@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, whatever happens while they are written.
+"""Writes small files atomically and durably.
 
 Public: ``deploy`` may import it.
 """
@@ -11,10 +11,9 @@ from pathlib import Path
 
 
 def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write ``text`` to ``path`` in one step, on disk when this returns; a reader finds the old file or the new one.
+    """Replace ``path`` with ``text`` atomically; it is on disk when this returns. Readers find the old or the new file.
 
-    ``path.parent`` is made if it is missing. Raises ``OSError`` (disk full, no permission) and then leaves what was
-    there.
+    Makes ``path.parent`` if it is missing. Raises ``OSError`` (disk full, no permission) and then keeps the old file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -33,11 +32,11 @@ def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file, or the names in a folder, are on disk. Raises ``OSError``."""
+    """Wait until a file, or the names in a folder, are on disk. Raises ``OSError``."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except PermissionError:
-        if not hasattr(os, "O_DIRECTORY") and path.is_dir():  # Windows opens no folders, and its names need no help
+        if not hasattr(os, "O_DIRECTORY") and path.is_dir():  # Windows cannot open folders, and needs no sync of them
             return
         raise
     try:

@@ -1,11 +1,11 @@
-"""The HOCON text of one configuration section, read without harm to whoever reads it.
+"""Reads the HOCON text of a configuration section safely and fast.
 
-Two readers. What the clearml SDK writes is a narrow dialect (one entry per line, quoted strings, JSON lists), and JSON
-is close to it: ``parse`` reads both itself, in a single pass, some hundred times as fast as pyhocon. Every other text
-goes to pyhocon in a process of its own, which is killed when it takes too long: pyhocon needs seconds for hundreds of
-endpoints and a minute for deep nesting, all under the interpreter's lock. Both give the same values (a property test
-holds them equal). Includes, substitutions and durations are refused: a text from outside must not read files,
-addresses or the environment.
+There are two readers. The clearml SDK writes a narrow dialect (one entry per line, quoted strings, JSON lists), and
+JSON is close to it. ``parse`` reads both in a single pass, some hundred times as fast as pyhocon. All other texts go to
+pyhocon in a separate process, which is killed if it takes too long: pyhocon needs seconds for hundreds of endpoints and
+a minute for deep nesting, all under the interpreter lock. Both readers return equal values (checked by a property
+test). Includes, substitutions and durations are refused, because a foreign text must not read files, addresses or the
+environment.
 
 Public: ``deploy`` may import it.
 """
@@ -33,8 +33,11 @@ MOST_CHARS: Final = 8 << 20
 MOST_DEPTH: Final = 64
 MOST_ENTRIES: Final = 10_000
 MOST_S: Final = 20.0
+"""Time limit of pyhocon for one text."""
 _IDLE_S: Final = 60.0
+"""pyhocon's process ends after this time without a text."""
 _AGAIN_S: Final = 300.0
+"""A text that took too long is tried again after this time."""
 _MAX_UNSETTLED: Final = 32
 _BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
 
@@ -42,28 +45,28 @@ Entries = dict[str, Any]
 
 
 class Unreadable(ValueError):
-    """The text is not HOCON, or larger, deeper or slower to read than is allowed; the message says which."""
+    """The text is not HOCON, or exceeds a limit (size, depth, time); the message says which."""
 
 
 class Dynamic(Unreadable):
-    """The text is HOCON but uses what is never evaluated here: an include, a substitution or a duration."""
+    """The text is HOCON but uses a feature that is never evaluated here: an include, a substitution or a duration."""
 
 
 class Unsettled(Unreadable):
-    """Reading it took too long, or pyhocon could not run: the machine may be the cause, and another try may work."""
+    """Reading took too long, or pyhocon could not run. The machine may be the cause, so another try may succeed."""
 
 
 class _Unusual(Exception):
-    """Outside the dialect that is read here: pyhocon decides."""
+    """Outside the dialect of the fast reader: pyhocon decides."""
 
 
 def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = unhurried) -> Entries:
     """Return the text's entries as plain dicts, lists, strings, numbers, booleans and None.
 
-    ``pause`` is called between entries. Raises ``Unreadable``; never takes much longer than ``seconds``.
+    ``pause`` is called between entries. Raises ``Unreadable``; takes hardly longer than ``seconds``.
     """
     if len(text) > MOST_CHARS:
-        raise Unreadable(f"it has {len(text):,} characters; {MOST_CHARS:,} are the most")
+        raise Unreadable(f"it has {len(text):,} characters; at most {MOST_CHARS:,} are allowed")
     try:
         return _Reader(text.expandtabs() if "\t" in text else text, pause).read()
     except _Unusual:
@@ -80,10 +83,10 @@ _PERIOD_S: Final = {
 
 
 def mended(text: str) -> str:
-    """Return ``text`` with periods of time as texts: ``"1800s"``.
+    """Return ``text`` with periods written as strings: ``"1800s"``.
 
-    ``--aux-config gateway.unload_after=30m`` makes the stock CLI write ``relativedelta(minutes=+30)``, which pyhocon
-    cannot read: nobody could read the section any more, the stock CLI included.
+    ``--aux-config gateway.unload_after=30m`` makes the stock CLI write ``relativedelta(minutes=+30)``. pyhocon cannot
+    read that, so without this nothing, not even the stock CLI, could read the section again.
     """
     return _PERIOD.sub(_seconds, text) if "= relativedelta(" in text else text
 
@@ -107,14 +110,14 @@ def _read(text: str) -> Entries | Unreadable:
 
 
 _unsettled: dict[str, tuple[float, Unsettled]] = {}
-"""Texts that could not be read for want of time or memory: when to try again, and what to say until then."""
+"""Texts that could not be read for lack of time or memory: when to try again, and the error until then."""
 
 
 def read(text: str) -> Mapping[str, Any]:
-    """Return what ``parse`` does of the ``mended`` text, remembering the last ones.
+    """Return ``parse(mended(text))``, from a cache if possible.
 
-    One that did not change is not read again. A text that could not be read for want of time or memory is tried again
-    after five minutes. The answer is shared: it must not be changed. Raises ``Unreadable``.
+    A text that could not be read for lack of time or memory is tried again after five minutes. The result is shared: do
+    not change it. Raises ``Unreadable``.
     """
     again, reason = _unsettled.get(text, (0.0, None))
     if reason is not None and time.monotonic() < again:
@@ -149,7 +152,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 class _Reader:
-    """One pass over the SDK's dialect; anything else is ``_Unusual``, so that what is read here is read exactly."""
+    """One pass over the SDK's dialect. Anything else raises ``_Unusual``, so what is read here is read exactly."""
 
     def __init__(self, text: str, pause: Callable[[], None]) -> None:
         self._text = text
@@ -207,7 +210,7 @@ class _Reader:
                 self._at += 1
                 return found
             value = self._value(depth + 1)
-            if value == "":  # pyhocon leaves it out
+            if value == "":  # pyhocon leaves such entries out
                 raise _Unusual
             found.append(value)
             self._end()
@@ -237,7 +240,7 @@ class _Reader:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    # As pyhocon does it: what it does not know stays as it is, backslash included.
+    # As in pyhocon, unknown escapes stay as they are, with their backslash.
     return _ESCAPES.get(match[0], match[0])
 
 
@@ -250,13 +253,13 @@ def _too_many() -> Unreadable:
 
 
 class _Referee:
-    """pyhocon in a process of its own, started when it is needed; it ends by itself when nobody asks for a while."""
+    """pyhocon in a separate process, which is started when needed and ends by itself when it is idle."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew; a process that is running is left to whoever started it."""
+        """Drop a process that was inherited by a fork; it belongs to the parent."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -287,7 +290,7 @@ class _Referee:
     def _answered(self, text: str, seconds: float) -> list[bytes]:
         question = json.dumps([seconds, text]).encode() + b"\n"
         deadline = time.monotonic() + seconds
-        for attempt in range(2):  # the process may just have ended by itself
+        for attempt in range(2):  # an idle process may end just now
             process = self._process if attempt == 0 and self._process is not None else self._start()
             try:
                 answer = _exchange(process, question, deadline)
@@ -300,7 +303,7 @@ class _Referee:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._end()
-        # It parses texts of strangers: it gets no credentials.
+        # The process parses foreign texts, so it gets no credentials.
         environ = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")}
         try:
             self._process = subprocess.Popen(
@@ -320,7 +323,7 @@ class _Referee:
 
 
 def _exchange(process: subprocess.Popen[bytes], question: bytes, deadline: float) -> bytes:
-    """Return the answer up to its empty line; empty where the process has ended. Raises ``TimeoutError``."""
+    """Return the answer up to its empty line; empty if the process has ended. Raises ``TimeoutError``."""
     if process.stdin is None or process.stdout is None:
         raise BrokenPipeError
     answer = bytearray()
@@ -349,13 +352,13 @@ _referee = _Referee()
 os.register_at_fork(after_in_child=_referee.forget)  # two processes must not share its pipes
 
 
-# --- what runs in the referee's process ---
+# --- code in the process of pyhocon ---
 
 _QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
 def _judge(text: str) -> Entries:
-    """Read any HOCON with pyhocon, in this process and without a limit of time. Raises ``Unreadable``."""
+    """Read any HOCON text with pyhocon in this process, without a time limit. Raises ``Unreadable``."""
     import pyhocon
     from pyhocon.config_parser import ConfigParser
 
@@ -376,7 +379,7 @@ def _judge(text: str) -> Entries:
     except Unreadable:
         raise
     except Exception as error:
-        # pyhocon reports odd texts by errors of several libraries; to a reader they all mean the same.
+        # pyhocon raises errors of several libraries for invalid texts; callers need not tell them apart.
         raise Unreadable((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
     if not isinstance(found, dict):
         raise Unreadable("it is a list, not a set of named entries")
@@ -419,7 +422,7 @@ def serve() -> None:
         if not line:
             return
         seconds, text = json.loads(line)
-        signal.alarm(int(seconds) + 2)  # whoever asked may be gone
+        signal.alarm(int(seconds) + 2)  # ends this process if the asking process is gone
         try:
             found = _judge(text)
         except Unreadable as error:

@@ -1,4 +1,4 @@
-"""Locks of files between processes; the kernel lets go when a process ends, however it ends.
+"""File locks between processes; the kernel releases them when a process ends in any way.
 
 Public: ``deploy`` may import it.
 """
@@ -17,9 +17,9 @@ except ModuleNotFoundError:  # Windows
 
 
 def lock(file: IO[Any], *, waits: bool = True) -> None:
-    """Hold ``file``, which is open, for this process until it is closed.
+    """Lock the open ``file`` for this process until it is closed.
 
-    Waits for another holder; raises ``BlockingIOError`` instead if ``waits`` is false.
+    Waits for another holder, or raises ``BlockingIOError`` if ``waits`` is false.
     """
     try:
         flock, how = fcntl.flock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)
@@ -31,7 +31,7 @@ def lock(file: IO[Any], *, waits: bool = True) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the file at ``path``, which is made if it is not there, while the block runs; waits for another holder."""
+    """Hold a lock on the file at ``path`` during the block; makes it if it is missing, waits for other holders."""
     with path.open("a") as file:
         lock(file)
         yield
@@ -41,7 +41,7 @@ def _lock_on_windows(file: IO[Any], *, waits: bool) -> None:
     while True:
         try:
             file.seek(0)
-            # one byte, which need not be there; the call gives up after ten seconds
+            # Locks one byte, which need not exist. LK_LOCK gives up after ten seconds, so it is repeated.
             msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except OSError as error:
             if waits:

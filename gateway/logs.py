@@ -1,7 +1,7 @@
-"""Log lines: one JSON object per line for machines, a short human form on a terminal.
+"""Log lines: one JSON object per line for machines, or a short form for people on a terminal.
 
-Configured once by the composition root; everybody else uses ``logging.getLogger("triton_gateway.…")`` and passes
-fields in ``extra``. Never logs request bodies.
+The composition root configures them once. All other code uses ``logging.getLogger("triton_gateway.…")`` and passes
+fields in ``extra``. Request bodies are never logged.
 
 Public: ``deploy`` may import it.
 """
@@ -19,7 +19,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and every extra."""
+    """One JSON object per record: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and all extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
@@ -56,6 +56,6 @@ def configure(form: str = "auto", level: str = "INFO", stream: TextIO | None = N
     handler = logging.StreamHandler(target)
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Our own lines say what happened; these repeat it per request or per call.
+    # These loggers repeat our own lines for each request or call.
     for noisy in ("uvicorn.access", "urllib3", "clearml", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
-"""What ``triton-gateway optimize`` judged, held against what is loaded: a bundle's files and its manifest's hashes.
+"""Compares a bundle's files with the hashes in its manifest, which ``triton-gateway optimize`` wrote when it judged it.
 
-Asked by ``assemble`` for the files a gateway reads, by model sync for the model it gives to Triton. A folder without a
-manifest of ours is a model like any other. What a user may add to a bundle afterwards (a hook, drift references) is
-never asked for.
+``assemble`` checks the files that a gateway reads, model sync those of the model that it gives to Triton. A folder
+without a manifest of ours is not checked. Files that users may add to a bundle later (a hook, drift references) are not
+checked either.
 
 Public: ``deploy`` may import it.
 """
@@ -26,25 +26,25 @@ _READ: Final = re.compile(
     r"generation_config|runtime|warmup|added_tokens)\.json|vocab\.txt|chat_template\.jinja|\d+_\w+/(sentence_\w+_)?config\.json|"
     r".*\.onnx(\.data)?"
 )
-"""Files that change what a bundle answers: one that was not there when it was judged is as wrong as another one."""
+"""Files that change a bundle's answers: one of these that the manifest does not list is refused."""
 _WEIGHTS: Final = re.compile(
     r".*\.(onnx|onnx[._]data|safetensors|bin|pt|pth|h5|msgpack|gguf|plan|engine|trt|pb|tflite)", re.DOTALL
 )
 _HINT: Final = (
-    "what was judged is not what lies there: make the bundle again with `triton-gateway optimize`; if it was changed "
-    "on purpose, remove its manifest.json, and with it everything the gate has shown"
+    "these files are not the ones that were judged: make the bundle again with `triton-gateway optimize`; if it was "
+    "changed on purpose, remove its manifest.json, and with it the results of the accuracy gate"
 )
 
 
 def is_weights(name: str) -> bool:
-    """Say whether a file of a model is for Triton alone: gateways neither fetch it nor compare it."""
+    """Whether a file of a model is for Triton only: gateways neither fetch nor compare it."""
     return _WEIGHTS.fullmatch(name) is not None
 
 
 def recorded(folder: Path) -> Mapping[str, str]:
-    """Return the sha256 of every file of a bundle as its manifest records it; nothing for a folder without one.
+    """Return the sha256 of each file of a bundle from its manifest; empty if the folder has no manifest of ours.
 
-    Raises ``ArtifactCorrupt`` for a manifest that cannot be read.
+    Raises ``ArtifactCorrupt`` if the manifest cannot be read.
     """
     try:
         values = json.loads((folder / FILE).read_text(encoding="utf-8"))
@@ -56,16 +56,16 @@ def recorded(folder: Path) -> Mapping[str, str]:
     if not isinstance(files, dict) or "model.onnx" not in files:
         if isinstance(values, dict) and "chosen" in values:
             raise ArtifactCorrupt(f"{FILE} of the model does not name the files that were judged", hint=_HINT)
-        return {}  # another program's file of that name
+        return {}  # a file of that name from another program
     if not all(isinstance(v, str) and _HASH.fullmatch(v) for v in files.values()):
         raise ArtifactCorrupt(f"{FILE} of the model holds no hashes", hint="upload the bundle again")
     return files
 
 
 def check(folder: Path, *, is_used: Callable[[str], bool]) -> None:
-    """Compare the files of ``folder`` that ``is_used`` (their relative names) with its manifest, if it has one.
+    """Compare the files of ``folder`` that ``is_used`` (called with relative names) with its manifest, if it has one.
 
-    Reads them whole. Raises ``ArtifactCorrupt`` naming the first that is missing, changed or added.
+    Reads the files whole. Raises ``ArtifactCorrupt`` with the first missing, changed or added file.
     """
     files = recorded(folder)
     if not files:

@@ -1,8 +1,8 @@
-"""What an endpoint promises: how many of its requests are answered, and how many of its answers come within a time.
+"""Objectives of an endpoint: the share of requests that are answered, and of answers that come within a time.
 
-Pure. The serving Task has the parts as texts (``spec.ServingSpec.objectives``): an option of the endpoint's versions,
-or what somebody recorded with ``triton-gateway objective``. Parts that nobody has stated are the setting's. The gateway
-counts by it (``metrics.observer``), rules and pages say what is left of what it allows.
+Pure. The serving Task holds the parts as texts (``spec.ServingSpec.objectives``): options of the endpoint's versions,
+or records written by ``triton-gateway objective``. The gateway's setting supplies missing parts. ``metrics.observer``
+counts by objectives; rules and pages show what is left of the error budget.
 
 Public: ``deploy`` may import it.
 """
@@ -17,9 +17,9 @@ from typing import Any, Final
 from gateway.settings import parse_duration, parse_share
 
 BUDGET_S: Final = 30 * 86400.0
-"""What an objective allows is counted over this time."""
+"""The period of an error budget."""
 LEAST_BAD: Final = 10
-"""Bad requests below which nobody is alarmed: one failure at night is no outage."""
+"""Bad requests from which a spent budget counts: a single failure at night is no outage."""
 _CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -27,7 +27,7 @@ _CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 class Objective:
     """``availability`` of the requests are answered, and ``share`` of the answers come within ``within`` seconds.
 
-    0 for an availability or a time that is not promised.
+    An availability or a time of 0 means that there is no such objective.
     """
 
     availability: float = 0.999
@@ -36,14 +36,14 @@ class Objective:
 
     @property
     def le(self) -> str:
-        """The time as a label's value: ``0.3``; empty for none."""
+        """The time as a label value: ``0.3``; empty without one."""
         return f"{self.within:.6g}" if self.within else ""
 
 
 def read(stated: Mapping[str, str], default: Objective) -> Objective:
-    """Return the objective of an endpoint for which these parts are ``stated`` (``spec.OBJECTIVE``).
+    """Return the objective of an endpoint: the ``stated`` parts (``spec.OBJECTIVE``), completed by ``default``.
 
-    Raises ``ValueError``, which names the part and says how it is written.
+    Raises ``ValueError`` with the name of the part and how to write it.
     """
     found: dict[str, float] = {}
     for name, (field, parse) in _PARTS.items():
@@ -57,7 +57,7 @@ def read(stated: Mapping[str, str], default: Objective) -> Objective:
 
 def _time(text: str) -> float:
     text = text.strip()
-    # What the stock CLI makes of `300ms`, if it is the last of its options.
+    # The form into which the stock CLI converts `300ms` if it is the last option.
     clock = _CLOCK.fullmatch(text)
     if clock:
         seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
@@ -69,7 +69,7 @@ def _time(text: str) -> float:
 def _kept_share(text: str) -> float:
     share = parse_share(text)
     if not share:
-        raise ValueError("a share of no answers promises nothing: write latency=off instead")
+        raise ValueError("a share of 0 is no objective: write latency=off instead")
     return share
 
 
@@ -78,11 +78,11 @@ _PARTS: Final[Mapping[str, tuple[str, Callable[[str], float]]]] = {
     "latency": ("within", _time),
     "latency_share": ("share", _kept_share),
 }
-"""The field of ``Objective`` that each part (``spec.OBJECTIVE``) is, and what reads it."""
+"""For each part (``spec.OBJECTIVE``), the field of ``Objective`` and its parser."""
 
 
 def in_words(one: Objective) -> str:
-    """Return an objective in words."""
+    """Return an objective as text for people."""
     parts = []
     if one.availability:
         parts.append(described({"objective": "availability", "target": one.availability}))
@@ -92,7 +92,7 @@ def in_words(one: Objective) -> str:
 
 
 def described(row: Mapping[str, Any]) -> str:
-    """Return in words what is promised by a row of ``/v1/status`` (``metrics.live.Budgets``)."""
+    """Return the objective of a row of ``/v1/status`` (``metrics.live.Budgets``) as text for people."""
     share = shown(row["target"])
     if row["objective"] == "availability":
         return f"{share} answered"
@@ -100,7 +100,7 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def left(row: Mapping[str, Any]) -> str:
-    """Return in words what is left of what such a row allows."""
+    """Return the rest of such a row's error budget as text for people."""
     if row["left"] is None:
         return "no request yet"
     seconds = row["seconds"]
@@ -112,7 +112,7 @@ def left(row: Mapping[str, Any]) -> str:
 
 
 def is_spent(row: Mapping[str, Any]) -> bool:
-    """Whether nothing is left, of so many requests that it means something."""
+    """Whether the budget is spent, by enough bad requests to matter."""
     return row["left"] is not None and row["left"] <= 0 and row["bad"] >= LEAST_BAD
 
 
@@ -124,10 +124,10 @@ def _age(seconds: float) -> str:
 
 
 def shown(share: float) -> str:
-    """Return a share as people write it: ``99.9%``."""
+    """Return a share for people: ``99.9%``."""
     return f"{100 * share:.6g}%"
 
 
 def shown_time(seconds: float) -> str:
-    """Return a time as people write it: ``300 ms``, ``2 s``."""
+    """Return a time for people: ``300 ms``, ``2 s``."""
     return f"{1000 * seconds:.6g} ms" if seconds < 1 else f"{seconds:.6g} s"

@@ -1,7 +1,7 @@
-"""Which Tritons an endpoint runs on: names of pools, their addresses, and who of a pool holds which model. Pure.
+"""Pools of Tritons: their names and addresses, which pools an endpoint runs on, and which Tritons hold a model. Pure.
 
-Public: ``deploy`` may import it. A gateway routes by what is said here, and model sync loads by it, so that both agree
-without asking each other. It must never know an address or a replica by itself: they are given.
+Gateways route and model syncs load by these functions, so both agree without communicating. Addresses and replicas are
+arguments, never known here. Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 DEFAULT: Final = "default"
-"""The pool of what names none."""
+"""The pool of endpoints that name none."""
 ANY: Final = "*"
-"""Instead of a name: every pool (model sync), every pool without an address of its own (gateway)."""
+"""In place of a name: every pool (model sync), or every pool without an address of its own (gateway)."""
 TAG: Final = "pool:"
-"""Start of a model's tag that names a pool, for endpoints whose ``--aux-config`` says nothing about it."""
+"""Prefix of a model's tag that names a pool, for endpoints whose ``--aux-config`` names none."""
 
 MOST_COPIES: Final = 1000
 
@@ -24,23 +24,25 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read ``a10,h100``, each name once. Raises ``ValueError`` for none, and for one that is no name of a pool."""
+    """Parse ``a10,h100`` into distinct names. Raises ``ValueError`` for no name and for an invalid one."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in found or (text.strip(),):
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a pool: small letters, digits and dashes, 63 at most")
+            raise ValueError(
+                f"{name!r} is not the name of a pool: use small letters, digits and dashes, at most 63 characters"
+            )
     return found
 
 
 def followed(text: str) -> frozenset[str]:
-    """Read which pools a model sync belongs to: names, ``*`` for all, nothing for ``default``. Raises ``ValueError``"""
+    """Parse the pools of a model sync: names, ``*`` for all, empty for ``default``. Raises ``ValueError``."""
     if text.strip() == ANY:
         return frozenset({ANY})
     return frozenset(names(text) if text.strip() else (DEFAULT,))
 
 
 def wanted(option: str, tags: Collection[str]) -> tuple[str, ...]:
-    """Return the pools an endpoint runs on: what its option says, else its model's tags, else ``default``."""
+    """Return the pools of an endpoint: from its option, or else its model's tags, or else ``default``."""
     if option:
         return names(option)
     tagged = sorted(tag.removeprefix(TAG).strip() for tag in tags if tag.startswith(TAG))
@@ -48,9 +50,9 @@ def wanted(option: str, tags: Collection[str]) -> tuple[str, ...]:
 
 
 def addresses(text: str) -> dict[str, str]:
-    """Read ``a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001``: spaces, semicolons or new lines between.
+    """Parse ``a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001``, separated by spaces, ``;`` or new lines.
 
-    ``*`` instead of a name is the address of every pool that is not named. Raises ``ValueError``.
+    ``*`` instead of a name sets the address of all pools that are not named. Raises ``ValueError``.
     """
     found: dict[str, str] = {}
     for part in re.split(r"[\s;]+", text.strip(" \t\n;")) if text.strip(" \t\n;") else ():
@@ -66,7 +68,7 @@ def addresses(text: str) -> dict[str, str]:
 
 
 def address_of(known: Mapping[str, str], pools: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return one address for all of ``pools`` (``;`` between those of several), and the pools that have none."""
+    """Return the addresses of ``pools``, joined by ``;``, and the pools without an address."""
     found = {pool: known.get(pool) or known.get(ANY, "") for pool in pools}
     return ";".join(dict.fromkeys(address for address in found.values() if address)), tuple(
         pool for pool, address in found.items() if not address
@@ -74,10 +76,10 @@ def address_of(known: Mapping[str, str], pools: Sequence[str]) -> tuple[str, tup
 
 
 def holders(model: str, members: Collection[str], copies: int) -> tuple[str, ...]:
-    """Return the ``copies`` of ``members`` that hold ``model``, the first first; all of them if there are no more.
+    """Return the ``copies`` of ``members`` that hold ``model``, the first holder first; all if there are no more.
 
-    Everybody who sees the same members comes to the same answer without asking (rendezvous hashing), each member gets
-    its share, and one that comes or goes changes only what it holds itself.
+    Rendezvous hashing: all callers with the same members get the same result, members hold equal shares, and a member
+    that joins or leaves changes only the models that it holds itself.
     """
 
     def weight(member: str) -> bytes:
@@ -87,14 +89,14 @@ def holders(model: str, members: Collection[str], copies: int) -> tuple[str, ...
 
 
 def copies_of(option: str) -> int:
-    """Read ``gateway.replicas``: on how many Tritons of its pool a model is; 0: on all. Raises ``ValueError``."""
+    """Parse ``gateway.replicas``, the number of Tritons of a pool that hold a model; 0: all. Raises ``ValueError``."""
     if not option:
         return 0
     if not option.isdecimal() or not 0 < int(option) <= MOST_COPIES:
-        raise ValueError(f"{option!r} is no number of Tritons, 1 to {MOST_COPIES}")
+        raise ValueError(f"{option!r} is not a number of Tritons from 1 to {MOST_COPIES}")
     return int(option)
 
 
 def quorum(copies: int) -> int:
-    """Return how many of so many Tritons must have a model before it is called: half of them."""
+    """Return how many of ``copies`` Tritons must have a model before it is called: half of them, rounded up."""
     return (copies + 1) // 2

@@ -1,7 +1,7 @@
-"""Every setting of a gateway process, read once from the environment; ``os.environ`` is read nowhere else.
+"""All settings of a gateway process, read once from the environment; ``os.environ`` is read nowhere else.
 
-Our names start with ``TRITON_GATEWAY_``; variables of clearml-serving keep their names and meaning and are accepted as
-aliases. Composition roots (``app``, ``__main__``, ``deploy``) pass values on; nothing below them sees this class.
+Our names start with ``TRITON_GATEWAY_``. Variables of clearml-serving keep their names and meaning and are accepted as
+aliases. Composition roots (``app``, ``__main__``, ``deploy``) pass values on; modules below them do not see this class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|min|m|h)?\s*$")
 def parse_duration(value: object, *, bare_unit: str = "s") -> float:
     """Parse ``"5s"``, ``"500ms"``, ``"2m"``, ``"1h"`` or a bare number (in ``bare_unit``) to seconds.
 
-    Raises ``ValueError`` for anything else and for negative values.
+    Raises ``ValueError`` for anything else, including negative values.
     """
     match = _DURATION.match(str(value))
     if not match:
@@ -33,13 +33,13 @@ def parse_duration(value: object, *, bare_unit: str = "s") -> float:
 
 
 def unload_after(option: str) -> float:
-    """Return after how many seconds without a request a model is unloaded, as ``gateway.unload_after`` says; 0: never.
+    """Parse ``gateway.unload_after``: the idle time in seconds after which a model is unloaded; 0: never.
 
-    Raises ``ValueError`` for what is no duration, and for less than ten seconds.
+    Raises ``ValueError`` if it is not a duration, or less than ten seconds.
     """
     seconds = parse_duration(option) if option else 0.0
     if 0 < seconds < LEAST_UNLOAD_S:
-        raise ValueError(f"{option} is too short: a model that is being asked for takes seconds to come back")
+        raise ValueError(f"{option} is too short: at least 10s, since a model takes seconds to be loaded again")
     return seconds
 
 
@@ -50,7 +50,7 @@ _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
 
 
 def parse_size(value: object) -> int:
-    """Parse ``"512M"``, ``"1.5GiB"`` or a bare number of bytes to bytes; letters count in 1024s.
+    """Parse ``"512M"``, ``"1.5GiB"`` or a bare number to bytes; units are powers of 1024.
 
     Raises ``ValueError`` for anything else.
     """
@@ -63,7 +63,7 @@ def parse_size(value: object) -> int:
 def parse_share(value: object) -> float:
     """Parse ``"99.9%"``, ``"99.9"`` or ``"0.999"`` to a share, ``"off"`` to 0.
 
-    Raises ``ValueError`` for anything else, for less than half and for all: what promises everything is always broken.
+    Raises ``ValueError`` for anything else, for less than 50 %, and for 100 %, which no endpoint can keep.
     """
     text = str(value).strip()
     if text in ("off", "0", "0.0"):
@@ -83,15 +83,15 @@ def _seconds(value: object) -> float:
 
 
 def _clearml_poll(value: object) -> float:
-    # What people write for CLEARML_SERVING_POLL_FREQ counts minutes, as in clearml-serving, unless it has a unit.
-    # A number, such as the default (which is validated too), is seconds like everywhere.
+    # CLEARML_SERVING_POLL_FREQ is in minutes without a unit, as in clearml-serving. A number, such as the default
+    # (which is validated too), is in seconds like all others.
     return parse_duration(value, bare_unit="min" if isinstance(value, str) else "s")
 
 
 SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
-"""No setting: told to workers, the process that shares the port out to them."""
+"""Not a setting: passed to workers; the process id of the supervisor that distributes connections."""
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
-"""No setting: told to workers, the folder in which they share what they count."""
+"""Not a setting: passed to workers; the folder in which they share their numbers."""
 
 
 def _work_limit(value: object) -> str:
@@ -620,21 +620,21 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the environment only: no files of variables, in which each setting would be looked for once more."""
+        """Read the environment only, no files of variables."""
         return init_settings, env_settings
 
     @property
     def knows_callers(self) -> bool:
-        """Whether callers show who they are."""
+        """Whether callers are identified in any way."""
         return bool(self.keys_file or self.keys_from_registry or self.jwt_issuer or self.tls_client_authority)
 
     @property
     def answers_strangers(self) -> bool:
-        """Whether it listens where others can reach it, and nobody has said how callers are known."""
+        """Whether the gateway listens on a reachable address without identifying callers or saying that it need not."""
         return not (self.knows_callers or self.allow_anonymous or _is_loopback(self.host))
 
     def environment(self) -> dict[str, str]:
-        """Return these settings as environment variables: how they reach worker processes."""
+        """Return these settings as environment variables, as they are passed to worker processes."""
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -645,17 +645,17 @@ class Settings(BaseSettings):
 
     @property
     def gateways(self) -> int:
-        """How many processes send calls to the same Tritons, as far as the settings tell."""
+        """Number of processes that send calls to the same Tritons, as far as the settings say."""
         return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
 
     @property
     def work_limit_rule(self) -> str | float:
-        """The word that ``work_limit`` is, or its seconds."""
+        """``work_limit`` as its word or in seconds."""
         rule = self.work_limit
         return rule if rule in ("auto", "always", "off") else parse_duration(rule)
 
     def pinned(self) -> tuple[str, ...]:
-        """Return ``pinned_endpoints`` as paths without slashes around them."""
+        """Return ``pinned_endpoints`` as paths without outer slashes."""
         return tuple(part.strip().strip("/") for part in self.pinned_endpoints.split(",") if part.strip(" /"))
 
     def files_rewrites(self) -> dict[str, str]:
@@ -665,16 +665,16 @@ class Settings(BaseSettings):
 
 
 def trace_protocol(environ: Mapping[str, str]) -> str:
-    """Return how spans leave, ``grpc`` or ``http/protobuf``; nothing where no ``OTEL_*`` endpoint asks for them.
+    """Return the protocol of spans, ``grpc`` or ``http/protobuf``; empty if no ``OTEL_*`` endpoint is set.
 
-    Raises ``ValueError`` for a protocol there is no exporter for.
+    Raises ``ValueError`` for a protocol without an exporter.
     """
     endpoint = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
     if not endpoint or is_off:
         return ""
     chosen = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    # The standard's default is http/protobuf; on the port that is gRPC's by the same standard nobody means that.
+    # The standard's default is http/protobuf, but on port 4317, which the same standard assigns to gRPC, use gRPC.
     protocol = chosen or ("grpc" if endpoint.rstrip("/").endswith(":4317") else "http/protobuf")
     if protocol not in ("grpc", "http/protobuf"):
         raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL must be grpc or http/protobuf, not {protocol!r}")

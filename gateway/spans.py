@@ -1,11 +1,11 @@
-"""OpenTelemetry: one span per request and one for each of its stages, exported over OTLP.
+"""OpenTelemetry: a span for each request and for each of its stages, exported over OTLP.
 
-The only file of the gateway that imports ``opentelemetry``, and imported only if an ``OTEL_*`` endpoint is set
-(``settings.trace_protocol``): without one the data plane has no spans, and no request knows of them.
+The only file of the gateway that imports ``opentelemetry``. It is imported only if an ``OTEL_*`` endpoint is set
+(``settings.trace_protocol``); without one, requests have no spans.
 
-Spans are made when a request is over, of the times its ``Trace`` has anyway; only their ids exist from the start,
-because the call to Triton carries the id of the stage ``infer`` as its parent. Stages are placed one after the other up
-to the end: the trace holds how long each took, not when it began.
+Spans are created when a request is over, from the times in its ``Trace``. Only their ids exist from the start, because
+the call to Triton carries the id of the stage ``infer`` as its parent. The trace holds the duration of each stage but
+not its start, so stages are placed one after another up to the request's end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 
 
 class SpannedTrace(Trace):
-    """A trace that becomes spans: their ids, and the wall clock (ns since 1970) at its start."""
+    """A trace that becomes spans: holds their ids, and the wall clock at its start (ns since 1970)."""
 
     __slots__ = ("began_ns", "context", "infer", "parent")
 
@@ -54,15 +54,16 @@ class SpannedTrace(Trace):
         self.infer = infer
 
     @property
-    def is_recorded(self) -> bool:  # type: ignore[override]  # what is constant for others
+    def is_recorded(self) -> bool:  # type: ignore[override]  # a constant in the base class
         """Whether it was sampled."""
         return bool(self.context.trace_flags.sampled)
 
 
 class Spans:
-    """Gives requests their ids and hands their spans to ``processor``. One event loop calls it.
+    """Gives requests their ids and passes their spans to ``processor``. For use by one event loop.
 
-    Sampling follows ``OTEL_TRACES_SAMPLER``, the resource ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES``.
+    The sampler follows ``OTEL_TRACES_SAMPLER``; the resource follows ``OTEL_SERVICE_NAME`` and
+    ``OTEL_RESOURCE_ATTRIBUTES``.
     """
 
     def __init__(self, processor: SpanProcessor, *, version: str, instance: str) -> None:
@@ -72,11 +73,11 @@ class Spans:
             named = named.merge(Resource({SERVICE_NAME: "triton-gateway"}))
         self._resource = named
         self._scope = InstrumentationScope("triton-gateway", version)
-        # The provider is what reads the sampler's variables; nothing else of it is used.
+        # The provider is used only to read the sampler's variables.
         self._sampler = TracerProvider(resource=named, shutdown_on_exit=False).sampler
 
     def begin(self, request_id: str, parent: str = "") -> SpannedTrace:
-        """Open a request's trace under ``parent`` (a ``traceparent``, or nothing), and carry it on to what it calls."""
+        """Open a request's trace under ``parent`` (a ``traceparent``, or empty), and set the context of its calls."""
         above: SpanContext | None = None
         inherited: Context | None = None
         if parent:
@@ -98,13 +99,13 @@ class Spans:
         return trace
 
     def finished(self, trace: Trace) -> None:
-        """Hand over the spans of a closed trace, where it was sampled."""
+        """Pass on the spans of a closed trace if it was sampled."""
         if not isinstance(trace, SpannedTrace) or not trace.context.trace_flags.sampled:
             return
         began, ended = trace.began_ns, trace.began_ns + trace.total_ns
         failed = Status(StatusCode.ERROR, _reason(trace)) if trace.error is not None else _OK
-        # Each stage ends where the next begins, the last with the request; a failed request's last stage is the one
-        # that failed, and lasts from what is known to the end.
+        # Each stage ends where the next begins, and the last one with the request. A failed request's last stage is the
+        # one that failed; it takes all time that the other stages do not account for.
         lengths = {stage: int(getattr(trace, f"{stage}_ns")) for stage in _STAGES}
         if trace.error is not None and lengths["prepare"]:
             at = began + max(0, trace.total_ns - sum(lengths.values()) - 1) if lengths["infer"] else began
@@ -130,7 +131,7 @@ class Spans:
         }  # fmt: skip
         if trace.error is not None:
             attributes["error.type"] = trace.outcome
-        # By OpenTelemetry's conventions a caller's mistake is no error of the server's. gRPC has no status as HTTP has.
+        # By OpenTelemetry's conventions a caller's mistake is not a server error. gRPC requests have no HTTP status.
         is_ours = trace.status >= 500 or (trace.status == 0 and trace.outcome not in OF_CALLERS)
         self._emit(
             trace, f"POST {trace.url}".strip(), began, ended, failed if is_ours else _OK, attributes,
@@ -138,7 +139,7 @@ class Spans:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Send what is waiting and stop; blocks, at most for the exporter's timeout."""
+        """Send pending spans and stop. Blocks, at most for the exporter's timeout."""
         self._processor.shutdown()
 
     def _emit(
@@ -166,9 +167,9 @@ class Spans:
 
 
 def exporting(protocol: str, *, version: str, instance: str) -> Spans:
-    """Return spans that leave over OTLP (``grpc`` or ``http/protobuf``) to where the ``OTEL_*`` variables say.
+    """Return spans that are exported over OTLP (``grpc`` or ``http/protobuf``) as the ``OTEL_*`` variables say.
 
-    Raises ``ModuleNotFoundError`` where the exporter of that protocol is not installed.
+    Raises ``ModuleNotFoundError`` if the exporter of that protocol is not installed.
     """
     form = "grpc" if protocol == "grpc" else "http"
     module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter")

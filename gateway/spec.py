@@ -1,8 +1,8 @@
-"""The serving Task as frozen values: what should be served (desired state), decoded from ClearML's field names.
+"""The serving Task as frozen values: the desired state, decoded from ClearML's fields.
 
-Pure: takes the Task's fields as the API answers them, returns values; imports nothing of ours but ``hocon`` and errors.
-Read by ``control`` (gateway) and ``deploy/modelsync``, so both see the same endpoints under the same names.
-A broken entry never spoils its neighbours: it becomes a ``Fault`` that says what is wrong, the rest is decoded.
+Pure: takes the Task's fields as the API returns them. ``control`` (gateway) and ``deploy/modelsync`` both use it, so
+they see the same endpoints under the same names. An invalid entry becomes a ``Fault`` with the reason; all other
+entries are decoded.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from gateway.errors import SpecFault
 from gateway.pace import unhurried
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
-"""Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
+"""Engine types of clearml-serving; ``control.compile`` decides which of them a gateway can run."""
 
 _OPTIONS_KEY: Final = "gateway"
 
 PLACEMENT: Final = ("pool", "replicas", "unload_after")
-"""Options that say where a model is loaded: nothing that answers requests reads them."""
+"""Options that say where a model is loaded; they do not affect answers."""
 
 OBJECTIVE: Final = ("availability", "latency", "latency_share")
-"""Options, and parts of a record, that say what an endpoint promises (``gateway.objectives``)."""
+"""Parts of an objective (``gateway.objectives``): options of an endpoint, and fields of its record."""
 
 OBJECTIVES: Final = "objective"
-"""The kind of record that holds what somebody promised for an endpoint."""
+"""The kind of record with an endpoint's objective."""
 
 RECORDS: Final = "triton_gateway_records"
-"""The field of a serving Task, as a registry returns it, that holds our records: kind → key → value (``ledger``)."""
+"""The field of a serving Task, as returned by a registry, with our records: kind → key → value (``ledger``)."""
 
 RECORDS_PROBLEM: Final = "triton_gateway_records_problem"
-"""Beside it: why they cannot be read."""
+"""The field beside it: why the records cannot be read."""
 
 CONTENT_HASH: Final = "content_hash"
-"""The kind of record that holds the hashes of models' files."""
+"""The kind of record with the hashes of models' files."""
 
 ROLLOUT: Final = "rollout"
-"""The kind of record that holds rollouts by route; a gateway reads who is stable."""
+"""The kind of record with rollouts by route; gateways read from it which version is stable."""
 
 SHADOW: Final = "shadow"
-"""The kind of record that holds shadows by endpoint."""
+"""The kind of record with shadows by endpoint."""
 
 FORMER_SECTIONS: Final = {
     ROLLOUT: "triton_gateway_rollout_", "command": "triton_gateway_command_", SHADOW: "triton_gateway_shadow_"
 }  # fmt: skip
-"""Kind of record → how the sections of the Task's configuration start in which it was kept once (JSON)."""
+"""Kind of record → prefix of the Task's configuration sections in which earlier versions kept it (as JSON)."""
 
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
-"""Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
+"""Last path parts of model addresses whose upload never finished (clearml SDK)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with the configuration: where, and what to do."""
+    """One fault of the configuration: its place, and what is wrong or what to do."""
 
     subject: str
     message: str
@@ -69,7 +69,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One declared tensor; ``shape`` excludes the batch dimension, −1 is a dynamic one; ``dtype`` is numpy's name."""
+    """One declared tensor: ``shape`` without the batch dimension, −1 for a dynamic one; ``dtype`` is numpy's name."""
 
     name: str
     dtype: str
@@ -78,7 +78,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
-    """A file or folder attached to the serving Task (preprocess code); ``sha256`` is of the stored file."""
+    """A file or folder attached to the serving Task (preprocess code); ``sha256`` is that of the stored file."""
 
     key: str
     uri: str
@@ -88,7 +88,7 @@ class ArtifactRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A model of the registry, as far as serving needs it. ``is_package``: the address is a zip of a folder."""
+    """A model of the registry, with the fields that serving needs. ``is_package``: the address is a zip of a folder."""
 
     id: str
     name: str
@@ -103,27 +103,27 @@ class ModelRecord:
 
     @property
     def has_data(self) -> bool:
-        """False while, or after, an upload failed: the address then ends in a marker of the SDK."""
+        """False during an upload and after a failed one, when the address ends in a marker of the SDK."""
         return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
 
 
 @dataclass(frozen=True, slots=True)
 class SeenContent:
-    """What a model's file was when it was first seen (``at``, Unix seconds), and what was found there since."""
+    """The bytes of a model's file when it was first seen (``at``, Unix seconds), and what was found since."""
 
     model_id: str
     name: str
     sha256: str
     at: float
     last: float
-    """When anybody last found something other than the one before."""
+    """Time of the last observation that differed from the previous one (Unix seconds)."""
     overwritten_by: str = ""
-    """SHA-256 of other bytes that were found there, if they were the last that anybody found."""
+    """SHA-256 of other bytes that were found there last; empty if the first bytes are still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """One served version. ``url`` is ``endpoint`` or ``endpoint/version``, without outer slashes."""
+    """One version to serve. ``url`` is ``endpoint`` or ``endpoint/version``, without outer slashes."""
 
     url: str
     endpoint: str
@@ -134,22 +134,22 @@ class EndpointSpec:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     auxiliary_pbtxt: str = ""
-    """``--aux-config file.pbtxt``: the file's text."""
+    """``--aux-config file.pbtxt``: the text of the file."""
     auxiliary_json: str = ""
     """``--aux-config key=value …``: the nested pairs as canonical JSON."""
     options: tuple[tuple[str, str], ...] = ()
     """``--aux-config gateway.NAME=VALUE``: options of the gateway, not of Triton."""
     is_auto: bool = False
-    """Written by auto-update (``model_monitoring_eps``) rather than by ``model add``."""
+    """Whether auto-update wrote it (``model_monitoring_eps``), rather than ``model add``."""
 
     @property
     def auxiliary_pairs(self) -> dict[str, Any]:
-        """The key=value form of ``--aux-config`` as a nested dict; empty for the config.pbtxt form."""
+        """The key=value form of ``--aux-config`` as a nested dict; empty if a config.pbtxt was given."""
         pairs: dict[str, Any] = json.loads(self.auxiliary_json or "{}")
         return pairs
 
     def option(self, name: str) -> str:
-        """Return the text of ``--aux-config gateway.NAME=…``; empty if it is not given."""
+        """Return the text of ``--aux-config gateway.NAME=…``; empty if not given."""
         return next((value for known, value in self.options if known == name), "")
 
 
@@ -179,7 +179,7 @@ class MonitoringSpec:
 
 @dataclass(frozen=True, slots=True)
 class MetricVariable:
-    """One user-declared variable: ``scalar`` (histogram), ``enum`` (counter per value), ``value`` or ``counter``."""
+    """A variable declared by a user: ``scalar`` (histogram), ``enum`` (counter per value), ``value`` or ``counter``."""
 
     name: str
     type: str
@@ -188,7 +188,7 @@ class MetricVariable:
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """User-declared metrics of one endpoint url, or of a wildcard ``name/*``."""
+    """Metrics declared by a user for one endpoint url, or for a wildcard ``name/*``."""
 
     endpoint: str
     log_frequency: float | None
@@ -197,10 +197,10 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShadowSpec:
-    """``percent`` of the requests of ``endpoint`` (a name, or one version's url) are answered by the url ``to`` too.
+    """``percent`` of the requests of ``endpoint`` (a name, or one version's url) are also sent to the url ``to``.
 
-    Answers agree when they say the same and their numbers differ by ``tolerance`` at most; from a tolerance of 1 on,
-    embeddings agree when they place the same texts near each other.
+    Answers agree if they are equal except for numbers that differ by at most ``tolerance``. With a tolerance of 1 or
+    more, embeddings agree if they place the same texts near each other.
     """
 
     endpoint: str
@@ -224,14 +224,14 @@ class ServingSpec:
     """Canary → the url that its rollout calls stable."""
     shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Endpoint → the url that its bare name means, also while that version is not there."""
+    """Endpoint → the url that its bare name means, even if that version does not exist."""
     objectives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Endpoint → the parts of its objective that are stated (``OBJECTIVE``), as texts."""
+    """Endpoint → the stated parts of its objective (``OBJECTIVE``), as texts."""
     faults: tuple[Fault, ...] = ()
 
     @functools.cached_property
     def revision(self) -> str:
-        """Content hash: equal for equal desired states, whatever else of the Task changed."""
+        """Hash of the content: equal for equal desired states, whatever else in the Task changed."""
         return self.hashed(unhurried)
 
     def hashed(self, pause: Callable[[], None]) -> str:
@@ -243,7 +243,7 @@ class ServingSpec:
             self.metrics,
             self.settings,
             self.stables,
-            # only where there are any: without them the revision is what it was before there were shadows
+            # Empty parts are left out, so that the revision of a spec without them is as in earlier versions.
             *([self.shadows] if self.shadows else []),
             *([{f"default {name}": url for name, url in self.defaults.items()}] if self.defaults else []),
             *([{name: sorted(parts.items()) for name, parts in self.objectives.items()}] if self.objectives else []),
@@ -258,11 +258,11 @@ class ServingSpec:
 
     @property
     def model_ids(self) -> tuple[str, ...]:
-        """Every model id an endpoint refers to, once, in a stable order."""
+        """All model ids that endpoints refer to, sorted."""
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
 
     def bare_name(self, endpoint: str) -> str:
-        """Return in words what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
+        """Return, for people, what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
         versions = sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint)
         if endpoint in self.canaries:
             return f"a canary, {described_weights(self.canaries[endpoint])}"
@@ -277,9 +277,9 @@ class ServingSpec:
         raise SpecFault(f"there is no endpoint {endpoint}", hint=f"the serving Task has {known}")
 
     def url_of(self, endpoint: str, version: str) -> str:
-        """Return the url of a version that a person names: its number, or all of its url.
+        """Return the url of a version that a person names by its number or its whole url.
 
-        Raises ``SpecFault``, with what there is, if there is none.
+        Raises ``SpecFault``, with the existing urls, if there is none.
         """
         wanted = normalize_url(endpoint, version)
         for url in (wanted, version.strip("/")):
@@ -292,9 +292,9 @@ class ServingSpec:
 def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
     """Return the name under which Triton loads this endpoint's model.
 
-    A readable part and a hash of everything that makes up what Triton loads: two urls never share a name (``a/1`` and
-    ``a_1`` collide in clearml-serving), and a changed model gets a new name, so that old and new can be loaded side by
-    side while requests move over.
+    It has a readable part and a hash of everything that determines what Triton loads. Two urls never share a name
+    (``a/1`` and ``a_1`` collide in clearml-serving), and a changed model gets a new name, so that old and new can be
+    loaded at the same time while requests move over.
     """
     identity = [
         endpoint.url,
@@ -312,7 +312,7 @@ def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
 
 
 def pools_of(endpoint: EndpointSpec, model: ModelRecord | None) -> tuple[str, ...]:
-    """Return the pools of Tritons an endpoint of engine triton runs on; ``default`` if nothing names one."""
+    """Return the pools of Tritons for an endpoint of engine triton; ``default`` if none is named."""
     return pools.wanted(endpoint.option("pool"), model.tags if model is not None else ())
 
 
@@ -322,11 +322,11 @@ def normalize_url(endpoint: str, version: str | None = None) -> str:
 
 
 def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> ServingSpec:
-    """Decode a serving Task as ``tasks.get_by_id`` answers it; ``pause`` is called between entries.
+    """Decode a serving Task as returned by ``tasks.get_by_id``; ``pause`` is called between entries.
 
-    Raises nothing for bad entries: they are listed in ``faults``. Sections: ``endpoints``, ``model_monitoring_eps``,
-    ``canary``, ``model_monitoring``, ``metric_logging`` of ``configuration`` (HOCON text), ``hyperparams.General``,
-    ``execution.artifacts``.
+    Invalid entries raise nothing; they are listed in ``faults``. Reads the sections ``endpoints``,
+    ``model_monitoring_eps``, ``canary``, ``model_monitoring`` and ``metric_logging`` of ``configuration`` (HOCON text),
+    ``hyperparams.General`` and ``execution.artifacts``.
     """
     faults: list[Fault] = []
     artifacts = _decode_artifacts(task)
@@ -387,7 +387,7 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
 
 
 MODEL_FIELDS: Final = ("id", "name", "uri", "framework", "system_tags", "ready", "project", "task", "tags", "metadata")
-"""What ``decode_model`` reads of a record."""
+"""The fields that ``decode_model`` reads."""
 
 
 def _auto_versions(
@@ -398,8 +398,8 @@ def _auto_versions(
 ) -> dict[str, dict[str, Any]]:
     """Return the versions of auto-update rules by url, in the form of ``model_monitoring_eps``.
 
-    Where our records number an endpoint's versions they say what is served; ``written``, what the section says, is
-    believed of the other endpoints only, and of one that is just being taken over as far as the records agree.
+    If our records number an endpoint's versions, they say what is served. The section's entries (``written``) count
+    only for other endpoints, and for an endpoint that is being taken over as far as they agree with the records.
     """
     numbered = version_numbers.decode(records_of(task, version_numbers.KIND))
     by_endpoint = version_numbers.rules_by_endpoint(rules)
@@ -416,7 +416,7 @@ def _auto_versions(
         elif bound is not None and numbers.model_of(bound[0]) == bound[1]:
             found[key] = fields
         else:
-            faults.append(Fault(f"endpoint {key}", "several models were given this number; each gets another one"))
+            faults.append(Fault(f"endpoint {key}", "several models claimed this number; each gets another one"))
     for endpoint, bindings in foreign.items():
         if bindings:
             number, model = min(bindings)
@@ -424,9 +424,9 @@ def _auto_versions(
             faults.append(Fault(
                 f"auto-update {endpoint}",
                 "an inference container of clearml-serving follows this serving Task too and counts versions for "
-                f"itself: {endpoint}/{number} is model {model} for it, and {f'model {ours}' if ours else 'nothing'} "
-                "here. Here every version keeps its model; who calls the container gets others under these numbers. "
-                "Stop it when nobody calls it any more (docs/migrating.md)",
+                f"itself: {endpoint}/{number} is model {model} there, and {f'model {ours}' if ours else 'nothing'} "
+                "here. The gateway keeps each version's model; callers of the container get other models under these "
+                "numbers. Stop the container when nobody calls it any more (docs/migrating.md)",
             ))  # fmt: skip
     for endpoint, numbers in numbered.items():
         rule = by_endpoint.get(endpoint)
@@ -440,7 +440,7 @@ def _auto_versions(
 
 
 def decode_model(record: Mapping[str, Any]) -> ModelRecord:
-    """Decode one model as ``models.get_by_id`` answers it."""
+    """Decode a model as returned by ``models.get_by_id``."""
     metadata = record.get("metadata") or {}
     sha = metadata.get("sha256") if isinstance(metadata, Mapping) else None
     return ModelRecord(
@@ -458,17 +458,17 @@ def decode_model(record: Mapping[str, Any]) -> ModelRecord:
 
 
 def records_of(task: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return our records of one kind by key, as they were read with the Task."""
+    """Return our records of one kind by key, as read with the Task."""
     found: Mapping[str, Mapping[str, Any]] = (task.get(RECORDS) or {}).get(kind) or {}
     return found
 
 
 def kept(task: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
-    """Return our records of one kind by endpoint, also those that an earlier version kept in the Task itself."""
+    """Return our records of one kind by endpoint, including those that earlier versions kept in the Task itself."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, item in sorted((task.get("configuration") or {}).items()):
         if name.startswith(FORMER_SECTIONS[kind]):
-            # What cannot be read says nothing: it is not worth a fault of the service.
+            # Unreadable sections are skipped; they are not worth a fault.
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 stored = json.loads(item["value"])
                 found[str(stored["endpoint"]).strip("/")] = stored
@@ -476,16 +476,16 @@ def kept(task: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
 
 
 def described_weights(route: CanarySpec | None) -> str:
-    """Return a route's weights as decisions remember them; empty for none."""
+    """Return a route's weights as recorded in decisions; empty for none."""
     return "" if route is None else decisions.described(route.load_endpoints, route.weights, route.prefix)
 
 
 def judged(
     route: CanarySpec | None, decision: Decision, marks: Iterable[str], endpoints: Mapping[str, EndpointSpec]
 ) -> Verdict:
-    """Say what the Task's ``route`` is to what was decided about it (``decisions.judge``).
+    """Compare the Task's ``route`` with the decision about it (``decisions.judge``).
 
-    A decision about versions that are no longer among ``endpoints`` is no reason to undo anything.
+    A decision about versions that are no longer in ``endpoints`` is not enforced.
     """
     route = route or CanarySpec(decision.endpoint, ())
     verdict = decisions.judge(route.load_endpoints, route.weights, route.prefix, decision, marks)
@@ -495,7 +495,7 @@ def judged(
 
 
 def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenContent]:
-    """Return what each model's file was first, by the identity it was recorded under; what is unreadable is left out.
+    """Return the first bytes of each model's file by identity; unreadable records are skipped.
 
     Writers do not wait for each other, so there may be several firsts: the earliest counts, then the smaller hash.
     """
@@ -514,7 +514,7 @@ def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenCon
 
 
 def overwritten(first: str, now: str) -> tuple[str, str]:
-    """Return what happened to a model whose file is another one now, and what to do: the same words everywhere."""
+    """Return the fault of a model whose file was replaced, and what to do; used wherever this is reported."""
     return (
         f"was registered with sha256 {first[:12]}…, the file store now gives {now[:12]}…: another upload has "
         "overwritten it",
@@ -531,7 +531,7 @@ def _overwritten(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec])
             served.discard(seen.model_id)  # there may be a hash of its parts as well
             message, hint = overwritten(seen.sha256, seen.overwritten_by)
             subject = f"model {seen.name} ({seen.model_id})"
-            yield Fault(subject, f"{message}. What serves it goes on, what starts refuses it: {hint}")
+            yield Fault(subject, f"{message}. Versions that serve it continue, new ones refuse it: {hint}")
 
 
 def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:
@@ -576,10 +576,10 @@ def _decode_decisions(
     task: Mapping[str, Any], canaries: Mapping[str, CanarySpec], endpoints: Mapping[str, EndpointSpec],
     faults: list[Fault],
 ) -> dict[str, CanarySpec]:  # fmt: skip
-    """Return the routes with decisions in force where the Task has an old copy of the weights they replaced."""
+    """Return the routes; if the Task has an old copy of weights that a decision replaced, the decision's weights."""
     found = dict(canaries)
     if any(fault.subject == "section canary" for fault in faults):
-        return found  # nobody knows what the Task says
+        return found  # the Task's weights are unknown
     broken = {fault.subject for fault in faults}
     marks = records_of(task, decisions.MARK)
     for endpoint, decision in sorted(decisions.read(records_of(task, decisions.DECISION)).items()):
@@ -588,9 +588,9 @@ def _decode_decisions(
             continue
         found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
         what = (
-            f"has the weights of before again in the serving Task ({described_weights(now) or 'no such route'}): "
-            "another ClearML client wrote an old copy back. What "
-            f"{decision.by or 'triton-gateway'} decided is in force: {decision.text} ({decision.why}); for other "
+            f"has its earlier weights again in the serving Task ({described_weights(now) or 'no such route'}): another "
+            "ClearML client wrote an old copy back. The decision of "
+            f"{decision.by or 'triton-gateway'} stays in force: {decision.text} ({decision.why}); to set other "
             "weights use `triton-gateway canary set`"
         )
         faults.append(Fault(f"canary {endpoint}", what))
@@ -608,7 +608,7 @@ def _decode_defaults(
     task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
     faults: Iterable[Fault],
 ) -> dict[str, str]:  # fmt: skip
-    """Return what bare names mean, unless a canary or an endpoint of that very name is configured, however broken."""
+    """Return the defaults of bare names, except names for which a canary or endpoint is configured, even a broken one."""
     configured = {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
     versioned = {endpoint.endpoint for endpoint in endpoints.values()}
     recorded = default_version.read(records_of(task, default_version.KIND))
@@ -619,12 +619,12 @@ def _decode_defaults(
 
 
 def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a record of ``OBJECTIVES`` promises, as texts by part (``OBJECTIVE``)."""
+    """Return the stated parts (``OBJECTIVE``) of a record of ``OBJECTIVES``, as texts."""
     return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
 
 
 def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
-    """Return what is stated: the record's parts go before the options', the newest version's before the others'."""
+    """Return the stated parts: the record's override the options', and newer versions' options override older ones'."""
     found: dict[str, dict[str, str]] = {}
     for one in sorted(endpoints.values(), key=lambda one: int(one.version) if one.version.isdecimal() else -1):
         stated = {name: text for name, text in one.options if name in OBJECTIVE}
@@ -660,7 +660,7 @@ def _decode_shadows(
 
 
 def check_shadow(shadow: ShadowSpec, endpoints: Mapping[str, EndpointSpec]) -> None:
-    """Raise ``SpecFault`` where a shadow cannot be: its numbers, or one of its sides that does not exist."""
+    """Raise ``SpecFault`` for a shadow with invalid numbers, or if one of its sides does not exist."""
     if not 0 < shadow.percent <= 100:
         raise SpecFault(f"a share of {shadow.percent:g} % cannot be mirrored: it must lie above 0 and up to 100")
     if not 0 <= shadow.tolerance < float("inf"):

@@ -1,15 +1,15 @@
-"""Which model each version number of an auto-update endpoint is, as our own records say it. Pure.
+"""Assigns version numbers of auto-update endpoints to models, according to our own records. Pure.
 
-clearml-serving's inference containers count versions for themselves, from 1 at every start, and write what they counted
-to ``model_monitoring_eps``. A number must not mean another model because of that, so numbers are given in our records
-(``registry/ledger.py``, kind ``version_number``), which no stock tool writes, and gateways and model sync read them
-there. The section is only a copy for stock readers. ``spec.decode`` asks this file what is served,
+clearml-serving's inference containers number versions themselves, from 1 at every start, and write the numbers to
+``model_monitoring_eps``. A number must never change its model because of that. So numbers are given in our records
+(``registry/ledger.py``, kind ``version_number``), which no stock tool writes; gateways and model sync read them there.
+The section is only a copy for stock readers. ``spec.decode`` asks this file what is served,
 ``deploy/modelsync/auto_update/rules`` what to write next.
 
-Several model syncs number at once and nothing can be compared and set. Records are therefore only ever added, in two
-steps. A *claim* names a number and a model. A claim that is the only one for its number, in a read that began after it
-was written, is *given*; whoever sees it may do that. A number that two models claim is given to neither, both claim new
-ones. Two models cannot both be given a number: the first reader of the later claim sees the earlier one.
+Several model syncs may number at once, and there is no compare-and-set. Records are therefore only ever added, in two
+steps. A *claim* names a number and a model. If a read that began after a claim was written shows no other claim of its
+number, any reader may record that the number is *given*. A number that two models claim is given to neither, and both
+claim new ones. Two models are never given the same number: the first reader of the later claim sees the earlier one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDPOINT_FIELDS: Final = (
     "engine_type", "preprocess_artifact", "input_size", "input_type", "input_name", "output_size", "output_type",
     "output_name", "auxiliary_cfg",
 )  # fmt: skip
-"""What clearml-serving copies from a rule into each endpoint it makes."""
+"""Fields that clearml-serving copies from a rule into each endpoint that it makes."""
 
 Binding = tuple[int, str]
 """A number and the id of its model."""
@@ -33,41 +33,41 @@ Binding = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the records say of one endpoint."""
+    """The records of one endpoint."""
 
     given: Mapping[int, str] = field(default_factory=dict)
-    """Number → model id, for ever."""
+    """Number → model id; never changes."""
     claims: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """Number → the models it was claimed for, those it was given to included."""
+    """Number → the models that claimed it, including those it was given to."""
     served: frozenset[int] | None = None
-    """The numbers in service; None until that was decided for the first time."""
+    """The numbers in service; None until they were first decided."""
 
     @property
     def is_new(self) -> bool:
-        """Whether what others have written (clearml-serving, an older version of ours) still has to be taken over."""
+        """Whether numbers of others (clearml-serving, an older version of ours) must still be taken over."""
         return self.served is None and not self.given
 
     @property
     def by_model(self) -> dict[str, int]:
-        """Model id → its number, the lowest one given to it."""
+        """Model id → its lowest number."""
         return {model: number for number, model in sorted(self.given.items(), reverse=True)}
 
     def model_of(self, number: int) -> str | None:
-        """Return the model that ``number`` can be taken for: the one it is given to, else the only one to claim it."""
+        """Return the model of ``number``: the one it is given to, or else its only claimant."""
         claimed = self.claims.get(number, frozenset())
         return self.given.get(number) or (next(iter(claimed)) if len(claimed) == 1 else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to add to the records of one endpoint; ``claims`` have to be read again before anything else is decided."""
+    """Records to add for one endpoint. After ``claims``, read the records again before deciding anything else."""
 
     claims: tuple[Binding, ...] = ()
     given: tuple[Binding, ...] = ()
 
 
 def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
-    """Return what the records of this kind say, by endpoint; what cannot be read is left out."""
+    """Return the numbers of each endpoint from the records of this kind; unreadable records are skipped."""
     given: dict[str, dict[int, str]] = {}
     claims: dict[str, dict[int, set[str]]] = {}
     served: dict[str, frozenset[int]] = {}
@@ -93,24 +93,24 @@ def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
 
 
 def binding(what: str, endpoint: str, number: int, model: str) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that claims (``claim``) or gives (``given``) a number; never changed."""
+    """Return key and value of the record that claims (``claim``) or gives (``given``) a number; it never changes."""
     key = f"{what} {endpoint}/{number} {model}"
     return key, {"record": what, "endpoint": endpoint, "number": number, "model": model}
 
 
 def service(endpoint: str, numbers: Collection[int]) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that says which numbers are in service."""
+    """Return key and value of the record of the numbers in service."""
     return f"served {endpoint}", {"record": "served", "endpoint": endpoint, "versions": sorted(numbers)}
 
 
 def step(
     numbers: Numbers, newest_first: Sequence[str], *, known: Mapping[str, int], taken: Collection[int] = ()
 ) -> Step:
-    """Return what to add so that every model of ``newest_first`` gets a number of its own.
+    """Return the records to add so that every model of ``newest_first`` gets a number of its own.
 
-    ``known``: model → number as others have written it; asked until the first numbers are given, so that no url
-    changes its meaning when we take over. New numbers are above all that were ever claimed, the newest model's the
-    highest, without those in ``taken`` (fixed endpoints of the same name).
+    ``known`` maps models to numbers that others have written. It is used until our first numbers are given, so that no
+    url changes its meaning when we take over. New numbers are above all that were ever claimed, the newest model's is
+    the highest, and those in ``taken`` (fixed endpoints of the same name) are skipped.
     """
     claims = {number: set(models) for number, models in numbers.claims.items()}
     added: list[Binding] = []
@@ -142,7 +142,7 @@ def step(
 
 
 def entry(rule: Mapping[str, Any], endpoint: str, number: int, model: str) -> dict[str, Any]:
-    """Return a version as clearml-serving writes it into ``model_monitoring_eps``, from its rule's fields."""
+    """Return a version's entry in ``model_monitoring_eps``, as clearml-serving writes it from the rule's fields."""
     copied = {name: rule[name] for name in _ENDPOINT_FIELDS if rule.get(name) is not None}
     engine = {"engine_type": copied.pop("engine_type")} if "engine_type" in copied else {}
     return {**engine, "serving_url": endpoint, "model_id": model, "version": str(number), **copied}
@@ -155,7 +155,7 @@ def endpoint_of(key: str, fields: Any) -> str:
 
 
 def binding_of(fields: Any) -> Binding | None:
-    """Return number and model of such an entry; None where it has none."""
+    """Return number and model of such an entry; None if it has none."""
     if not isinstance(fields, Mapping):
         return None
     model, version = (str(fields.get(name) or "") for name in ("model_id", "version"))
@@ -163,7 +163,7 @@ def binding_of(fields: Any) -> Binding | None:
 
 
 def rules_by_endpoint(rules: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the rules of ``model_monitoring`` by endpoint; they are written with and without outer slashes."""
+    """Return the rules of ``model_monitoring`` by endpoint, without outer slashes."""
     return {
         str(fields.get("base_serving_url") or key).strip("/"): fields
         for key, fields in rules.items()
@@ -172,5 +172,5 @@ def rules_by_endpoint(rules: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def others(numbers: Numbers, bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings that cannot be ours: what a number of ours means never changes."""
+    """Return the bindings that contradict ours."""
     return [(number, model) for number, model in bindings if numbers.given.get(number, "") != model]

@@ -48,7 +48,7 @@ def test_a_time_that_holds_of_all_can_be_switched_off_for_one() -> None:
         ({"availability": "many"}, "availability: 'many' is not a share; write 99.9% or off"),
         ({"latency": "fast"}, "latency: 'fast' is not a duration; write 5s, 500ms, 2m or 1h"),
         ({"latency_share": "10%"}, "latency_share: '10%' cannot be promised"),
-        ({"latency_share": "off"}, "latency_share: a share of no answers promises nothing: write latency=off instead"),
+        ({"latency_share": "off"}, "latency_share: a share of 0 is no objective: write latency=off instead"),
         ({"availability": "nan"}, "availability: 'nan' cannot be promised"),
     ],
 )
