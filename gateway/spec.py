@@ -262,7 +262,7 @@ class ServingSpec:
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
 
     def bare_name(self, endpoint: str) -> str:
-        """Return, for people, what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
+        """Return for people what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
         versions = sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint)
         if endpoint in self.canaries:
             return f"a canary, {described_weights(self.canaries[endpoint])}"
@@ -608,7 +608,7 @@ def _decode_defaults(
     task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
     faults: Iterable[Fault],
 ) -> dict[str, str]:  # fmt: skip
-    """Return the defaults of bare names, except names for which a canary or endpoint is configured, even a broken one."""
+    """Return the defaults of bare names, except names with a configured canary or endpoint, even a broken one."""
     configured = {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
     versioned = {endpoint.endpoint for endpoint in endpoints.values()}
     recorded = default_version.read(records_of(task, default_version.KIND))

@@ -1,7 +1,7 @@
-"""Text in, tensors out; tensors in, answers out. A leaf library on numpy and tokenizers, usable in a notebook.
+"""Text to tensors, and a model's tensors to answers. A leaf library on numpy and tokenizers, usable in a notebook.
 
-`processor.TextProcessor.from_folder` serves a model folder without code, `user_code.UserCode.load` loads a ClearML
-`Preprocess` class. Called by the gateway's endpoints and hooks, and by `deploy.bundles`, which judges with the code
-that serves. It must never do network I/O or import anything of ours but itself; nothing is imported here, so that
-importing `preprocessing.errors` costs nothing.
+`processor.TextProcessor.from_folder` serves a model folder without user code; `user_code.UserCode.load` loads a ClearML
+`Preprocess` class. The gateway's endpoints and hooks call it, and so does `deploy.bundles`, so bundles are judged with
+the code that serves them. It must not do network I/O or import other packages of ours. This file imports nothing, so
+that importing `preprocessing.errors` is cheap.
 """

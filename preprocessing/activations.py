@@ -1,8 +1,7 @@
-"""The arithmetic between a model's outputs and an answer, in numpy: any float type in, float32 out. Pure functions;
-they check nothing and keep nothing.
+"""Functions between a model's outputs and an answer, in numpy: any float type in, float32 out. Pure; no checks.
 
-Pooling works on one row's own tokens, so its result does not depend on which rows shared the batch, nor on what the
-backend wrote into padding.
+Pooling uses only a row's own tokens. Its result does not depend on the other rows of the batch, nor on what the backend
+wrote into the padding.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from numpy.typing import NDArray
 
 FloatArray: TypeAlias = NDArray[np.float32]
 Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
-"""The modes of sentence-transformers, in the order in which it concatenates them."""
+"""The pooling modes of sentence-transformers, in the order in which it concatenates their results."""
 
-_EPSILON = 1e-12  # torch.nn.functional.normalize's
+_EPSILON = 1e-12  # as in torch.nn.functional.normalize
 
 
 def softmax(logits: NDArray[Any]) -> FloatArray:
-    """Over the last axis; logits of any size give finite numbers that sum to one."""
+    """Softmax over the last axis; finite for logits of any size."""
     x = logits.astype(np.float32, copy=False)
-    with np.errstate(over="ignore"):  # logits at both ends of the range: their difference is -inf, and its exp 0
+    with np.errstate(over="ignore"):  # opposite extremes differ by -inf, and exp(-inf) is 0
         exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
     result: FloatArray = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return result
 
 
 def sigmoid(logits: NDArray[Any]) -> FloatArray:
-    """Element by element; exp is only ever taken of numbers below zero, so nothing overflows."""
+    """Element-wise sigmoid; exp is only computed of negative numbers, so nothing overflows."""
     x = logits.astype(np.float32, copy=False)
     small: FloatArray = np.exp(-np.abs(x))
     numerator: FloatArray = np.where(x >= 0, np.float32(1), small)
@@ -39,7 +38,7 @@ def sigmoid(logits: NDArray[Any]) -> FloatArray:
 
 
 def l2_normalize(vectors: NDArray[Any]) -> FloatArray:
-    """Over the last axis; a zero vector stays zero."""
+    """L2 normalisation over the last axis; zero vectors stay zero."""
     x = vectors.astype(np.float32, copy=False)
     result: FloatArray = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(_EPSILON))
     return result
@@ -53,9 +52,9 @@ def pool(
     padding_side: Literal["left", "right"] = "right",
     skip: int = 0,
 ) -> FloatArray:
-    """[rows, width, size] and each row's real length to [rows, size × modes]; every length is between 1 and width.
+    """Pool token vectors [rows, width, size] to [rows, size × modes]; `lengths` are the rows' real lengths, 1 to width.
 
-    The first `skip` tokens of each row (a prompt) are left out, the last token never.
+    The first `skip` tokens of each row (a prompt) are left out, but never the last token.
     """
     width = tokens.shape[1]
     pooled = []

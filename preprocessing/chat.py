@@ -1,7 +1,7 @@
-"""A conversation to one prompt, by the model's own chat template (Jinja2, as `transformers` renders it).
+"""Renders a conversation as a prompt with the model's own chat template (Jinja2, as in `transformers`).
 
-Templates come with models, so they run in Jinja's immutable sandbox: they can neither reach Python's insides nor change
-what they are given. Called by `processor`, from any thread; a compiled template is never changed.
+Templates come with models, so they run in Jinja's immutable sandbox: they cannot access Python's internals or change
+their arguments. `processor` calls this from any thread; a compiled template is never changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_toke
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A request to continue a conversation; stands where a body of text generation stands."""
+    """A request to continue a conversation; used in place of a body of text generation."""
 
     messages: Sequence[Message]
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompts:
-    """A request to continue prompts that are token ids already, special tokens included."""
+    """A request to continue prompts given as token ids, including special tokens."""
 
     prompts: Sequence[Sequence[int]]
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -39,10 +39,10 @@ class TokenPrompts:
 
 
 class ChatTemplate:
-    """One model's template, compiled once."""
+    """A model's chat template, compiled once."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        """Compile `source`; `tokens` are the special tokens it may name. Raises InvalidBundle."""
+        """Compile `source`, which may refer to the special `tokens` by name. Raises InvalidBundle."""
         import jinja2
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -64,13 +64,13 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate | None:
-        """`chat_template.jinja` or what `tokenizer_config.json` has; None for a model without. Raises InvalidBundle."""
+        """Read `chat_template.jinja` or `tokenizer_config.json`; None without a template. Raises InvalidBundle."""
         settings = _read_json(folder / "tokenizer_config.json")
         special = _read_json(folder / "special_tokens_map.json")
         source: object = settings.get("chat_template")
         if (folder / _FILE).is_file():
             source = (folder / _FILE).read_text(encoding="utf-8")
-        if isinstance(source, list):  # several named ones
+        if isinstance(source, list):  # several named templates
             named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
             source = named.get(_DEFAULT)
         if not isinstance(source, str) or not source.strip():
@@ -84,20 +84,20 @@ class ChatTemplate:
         return cls(source, tokens)
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks the model for the next message; raises InvalidInput if the template refuses them."""
+        """Return the prompt that asks for the next message. Raises InvalidInput if the template refuses them."""
         try:
             text: str = self._template.render(
                 messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **self._tokens
             )
         except self._errors as error:
             raise InvalidInput(
-                f"the model's chat template does not take these messages: {error}", field="messages"
+                f"the model's chat template does not accept these messages: {error}", field="messages"
             ) from error
         return text
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    # Jinja's own escapes HTML, which a prompt is not.
+    # Jinja's own filter escapes HTML, but a prompt is not HTML.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
@@ -110,7 +110,7 @@ def _refuse(message: str) -> None:
 def _strftime_now(form: str) -> str:
     from datetime import datetime
 
-    return datetime.now().strftime(form)  # the local day, as transformers gives it
+    return datetime.now().strftime(form)  # local time, as in transformers
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -1,6 +1,4 @@
-"""Rows to one padded tensor per input, and a batch's outputs back to rows. Pure: values in, values out; no loop over
-tokens anywhere.
-"""
+"""Pads rows into one tensor per input, and splits a batch's outputs into rows. Pure, without loops over tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from preprocessing.errors import InvalidOutput
 from preprocessing.types import Encoded, Tensors
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
-"""The inputs that can be made from encoded text; a model that needs another cannot be fed by this package."""
+"""The inputs that can be made from encoded text; models with other inputs cannot be fed by this package."""
 
 _INT64: Final = np.dtype(np.int64)
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
@@ -33,8 +31,9 @@ def collate(
     dtypes: Mapping[str, DTypeLike] = _NO_DTYPES,
     pad_to_multiple_of: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of shape [rows, longest], one per wanted input in the wanted type (int64 unless said); `rows` must not be
-    empty.
+    """Return a tensor [rows, longest] for each wanted input, of the wanted type (default int64).
+
+    Raises ValueError if `rows` is empty, or an input is not in `INPUT_NAMES`.
     """
     if not rows:
         raise ValueError("collate needs at least one row")
@@ -62,12 +61,12 @@ def collate(
 
 
 def padded_tokens(rows: Sequence[Encoded]) -> int:
-    """What the rows cost as one batch: the longest times their number."""
+    """Return the size of the rows as a batch: the longest row times their number."""
     return max((row.n_tokens for row in rows), default=0) * len(rows)
 
 
 def split_rows(outputs: Tensors, counts: Sequence[int]) -> list[dict[str, NDArray[Any]]]:
-    """The outputs of a batch cut into consecutive groups of `counts` rows; views, nothing is copied."""
+    """Split a batch's outputs into consecutive groups of `counts` rows, as views. Raises InvalidOutput."""
     total = sum(counts)
     for name, tensor in outputs.items():
         if tensor.ndim == 0 or len(tensor) != total:
@@ -88,8 +87,9 @@ def split_rows(outputs: Tensors, counts: Sequence[int]) -> list[dict[str, NDArra
 def _padded(
     parts: Sequence[bytes], shape: tuple[int, int], padding: int, side: Side, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Rows of packed numbers as one tensor of their own memory. Joining bytes takes a third of the time of filling an
-    array through a mask.
+    """Return packed rows as one tensor with memory of its own.
+
+    Joining bytes takes a third of the time of filling an array through a mask.
     """
     size = shape[1] * 8
     if padding == 0:

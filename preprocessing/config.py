@@ -1,9 +1,9 @@
-"""What a model folder says about its task, as one frozen value: read once at load from the files Hugging Face and
-sentence-transformers write, plus endpoint options.
+"""The configuration of a model's task as one frozen value, read from a model folder and endpoint options at load.
 
-`TaskConfig.from_folder` is the only function here that touches the disk. Every rule says which file wins, because the
-files of real models contradict each other (all-MiniLM-L6-v2 alone names 512, 256 and 128 tokens). Nothing here depends
-on a tokenizer or on a head: this file names the task, `heads` says whether it can be done.
+Reads the files of Hugging Face and sentence-transformers. `TaskConfig.from_folder` is the only function here that reads
+from disk. Files of real models contradict each other (all-MiniLM-L6-v2 names 512, 256 and 128 tokens), so each rule
+says which file wins. Nothing here depends on a tokenizer or a head: this file names the task, `heads` says whether it
+is supported.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
     "LMHeadModel": GENERATION,
 }
 WINDOWED: Final = frozenset({TOKENS, QUESTION_ANSWERING})
-"""Tasks that read a long text in several rows."""
+"""Tasks that can read a long text in several rows."""
 
 _T = TypeVar("_T", bound=str)
 
-# These count positions from padding_idx + 1, so their position table is that much longer than the longest input
-# (transformers, `create_position_ids_from_input_ids`).
+# These families number positions from padding_idx + 1, so their position table is that much longer than the longest
+# input (transformers, `create_position_ids_from_input_ids`).
 _OFFSET_POSITIONS: Final = frozenset(
     {
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "mpnet"),
@@ -60,7 +60,7 @@ _OFFSET_POSITIONS: Final = frozenset(
     }
 )
 _WINDOWED_OFFLOAD: Final = 2000
-_NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 if a tokenizer has no limit
+_NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 for a tokenizer without a limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
 OPTIONS: Final = frozenset(
@@ -77,41 +77,41 @@ _KNOWN_MODULES: Final = frozenset({"Transformer", _POOLING_MODULE, "Normalize"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """Everything the tokenizer and the head need to know about one model, decided."""
+    """All that the tokenizer and the head need to know about a model."""
 
     task: str
     architecture: str | None = None
     model_type: str | None = None
 
     max_length: int = _DEFAULT_MAX_LENGTH
-    """Tokens per row, special tokens included; longer texts are cut, or refused if `truncate` is off."""
+    """Tokens per row, including special tokens; longer texts are cut, or refused if `truncate` is off."""
     truncate: bool = True
-    """Whether longer texts are read at all, in part or in several rows."""
+    """Whether longer texts are accepted, to be read in part or in several rows."""
     long_texts: LongTexts = "cut"
     stride: int | None = None
-    """Tokens that neighbouring windows of a long text share; None for the task's own number."""
+    """Tokens shared by neighbouring windows of a long text; None for the task's default."""
     allow_empty: bool = False
-    """Whether texts that are empty or only white space are read, as transformers' pipelines do."""
+    """Whether empty texts and texts of white space are accepted, as in transformers' pipelines."""
     truncation_side: Side = "right"
     padding_side: Side = "right"
     pad_id: int = 0
     pad_type_id: int = 0
     input_names: tuple[str, ...] = ("input_ids", "attention_mask")
-    """The inputs this kind of model takes, as far as its files tell; the backend's own metadata wins."""
+    """The inputs of this kind of model according to its files; the backend's metadata overrides it."""
     vocab_size: int | None = None
-    """Rows of the model's embedding table: no token id may reach it."""
+    """Rows of the model's embedding table; all token ids must be smaller."""
 
     mask_id: int | None = None
     unknown_id: int | None = None
     cls_id: int | None = None
-    """The ids of the tokenizer's mask, unknown and class tokens, as its files name them."""
+    """The ids of the tokenizer's mask, unknown and class tokens, as named in its files."""
     cleans_up: bool = False
-    """Whether decoded text loses the spaces in front of punctuation (`clean_up_tokenization_spaces`)."""
+    """Whether spaces before punctuation are removed from decoded text (`clean_up_tokenization_spaces`)."""
 
     labels: tuple[str, ...] = ()
     activation: Activation = "none"
     top_k: int | None = None
-    """How many labels an answer lists unless the request says otherwise; None for all."""
+    """Number of labels in an answer unless the request says otherwise; None for all."""
 
     aggregation: Aggregation = "simple"
     ignored_labels: tuple[str, ...] = ("O",)
@@ -122,13 +122,12 @@ class TaskConfig:
     eos_ids: tuple[int, ...] = ()
     """Tokens that end a generated text."""
     generation: Mapping[str, Any] = field(default_factory=dict)
-    """The model's own sampling parameters (generation_config.json), by their names there."""
+    """The model's sampling parameters (generation_config.json), by their names there."""
 
     truncate_dim: int | None = None
-    """How many of a vector's numbers are kept; None for all."""
+    """Number of components of a vector that are kept; None for all."""
     pooling: tuple[Pooling, ...] = ()
-    """Token vectors to one vector, results concatenated in this order; empty if only the model's own graph can pool.
-    """
+    """Pooling modes whose results are concatenated in this order; empty if only the model's graph can pool."""
     pools_prompt: bool = True
     """Whether the prompt's tokens are pooled like the text's own (`include_prompt`)."""
     normalize: bool = False
@@ -141,18 +140,18 @@ class TaskConfig:
     max_chars: int = 1_000_000
     """Longest single text, in characters."""
     offload_chars: int = 8_000
-    """Characters that one request gives the tokenizer (a text counts once for every row it becomes) above which it is
-    tokenized off the event loop.
-    """
+    """Requests with more characters are tokenized off the event loop; a text counts once for each row it becomes."""
     max_answer_bytes: int = 128 << 20
-    """Most that the answer to one request may have as JSON, as estimated before the model is asked."""
+    """Largest JSON answer to one request, as estimated before the model is called."""
     max_output_bytes: int = 512 << 20
-    """Most that the model's outputs for a request of several rows may take in memory."""
+    """Largest size of the model's outputs in memory, for a request of several rows."""
 
     @classmethod
     def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
-        """Read the folder; endpoint `options` win over files. Option values may be text, as they are in a command line
-        (`max_length=128`, `normalize=false`).
+        """Read the folder; endpoint `options` override its files.
+
+        Option values may be strings, as on a command line (`max_length=128`, `normalize=false`). Raises InvalidBundle,
+        InvalidOption and UnsupportedTask.
         """
         chosen = _Options(options or {})
         model = _read_json(folder / "config.json", required=True)
@@ -185,8 +184,9 @@ class TaskConfig:
 def _task(
     model: Mapping[str, Any], modules: Sequence[_Module], options: _Options, cross_encoder: Mapping[str, Any] | None
 ) -> str:
-    """The task an option names, else the one the files describe; sentence-transformers' own list of modules is surer
-    than an architecture's name.
+    """Return the task named by an option, or else by the files.
+
+    The module list of sentence-transformers is more reliable than an architecture's name.
     """
     if "task" in options:
         return options.text("task")
@@ -195,7 +195,7 @@ def _task(
     architecture = _architecture(model)
     for suffix, task in ARCHITECTURE_TASKS.items():
         if architecture and architecture.endswith(suffix):
-            # With one label a cross-encoder compares two texts; with several it classifies pairs.
+            # A cross-encoder with one label compares two texts; with several labels it classifies pairs.
             is_ranking = task == CLASSIFICATION and cross_encoder is not None and len(_labels(model)) == 1
             return RANKING if is_ranking else task
     if architecture and architecture.endswith("Model"):
@@ -208,8 +208,9 @@ def _task(
 
 
 def _cross_encoder(model: Mapping[str, Any], sentence: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What sentence-transformers has written about a CrossEncoder, None if the model is none: since version 5 in its
-    own file, before that inside config.json.
+    """Return sentence-transformers' configuration of a CrossEncoder; None for other models.
+
+    Since version 5 it has a file of its own; before, it was inside config.json.
     """
     if sentence.get("model_type") == "CrossEncoder":
         return sentence
@@ -235,8 +236,9 @@ def _token_limits(
     options: _Options,
     task: str,
 ) -> dict[str, Any]:
-    """The smallest of what sentence-transformers, the tokenizer and the position table allow; what tokenizer.json has
-    baked in for itself is never one of them.
+    """Return the limit on tokens: the smallest one of sentence-transformers, the tokenizer and the position table.
+
+    The truncation inside tokenizer.json is ignored.
     """
     table = _positive(model.get("max_position_embeddings")) or _positive(model.get("n_positions"))
     if table is not None and model.get("model_type") in _OFFSET_POSITIONS:
@@ -273,7 +275,7 @@ def _token_limits(
         "long_texts": long_texts,
         "stride": options.count("stride", least=0) if "stride" in options else None,
         "allow_empty": options.flag("allow_empty", default=False),
-        # What a text is continued from is its end.
+        # A text is continued from its end, so that end is kept.
         "truncation_side": "left" if task == GENERATION else _side(tokenizer, "truncation_side"),
         "padding_side": _side(tokenizer, "padding_side"),
         "lowercase": sentence.get("do_lower_case") is True,
@@ -281,7 +283,7 @@ def _token_limits(
 
 
 def _padding(folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """The pad id is the id of the pad token that the tokenizer's files name, else the model's `pad_token_id`."""
+    """Return the padding; the pad id is that of the pad token in the tokenizer's files, else `pad_token_id`."""
     special = _read_json(folder / "special_tokens_map.json")
     added = tokenizer.get("added_tokens_decoder")
     pad = _token(tokenizer.get("pad_token")) or _token(special.get("pad_token"))
@@ -315,15 +317,16 @@ def _id_in_tokenizer(tokenizer: Mapping[str, Any], token: str) -> int | None:
             return int(entry["id"])
     model = tokenizer.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, list):  # Unigram: pieces with their scores, numbered by position
+    if isinstance(vocabulary, list):  # Unigram: pieces with their scores; the position is the id
         return next((i for i, entry in enumerate(vocabulary) if isinstance(entry, list) and entry[:1] == [token]), None)
     found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
     return found if isinstance(found, int) else None
 
 
 def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
-    """Families with more than one token type (BERT, ALBERT, ELECTRA) take type ids; RoBERTa declares one type and
-    DistilBERT none, and take none.
+    """Return the model's inputs: families with several token types (BERT, ALBERT, ELECTRA) take type ids.
+
+    RoBERTa declares one type and DistilBERT none; both take no type ids.
     """
     types = _positive(model.get("type_vocab_size"))
     names = ("input_ids", "attention_mask")
@@ -332,7 +335,7 @@ def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _request_limits(options: _Options) -> dict[str, Any]:
     names = ("max_rows", "max_chars", "max_answer_bytes", "max_output_bytes", "offload_chars")
-    # `heavy_chars` is the former name of `offload_chars`.
+    # `heavy_chars` is the old name of `offload_chars`.
     former = {"offload_chars": options.count("heavy_chars")} if "heavy_chars" in options else {}
     return former | {name: options.count(name) for name in names if name in options}
 
@@ -343,8 +346,9 @@ def _request_limits(options: _Options) -> dict[str, Any]:
 def _labelling(
     model: Mapping[str, Any], task: str, options: _Options, cross_encoder: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Labels and activation as `transformers`' text-classification pipeline decides them, and a cross-encoder's as
-    sentence-transformers does; and the options of tasks that have labels.
+    """Return labels and activation, decided as in `transformers`' text-classification pipeline.
+
+    For a cross-encoder, as in sentence-transformers. Includes the options of tasks with labels.
     """
     labels = _labels(model)
     problem = model.get("problem_type")
@@ -378,7 +382,7 @@ _SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_pe
 
 
 def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """What generation_config.json says of sampling and of the end, config.json if there is none."""
+    """Return sampling parameters and end tokens from generation_config.json, or else from config.json."""
     own = _read_json(folder / "generation_config.json")
     eos = own.get("eos_token_id", model.get("eos_token_id"))
     found = eos if isinstance(eos, list) else [eos]
@@ -389,7 +393,7 @@ def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cross_encoder_activation(model: Mapping[str, Any], own: Mapping[str, Any]) -> Activation:
-    """A sigmoid unless the model names another; sentence-transformers writes the class's path."""
+    """Return the activation: sigmoid unless the model names another (sentence-transformers writes a class's path)."""
     named = own.get("activation_fn", model.get("sbert_ce_default_activation_function"))
     kind = str(named).rsplit(".", 1)[-1] if named is not None else "Sigmoid"
     known: Mapping[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
@@ -427,7 +431,7 @@ def _labels(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """One line of modules.json: the last part of its type, and its folder."""
+    """A line of modules.json: the last part of its type, and its folder."""
 
     kind: str
     path: str
@@ -451,14 +455,15 @@ def _transformer_path(modules: Sequence[_Module]) -> str:
 
 
 def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module], options: _Options) -> dict[str, Any]:
-    """Pooling, normalisation and prompts as sentence-transformers applies them; a plain encoder gets its default for
-    one, mean pooling without normalisation.
+    """Return pooling, normalisation and prompts as sentence-transformers applies them.
+
+    A plain encoder gets sentence-transformers' default: mean pooling without normalisation.
     """
     pooling_module = next((module for module in modules if module.kind == _POOLING_MODULE), None)
     content = _read_json(folder / pooling_module.path / "config.json") if pooling_module else {}
     pooling = _poolings(content)
     if any(module.kind not in _KNOWN_MODULES for module in modules):
-        pooling = ()  # a Dense layer and the like: the exported graph has to contain them, and then it has pooled too
+        pooling = ()  # a Dense layer or similar must be part of the exported graph, which then also pools
     if "pooling" in options:
         pooling = (options.choice("pooling", POOLINGS),)
     sentence = _read_json(folder / "config_sentence_transformers.json")
@@ -509,7 +514,7 @@ def _poolings(content: Mapping[str, Any]) -> tuple[Pooling, ...]:
 
 
 class _Options:
-    """Endpoint options, read by type; text is understood as a command line writes it."""
+    """Endpoint options, parsed by type; strings are accepted as on a command line."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         unknown = sorted(set(options) - OPTIONS)
@@ -547,14 +552,14 @@ class _Options:
         return value.strip()
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list, or text with commas."""
+        """Parse a list, or a string with commas."""
         value = self._values[name]
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
             raise InvalidOption(f"{name} must be names with commas between them, not {value!r}")
         found = tuple(part.strip() for part in parts if part.strip())
         if not found:
-            raise InvalidOption(f"{name} names nothing")
+            raise InvalidOption(f"{name} is empty")
         return found
 
     def choice(self, name: str, choices: Sequence[_T]) -> _T:
@@ -566,7 +571,7 @@ class _Options:
 
 
 def _read_json_file(path: Path) -> Any:
-    """The file's content, None if there is no such file."""
+    """Return the file's content; None if the file does not exist. Raises InvalidBundle."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -591,14 +596,14 @@ def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
 
 
 def _positive(value: object) -> int | None:
-    """The number if it is one above zero; transformers writes lengths as floats at times."""
+    """Return a positive number as an int, else None; transformers sometimes writes lengths as floats."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf"):
         return None
     return int(value)
 
 
 def _token(value: object) -> str | None:
-    """A special token's text: written as a string, or as an object with `content`."""
+    """Return a special token's text, which is a string or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None

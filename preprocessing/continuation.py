@@ -1,4 +1,4 @@
-"""Tokens that come one by one, as text: `Continuation` gives out only what no later token can change."""
+"""Turns generated tokens into text, one by one; `Continuation` returns only text that later tokens cannot change."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ _BROKEN: Final = "\ufffd"
 
 
 class Decoder(Protocol):
-    """What this needs of a tokenizer."""
+    """The part of a tokenizer that is needed here."""
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Ids as readable text."""
+        """Return ids as readable text."""
 
 
 class Continuation:
-    """One text that is being generated after `prompt` (ids).
+    """One text that is being generated after `prompt` (token ids).
 
-    `push` takes a token and returns the text that is certain by now: a character of several tokens waits for its last,
-    and what could become a stop string waits until it has. The parts, with `rest()` at the end, join to what decoding
-    all tokens at once behind the prompt gives. Stop strings are not part of the text.
+    `push` takes a token and returns the text that is final by now. A character of several tokens waits for its last
+    one, and a possible beginning of a stop string waits until it is decided. All parts, with `rest()` at the end, join
+    to the decoding of all tokens after the prompt. Stop strings are not part of the text.
     """
 
     def __init__(self, decoder: Decoder, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self._decoder = decoder
-        # Some decoders drop the space in front of the first word: the prompt's end tells whether this is one.
+        # Some decoders drop the space before a first word, so ids are decoded together with the prompt's end.
         self._ids = list(prompt[-_CONTEXT:])
         self._from, self._read = 0, len(self._ids)
         self._stop = tuple(stop)
         self._held = ""
         self.has_stopped = False
-        """Whether a stop string has come; what is pushed after it is nobody's."""
+        """Whether a stop string has occurred; later tokens are ignored."""
 
     def push(self, token: int) -> str:
-        """Text that this token makes certain; often one word, sometimes nothing."""
+        """Return the text that this token makes final: often a word, sometimes nothing."""
         self._ids.append(token)
         known, text = self._texts()
         if len(text) <= len(known) or text.endswith(_BROKEN):
@@ -44,7 +44,7 @@ class Continuation:
         return self._checked(text[len(known) :])
 
     def rest(self) -> str:
-        """What was held back, when no further token comes."""
+        """Return the text that was held back, if no further token comes."""
         if self.has_stopped:
             return ""
         known, text = self._texts()
@@ -75,7 +75,7 @@ class Continuation:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many of the text's last characters could begin the stop string."""
+    """Return how many of the text's last characters could begin the stop string."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size

@@ -1,4 +1,4 @@
-"""A loaded tokenizer's components as tokenizer.json describes them: what `word_rules` and `framing` read."""
+"""The components of a loaded tokenizer as described in tokenizer.json, for `words.rules` and `framing`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Description: TypeAlias = Mapping[str, Any]
 
 
 class NotUnderstood(Exception):
-    """The tokenizer has something for which no rule is known; the message says what."""
+    """The tokenizer has a component for which no rule is known; the message says which."""
 
 
 def describe(component: Any) -> Description | None:
-    """What the component is, in its canonical form; None for none. Raises NotUnderstood."""
+    """Return the component's description in canonical form; None for no component. Raises NotUnderstood."""
     if component is None:
         return None
     try:
@@ -28,7 +28,7 @@ def describe(component: Any) -> Description | None:
 
 
 def flatten(description: Description | None, member: str) -> list[Description]:
-    """A component's steps, sequences in sequences unfolded."""
+    """Return a component's steps, with nested sequences flattened."""
     if description is None:
         return []
     if description["type"] != "Sequence":

@@ -1,26 +1,26 @@
-"""Everything this package raises on purpose, one tree; callers map it once at their own boundary (no HTTP here).
+"""All errors that this package raises on purpose. Callers map them at their own boundary; there is no HTTP here.
 
     PreprocessingError
-    ├── InvalidInput          the request is wrong: says which field, and what to send instead
-    ├── InvalidBundle         the model folder cannot be served as it is
+    ├── InvalidInput          the request is invalid: names the field, and what to send instead
+    ├── InvalidBundle         the model folder cannot be served
     │   ├── InvalidOption     an endpoint option is unknown or out of range
-    │   └── UnsupportedTask   the folder is readable, but no head here does its task
-    ├── TokenizationFailed    the tokenizer itself broke on a text that had passed every check
-    ├── InvalidOutput         the backend answered with tensors that cannot be the answer to this request
-    └── UserCodeError         a user's `Preprocess` class
+    │   └── UnsupportedTask   the folder is readable, but no head supports its task
+    ├── TokenizationFailed    the tokenizer failed on a text that passed all checks
+    ├── InvalidOutput         the backend's tensors cannot be the answer to this request
+    └── UserCodeError         a user's `Preprocess` class is at fault
         ├── UserCodeLoadError     it cannot be imported, instantiated or loaded
-        ├── UserCodeFailed        a hook raised: a fault of the hook
-        └── UserCodeRefused       a hook raised ValueError: it says the request is wrong
+        ├── UserCodeFailed        a hook raised an exception: the hook is at fault
+        └── UserCodeRefused       a hook raised ValueError: the request is invalid
 
-Messages are meant for the person who sees them: they name the thing, and `hint` says what to do about it. They never
-carry a request's text.
+Messages are for the person who sees them: they name the object, and `hint` says what to do. They never contain a
+request's text.
 """
 
 from __future__ import annotations
 
 
 class PreprocessingError(Exception):
-    """The base of all errors of this package; `message` is one sentence, `hint` what to do (or None)."""
+    """Base of all errors of this package; `message` is one sentence, `hint` says what to do (or is None)."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class PreprocessingError(Exception):
 
 
 class InvalidInput(PreprocessingError):
-    """The request cannot be answered as it was sent; `field` names the part at fault, as a path such as `text[3]`."""
+    """The request cannot be answered; `field` is the path of the invalid part, such as `text[3]`."""
 
     def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -40,7 +40,7 @@ class InvalidInput(PreprocessingError):
 
 
 class InvalidBundle(PreprocessingError):
-    """The model folder cannot be served: a file is missing, unreadable, or says something impossible."""
+    """The model folder cannot be served: a file is missing, unreadable or contradictory."""
 
 
 class InvalidOption(InvalidBundle):
@@ -48,15 +48,15 @@ class InvalidOption(InvalidBundle):
 
 
 class UnsupportedTask(InvalidBundle):
-    """The folder describes a task that no head here can do."""
+    """No head supports the folder's task."""
 
 
 class TokenizationFailed(PreprocessingError):
-    """The tokenizer raised on texts that had passed every check; a bug in it, not in the request."""
+    """The tokenizer raised on texts that passed all checks: a bug in it, not in the request."""
 
 
 class InvalidOutput(PreprocessingError):
-    """The backend's tensors have the wrong names, shape or row count, or are not finite numbers."""
+    """The backend's tensors have wrong names, shapes or row counts, or hold numbers that are not finite."""
 
 
 class UserCodeError(PreprocessingError):
@@ -83,4 +83,4 @@ class UserCodeFailed(UserCodeError):
 
 
 class UserCodeRefused(UserCodeError):
-    """A hook raised ValueError: the request, not the hook, is wrong. The message is the hook's own."""
+    """A hook raised ValueError: the request is invalid, not the hook. The message is the hook's own."""

@@ -1,8 +1,8 @@
-"""Token ids to rows: what the post-processor puts around a text's own tokens, and what truncation leaves of them.
+"""Builds rows from token ids: applies the truncation and the special tokens of a tokenizer's post-processor.
 
-`word_cache` makes its rows this way, and `tokenizer` those of pairs: the library itself keeps every combination of what
-it cut off from both texts of a pair, which is quadratic in their length (two texts of 20 kB: 700 MB at 64 tokens).
-Ids are packed as `types.Encoded` keeps them; sizes are in bytes.
+`words.cache` builds its rows this way, and `tokenizer` builds rows of pairs this way: the library itself keeps every
+combination of the pieces that it cuts from a pair, which is quadratic in their length (two texts of 20 kB: 700 MB at 64
+tokens). Ids are packed as in `types.Encoded`; sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _FEW_BYTES: Final = 256 * 8
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What the post-processor puts around the tokens of one text or of a pair: (id, type) before, between and after,
-    and the type of each text's own tokens.
+    """What a post-processor adds to the tokens of one text or of a pair.
+
+    Tokens (id, type) before, between and after the texts, and the type of each text's own tokens.
     """
 
     before: tuple[tuple[int, int], ...]
@@ -34,7 +35,7 @@ class Template:
 
 
 class Framing:
-    """A tokenizer's post-processor and truncation (longest first), applied to ids that are already there."""
+    """A tokenizer's truncation (longest first) and post-processor, applied to token ids."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, max_length: int, truncation_side: Side = "right", unknown_id: int | None = None
@@ -53,7 +54,7 @@ class Framing:
         return self._pair is not None
 
     def row(self, ids: bytes) -> Encoded:
-        """The row of a text with these tokens."""
+        """Return the row of a text with these tokens."""
         frame = self._single
         truncated = len(ids) > frame.room
         if truncated:
@@ -64,12 +65,13 @@ class Framing:
         return Encoded(ids, types, 0 if unknown is None or unknown not in ids else self._count_unknown(ids), truncated)
 
     def pair_row(self, first: bytes, second: bytes, sizes: tuple[int, int] | None = None) -> Encoded:
-        """The row of a pair; `sizes` are those of both texts if `first` and `second` are already cut to the longest
-        row.
+        """Return the row of a pair.
+
+        `sizes` are the texts' full sizes if `first` and `second` are already cut to the longest row.
         """
         frame = self._pair
         if frame is None:
-            raise NotUnderstood("the post-processor builds pairs in a way that is not known")
+            raise NotUnderstood("the post-processor builds pairs in an unknown way")
         n, m = (len(first), len(second)) if sizes is None else sizes
         truncated = n + m > frame.room
         if truncated:
@@ -90,7 +92,7 @@ class Framing:
 
 
 class _Frame:
-    """A template, packed, and the room that it leaves for text."""
+    """A template in packed form, and the room that it leaves for texts."""
 
     __slots__ = ("after", "before", "between", "room", "text_types", "types", "zero_types")
 
@@ -105,14 +107,14 @@ class _Frame:
             raise NotUnderstood("special tokens leave no room for text")
 
     def pack_types(self, *sizes: int) -> bytes:
-        """The types of a row whose texts have ids of these sizes."""
+        """Return the packed types of a row whose texts have ids of these sizes."""
         before, between, after = self.types
         texts = [type_ * (size >> 3) for type_, size in zip(self.text_types, sizes, strict=True)]
         return before + between.join(texts) + after
 
 
 def _share(n: int, m: int, room: int) -> tuple[int, int]:
-    """How much of two texts that do not fit stays, as the library's `truncate_encodings` has it."""
+    """Return how much of two texts that do not fit is kept, as in the library's `truncate_encodings`."""
     shorter = min(n, m)
     longer = shorter if shorter > room else max(shorter, room - shorter)
     if shorter + longer > room:
@@ -122,9 +124,9 @@ def _share(n: int, m: int, room: int) -> tuple[int, int]:
 
 
 def templates(tokenizer: Tokenizer) -> tuple[Template, Template | None]:
-    """For one text and for a pair; None if pairs are built in a way that is not known. Raises NotUnderstood."""
+    """Return the template for one text and the one for a pair, which is None if unknown. Raises NotUnderstood."""
     description = describe(tokenizer.post_processor)
-    steps = [step for step in flatten(description, "processors") if step["type"] != "ByteLevel"]  # moves offsets only
+    steps = [step for step in flatten(description, "processors") if step["type"] != "ByteLevel"]  # only moves offsets
     if not steps:
         return Template((), (), (), (0,)), Template((), (), (), (0, 1))
     step = steps[0]

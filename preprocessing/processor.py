@@ -1,7 +1,7 @@
-"""One endpoint's way in and out: a request body to rows, rows to tensors, a backend's tensors to an answer.
+"""Converts one endpoint's requests to rows and tensors, and a backend's tensors to answers.
 
-The gateway holds a `TextProcessor` per endpoint version: a tokenizer and a head. It calls `parse` and `encode` before
-the micro-batch and `finish` after it, from any thread, many at a time.
+The gateway has a `TextProcessor` per endpoint version: a tokenizer and a head. It calls `parse` and `encode` before the
+batcher and `finish` after it, from many threads at a time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windo
 from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
-"""What a row costs beside its characters, in characters."""
+"""Overhead of a row, expressed in characters."""
 _OFFLOAD_WORK: Final = 2000
 _OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"})
-"""Parameters that every task's request takes."""
+"""Parameters of every task."""
 _TOKEN_BYTES: Final = 512
-"""What a token in a list of tokens takes while the list is made; written as JSON a fifth of it."""
+"""Memory of a token while a list of tokens is built; its JSON takes a fifth of it."""
 
 
 class TextProcessor:
-    """Serves a model folder with no code of the user's: its files say which task it does, and how."""
+    """Serves a model folder without user code: the folder's files determine the task and its settings."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class TextProcessor:
         self.head = head
         self.input_names = names
         self.output_names = None if output_names is None else head.select_outputs(output_names)
-        """The outputs to ask the backend for; None for all, if its outputs were not known at load."""
+        """Outputs to request from the backend; None for all, if its outputs were unknown at load."""
         self._windower = tokenizer.windower if head.needs_windows else None
-        # Only a tokenizer that adds nothing can make a row without tokens.
+        # Without special tokens, a row may have no tokens at all.
         self._may_be_empty = not tokenizer.adds_special_tokens
         self.text_fields = tuple(head.text_fields)
         """The fields of a body that hold texts."""
@@ -74,11 +74,11 @@ class TextProcessor:
         self._pad_to_multiple_of = pad_to_multiple_of
         row = head.row_cost
         self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= _OFFLOAD_WORK
-        """One row's answer needs no weighing."""
+        """Whether one row's answer is always cheap enough, so that its cost need not be estimated."""
         self._output_sizes: tuple[int, float] | None = None
-        """Bytes of the model's outputs per row and per padded token, as its first answer has them."""
+        """Bytes of the model's outputs per row and per padded token, measured on its first answer."""
         self.chat: ChatTemplate | None = None
-        """The model's own way to write a conversation, if it has one."""
+        """The model's chat template, if it has one."""
 
     @classmethod
     def from_folder(
@@ -92,8 +92,10 @@ class TextProcessor:
         pad_to_multiple_of: int | None = None,
         word_cache: bool | int = True,
     ) -> TextProcessor:
-        """Read a model folder; names and types are the backend's metadata if that is known. `word_cache` is how many
-        words the tokenizer may remember (True: the usual number, False: none). Raises InvalidBundle.
+        """Read a model folder; names and types are the backend's metadata, if known.
+
+        `word_cache` is the most words that the tokenizer remembers (True: the default, False: none). Raises
+        InvalidBundle.
         """
         config = TaskConfig.from_folder(folder, options)
         tokenizer = TextTokenizer.from_folder(folder, config, word_cache=word_cache)
@@ -111,7 +113,7 @@ class TextProcessor:
         return made
 
     def parse(self, body: object) -> ParsedRequest:
-        """Check a request; raises InvalidInput."""
+        """Check a request. Raises InvalidInput."""
         if type(body) is dict:
             parameters = body.get("parameters")
             if type(parameters) is dict and not _OF_LENGTH.isdisjoint(parameters) and self.config.task != GENERATION:
@@ -119,20 +121,20 @@ class TextProcessor:
         return self.head.parse(body)
 
     def _parse_length(self, body: Mapping[str, object], parameters: Mapping[str, object]) -> ParsedRequest:
-        """What every task's request may say of texts that are too long; the rest is the head's."""
+        """Parse what every task accepts about long texts, then the rest by the head."""
         config = self.config
         side = choice_of(parameters, "truncation_direction", ("left", "right"))
         if side not in (None, config.truncation_side):
             kept = "beginning" if config.truncation_side == "right" else "end"
             raise InvalidInput(
-                f"truncation_direction cannot be {side} here: of a long text this endpoint keeps the {kept}",
+                f"truncation_direction cannot be {side} here: this endpoint keeps the {kept} of a long text",
                 field="parameters.truncation_direction",
                 hint="truncation_side in the model's tokenizer_config.json says so",
             )
         most = count_of(parameters, "max_length")
         if most is not None and most < config.max_length:
             raise InvalidInput(
-                f"max_length cannot be {most} for one request: this endpoint reads {config.max_length} tokens",
+                f"max_length cannot be {most} for a single request: this endpoint reads {config.max_length} tokens",
                 field="parameters.max_length",
                 hint=f"cut the text yourself, or add the endpoint with --aux-config gateway.max_length={most}",
             )
@@ -142,9 +144,9 @@ class TextProcessor:
         return request
 
     def encodes_off_loop(self, request: ParsedRequest) -> bool:
-        """Whether `encode` takes milliseconds, so that it should leave the event loop.
+        """Return whether `encode` takes milliseconds, so that it should run off the event loop.
 
-        Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit.
+        Counts the characters of all rows, a text once per row that it becomes; stops counting at the limit.
         """
         texts, left = request.texts, self.config.offload_chars
         if len(texts) == 1 and type(texts[0]) is str:
@@ -157,7 +159,7 @@ class TextProcessor:
         return False
 
     def encode(self, request: ParsedRequest) -> Prepared:
-        """Tokenize; a text that is too long is refused if the request, or else the endpoint, wants none to be cut."""
+        """Tokenize. Raises InvalidInput for a long text if the request, or else the endpoint, does not want cuts."""
         windower = self._windower
         rows = self.tokenizer.encode_batch(request.texts) if windower is None else self._windows(windower, request)
         cuts = request.truncate
@@ -169,12 +171,13 @@ class TextProcessor:
         return prepared if self._is_light and len(rows) == 1 else self._weighed(prepared)
 
     def prepare(self, body: object) -> Prepared:
-        """`parse` and `encode`."""
+        """Do `parse` and `encode`."""
         return self.encode(self.head.parse(body))
 
     def prepare_ids(self, rows: Sequence[Sequence[int]], parameters: Mapping[str, object] | None = None) -> Prepared:
-        """A list of texts that are token ids already, special tokens included; raises InvalidInput. `parameters` are
-        those of a body.
+        """Return a request of texts given as token ids, including special tokens. Raises InvalidInput.
+
+        `parameters` are as in a body.
         """
         vocabulary, most = self.tokenizer.vocab_size, self.config.max_length
         refuse_many(len(rows), self.config, "input")
@@ -189,14 +192,14 @@ class TextProcessor:
                 )
         request = ParsedRequest([""] * len(rows), True)
         if parameters:
-            # The head wants to see some text; what it makes of it is not read.
+            # The head needs some text to parse; its result for the text is not used.
             request.options = self.parse({"text": "-", "parameters": parameters}).options
         return self._weighed(Prepared([Encoded(pack(ids)) for ids in rows], request))
 
     def tokens_of(
         self, texts: Sequence[object], *, add_special_tokens: bool = True, prompt_name: str | None = None
     ) -> list[tuple[str, list[Token]]]:
-        """Each text as it is read (with its prompt), and all its tokens; raises InvalidInput. Takes milliseconds."""
+        """Return each text as it is tokenized (with its prompt) and all its tokens. Slow. Raises InvalidInput."""
         config = self.config
         refuse_many(len(texts), config, "inputs")
         name = config.default_prompt if prompt_name is None else prompt_name
@@ -221,7 +224,7 @@ class TextProcessor:
         return found
 
     def text_of(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
-        """What each list of token ids stands for; raises InvalidInput. An id counts as a character of a text."""
+        """Decode lists of token ids. Each id counts as a character against the limit. Raises InvalidInput."""
         config = self.config
         refuse_many(len(rows), config, "ids")
         if sum(map(len, rows)) > config.max_chars:
@@ -235,11 +238,11 @@ class TextProcessor:
         return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
-        """Whether `finish` takes milliseconds, by what its head says that the answer takes."""
+        """Return whether `finish` takes milliseconds, according to the head's estimate."""
         return prepared.finish_work > _OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
-        """A conversation in the model's own template, or prompts of token ids; raises InvalidInput."""
+        """Return a conversation rendered by the model's template, or prompts of token ids. Raises InvalidInput."""
         if isinstance(body, TokenPrompts):
             most, vocabulary = self.config.max_length, self.tokenizer.vocab_size
             refuse_many(len(body.prompts), self.config, "prompt")
@@ -249,7 +252,7 @@ class TextProcessor:
                         f"prompt must hold 1 to {most} ids of the model's own vocabulary of {vocabulary}",
                         field="prompt",
                     )
-            # Read only if the answer begins with the prompt; the head wants to see some text.
+            # The text is used only if the answer begins with the prompt; the head needs some text to parse.
             texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
             rows = [Encoded(pack(ids)) for ids in body.prompts]
             text: object = texts if body.is_batch else texts[0]
@@ -265,7 +268,7 @@ class TextProcessor:
         return Prepared(rows, request)
 
     def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
-        """The model's inputs, padded to the longest row on the model's side."""
+        """Return the model's inputs, padded to the longest row on the side that the model expects."""
         config = self.config
         return collate(
             rows,
@@ -278,13 +281,13 @@ class TextProcessor:
         )
 
     def finish(self, outputs: Tensors, prepared: Prepared) -> dict[str, object]:
-        """The head's answer; may hold numpy arrays."""
+        """Return the head's answer; it may contain numpy arrays."""
         if self._output_sizes is None:
             self._output_sizes = _sizes(outputs)
         return self.head.render(self.head.decode(outputs, prepared), prepared)
 
     def describe(self) -> dict[str, object]:
-        """What a docs page shows of this endpoint; plain JSON values."""
+        """Return the endpoint's description for its docs page, as plain JSON values."""
         config, described = self.config, self.head.describe()
         if config.task != GENERATION:
             described["parameters"] = [*cast("list[str]", described["parameters"]), "truncate"]
@@ -320,7 +323,7 @@ class TextProcessor:
         return rows
 
     def _weighed(self, prepared: Prepared) -> Prepared:
-        """With the work that its answer will be; raises InvalidInput if that is more than the endpoint allows."""
+        """Add the estimated work of the answer. Raises InvalidInput if it exceeds the endpoint's limits."""
         config, rows, output_bytes = self.config, prepared.rows, 0
         if self._output_sizes is not None:
             per_row, per_token = self._output_sizes
@@ -348,7 +351,7 @@ class TextProcessor:
     def _refuse_empty(self, rows: Sequence[Encoded]) -> None:
         if any(row.n_tokens == 0 for row in rows):
             name = self.text_fields[0]
-            raise InvalidInput(f"{name} has no tokens: nothing is left of it for the model to read", field=name)
+            raise InvalidInput(f"{name} has no tokens: the model has nothing to read", field=name)
 
     def _refuse_truncated(self, rows: Sequence[Encoded], request: ParsedRequest) -> None:
         for i, row in enumerate(rows):
@@ -362,7 +365,7 @@ class TextProcessor:
 
 
 def _sizes(outputs: Tensors) -> tuple[int, float]:
-    """Bytes per row of the outputs that have no tokens ([rows], [rows, size]), and per token of the others."""
+    """Return bytes per row of outputs without tokens ([rows], [rows, size]), and bytes per token of the others."""
     per_row, per_token = 0, 0.0
     for tensor in outputs.values():
         if tensor.ndim > 2 and tensor.shape[0] and tensor.shape[1]:

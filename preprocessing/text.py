@@ -1,4 +1,4 @@
-"""What `transformers` does to decoded text."""
+"""Clean-up of decoded text, as in `transformers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SPACED: Final = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", "
 
 
 def clean_up(text: str) -> str:
-    """Text without the spaces that decoding leaves in front of punctuation and English contractions."""
+    """Remove the spaces that decoding leaves before punctuation and English contractions."""
     for spaced in _SPACED:
         text = text.replace(spaced, spaced.strip())
     return text

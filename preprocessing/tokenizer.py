@@ -1,13 +1,13 @@
-"""Text to token ids: the `tokenizers` library, and the words it has already seen.
+"""Text to token ids: the `tokenizers` library, with a cache of words in front of it.
 
-Called by `processor`, from the event loop or from any thread. The tokenizer's settings are fixed when it is loaded
-(truncation to the model's length, no padding) and never touched again: `tokenizers` objects may be read by many threads
-at once, but fail with "Already borrowed" when one of them changes a setting. So no method here changes anything, and
-one instance serves all threads; `clone()` is there for a caller that prefers a copy per thread. Folders that hold the
-same `tokenizer.json`, as fine-tunings of one model do, share what is loaded of it, and its proof: 11 MB for 30,000
-words. Which words each of them has seen is its own.
-In front of the library is a cache of words wherever it can be exact (`word_cache`); answers are the same with it.
-`TOKENIZERS_PARALLELISM` belongs to the process and is set by whoever owns that.
+`processor` calls it from the event loop and from other threads. The tokenizer's settings (truncation to the model's
+length, no padding) are set at load and never changed: `tokenizers` objects may be read by many threads, but fail with
+"Already borrowed" while one of them changes a setting. So no method here changes anything, and one instance serves all
+threads; `clone()` makes a separate copy for callers that prefer one per thread. Folders with the same `tokenizer.json`,
+such as fine-tunings of one model, share the loaded tokenizer (11 MB for 30,000 words) and the proof of its rules. Each
+of them has its own cache of words.
+The word cache is used whenever it is exact (`words`), so answers are the same with it. `TOKENIZERS_PARALLELISM` is a
+setting of the process and is not touched here.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 
 
 class Token(NamedTuple):
-    """One token as people look at it: its id, what it stands for, and where that is in the text, in characters; a token
-    that was added around the text is nowhere.
+    """A token for people: its id, its text, and its position in the text in characters.
+
+    Tokens that were added around the text have no position.
     """
 
     id: int
@@ -49,7 +50,7 @@ class Token(NamedTuple):
 
 
 class TextTokenizer:
-    """Encodes texts and pairs of texts, special tokens added, cut to `max_length`, never padded."""
+    """Encodes texts and pairs with special tokens, cut to `max_length`, without padding."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class TextTokenizer:
         word_cache: bool | int = False,
         truncation_side: Side = "right",
     ) -> None:
-        """`word_cache` is how many words to keep at most: True for the usual number, False or 0 for none."""
+        """`word_cache` is the most words to keep: True for the default number, False or 0 for none."""
         self._tokenizer = tokenizer
         self._unknown_id = unknown_id
         self._zero_types = zero_types
@@ -73,7 +74,7 @@ class TextTokenizer:
         self._off_because: str | None = None
         self._shared = _Shared(tokenizer, max_length, truncation_side, unknown_id)
         self._origin: TextTokenizer | None = None
-        """The one that this is a twin of, which lives as long as its twins."""
+        """The tokenizer that this one is a twin of; it lives as long as its twins."""
         try:
             self._framing = Framing(
                 tokenizer, max_length=max_length, truncation_side=truncation_side, unknown_id=unknown_id
@@ -84,7 +85,7 @@ class TextTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path, config: TaskConfig, *, word_cache: bool | int = True) -> TextTokenizer:
-        """Load `tokenizer.json`; what it has baked in for truncation and padding is replaced by what `config` says."""
+        """Load `tokenizer.json`, with truncation and padding replaced by those of `config`. Raises InvalidBundle."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise InvalidBundle(
@@ -97,7 +98,7 @@ class TextTokenizer:
             origin = _loaded.get(key)
         if origin is None:
             origin = cls._load(path, content, config, word_cache=word_cache)
-            with _loading:  # another thread may have been faster
+            with _loading:  # another thread may have loaded it meanwhile
                 origin = _loaded.setdefault(key, origin)
         return origin.twin()
 
@@ -105,7 +106,7 @@ class TextTokenizer:
     def _load(cls, path: Path, content: bytes, config: TaskConfig, *, word_cache: bool | int) -> TextTokenizer:
         try:
             tokenizer = Tokenizer.from_buffer(content)
-        except Exception as error:  # the library raises bare Exception for whatever it cannot parse
+        except Exception as error:  # the library raises a bare Exception for anything that it cannot parse
             raise InvalidBundle(f"tokenizer.json cannot be loaded: {error}", hint="save the tokenizer again") from error
         specials = int(tokenizer.num_special_tokens_to_add(True))
         if config.max_length <= specials:
@@ -117,7 +118,7 @@ class TextTokenizer:
         tokenizer.enable_truncation(config.max_length, strategy="longest_first", direction=config.truncation_side)
         probe = tokenizer.encode(
             "a"
-        )  # a template gives every piece a constant type, so one text shows whether single texts have any type but zero
+        )  # a template gives each piece a constant type, so one text shows whether single texts have other types than 0
         return cls(
             tokenizer,
             max_length=config.max_length,
@@ -128,35 +129,35 @@ class TextTokenizer:
         )
 
     def twin(self) -> TextTokenizer:
-        """One that has seen no words and shares everything else with this one."""
+        """Return a tokenizer with an empty word cache that shares everything else with this one."""
         made = copy.copy(self)
-        made._origin = self  # noqa: SLF001 - one of us
+        made._origin = self  # noqa: SLF001 - an instance of this class
         if self._words is not None:
-            made._words = self._words.twin()  # noqa: SLF001 - one of us
+            made._words = self._words.twin()  # noqa: SLF001 - an instance of this class
         return made
 
     @property
     def cache_state(self) -> CacheState:
-        """Whether words are remembered, or why not, and how often that helped."""
+        """Whether words are cached, or why not, and how often the cache was hit."""
         return CacheState(enabled=False, reason=self._off_because) if self._words is None else self._words.state
 
     @property
     def hits(self) -> int:
-        """Texts answered from remembered words alone."""
+        """Number of texts answered from cached words only."""
         return 0 if self._words is None else self._words.hits
 
     @property
     def misses(self) -> int:
-        """Texts given to the library whole, if there is a cache."""
+        """Number of texts that needed the library although there is a cache."""
         return 0 if self._words is None else self._words.misses
 
     @property
     def vocab_size(self) -> int:
-        """The largest token id plus one: a model with a smaller embedding table cannot take this tokenizer's ids."""
+        """The largest token id plus one; a model with a smaller embedding table cannot use this tokenizer."""
         return self._shared.vocab_size
 
     def clone(self) -> TextTokenizer:
-        """An independent copy with the same settings, which has seen no words."""
+        """Return an independent copy with the same settings and an empty word cache."""
         return TextTokenizer(
             copy.deepcopy(self._tokenizer),
             max_length=self.max_length,
@@ -167,8 +168,9 @@ class TextTokenizer:
         )
 
     def encode_batch(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
-        """One `Encoded` per text or pair, in order. With `offsets` it is always the library that answers, about a fifth
-        slower than without.
+        """Return one `Encoded` per text or pair, in order.
+
+        `offsets` bypasses the word cache; the library is then about a fifth slower.
         """
         if self._words is None or offsets:
             rows: list[Encoded | None] = [*self._encode(texts, offsets=offsets)]
@@ -179,60 +181,60 @@ class TextTokenizer:
             unanswered = [i for i, row in enumerate(rows) if row is None]
             for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
                 rows[i] = row
-        give_back(texts)  # what the library took is free by now
+        give_back(texts)  # the library has freed its memory by now
         return rows  # type: ignore[return-value] # all filled
 
     @property
     def windower(self) -> Windower:
-        """What divides long texts into rows, with copies of the tokenizer of its own."""
+        """The object that divides long texts into rows, with tokenizers of its own."""
         return self._shared.windower
 
-    # --- what heads ask of a vocabulary (`heads.base.Vocabulary`) ---
+    # --- `heads.base.Vocabulary` ---
 
     @property
     def is_word_aware(self) -> bool:
-        """Whether a token's own text tells if it continues a word (WordPiece's prefix)."""
+        """Whether a token's text says that it continues a word (WordPiece's prefix)."""
         return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether even an empty text has a token."""
+        """Whether even an empty text has tokens."""
         return int(self._tokenizer.num_special_tokens_to_add(False)) > 0
 
     def token_of(self, token_id: int) -> str:
-        """A token as the vocabulary writes it; empty if there is none of that id."""
+        """Return a token as written in the vocabulary; empty if the id is unknown."""
         return str(self._tokenizer.id_to_token(token_id) or "")
 
     def id_of(self, token: str) -> int | None:
-        """The id of exactly this token."""
+        """Return the id of exactly this token, or None."""
         found = self._tokenizer.token_to_id(token)
         return None if found is None else int(found)
 
     def first_ids(self, texts: Sequence[str]) -> list[int | None]:
-        """The first token that each text begins with, special ones not counted; None if it has none."""
+        """Return each text's first token without special tokens; None if it has none."""
         encodings = _guarded(self._tokenizer.encode_batch_fast, list(texts), add_special_tokens=False)
         return [int(encoding.ids[0]) if encoding.ids else None for encoding in encodings]
 
     def prompt_size(self, prompt: str) -> int:
-        """How many tokens a text that begins with this prompt begins with for it, special ones in front included."""
+        """Return the number of tokens of a prompt at a text's beginning, including special tokens before it."""
         found = _guarded(self._tokenizer.encode_batch_fast, [prompt])[0]
         return len(found.ids) - (1 if found.special_tokens_mask[-1:] == [1] else 0)
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Tokens as readable text."""
+        """Return tokens as readable text."""
         decoder = self._tokenizer.decoder
         return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def encode_bare(self, text: str) -> Encoded:
-        """A text without the special tokens that the post-processor adds: a prompt that has its own."""
+        """Encode a text without special tokens, for a prompt that contains its own."""
         return self._encoded(
             _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0], offsets=False
         )
 
     def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[Token]:
-        """All tokens of a text, however many the model reads of it."""
+        """Return all tokens of a text, even those beyond the model's length."""
         bare = _guarded(self._tokenizer.encode_batch, [text], add_special_tokens=False)[0]
-        # What is cut off comes in pieces, in the order in which it was cut: from the end, if the beginning is.
+        # Overflowing pieces come in the order in which they were cut: from the end if the beginning is cut.
         pieces = sorted((bare, *bare.overflowing), key=lambda piece: piece.offsets[:1])
         found = [
             Token(number, text[start:stop], False, start, stop)
@@ -249,17 +251,17 @@ class TextTokenizer:
         return [*special[:front], *found, *special[back:]]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Ids as readable text."""
+        """Return ids as readable text."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
-        """Each row of ids as readable text; lets go of the interpreter lock."""
+        """Return each row of ids as readable text. Releases the interpreter lock."""
         return list(self._tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens))
 
     # ---
 
     def _encode(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
-        """By the library, which releases the interpreter lock while it works."""
+        """Encode with the library, which releases the interpreter lock."""
         if (
             texts
             and type(texts[0]) is tuple
@@ -268,12 +270,12 @@ class TextTokenizer:
             and self._framing.knows_pairs
         ):
             return self._encode_pairs(texts, self._framing)
-        # The batch form even for one text: `encode` holds the interpreter lock, and costs the same.
+        # The batch form even for one text: `encode` holds the interpreter lock and takes as long.
         encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         return [self._encoded(encoding, offsets=offsets) for encoding in _guarded(encode, list(texts))]
 
     def _encode_pairs(self, pairs: Sequence[Any], framing: Framing) -> list[Encoded]:
-        """Both texts of each pair for themselves, each text once, put together here: see `framing`."""
+        """Encode each distinct text of the pairs once, and join them here; see `framing`."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encodings = _guarded(self._tokenizer.encode_batch_fast, texts, add_special_tokens=False)
         known = {text: (pack(found.ids), _full_size(found)) for text, found in zip(texts, encodings, strict=True)}
@@ -297,7 +299,7 @@ class TextTokenizer:
         )
 
     def _make_cache(self, framing: Framing) -> WordCache:
-        """A cache of words; raises NotUnderstood if there can be none."""
+        """Return a word cache. Raises NotUnderstood if none is possible."""
         if self._max_words <= 0:
             raise NotUnderstood("switched off")
         cache = WordCache(self._tokenizer, framing, max_words=self._max_words)
@@ -317,7 +319,7 @@ class TextTokenizer:
 
 
 class _Shared:
-    """What is found out about a tokenizer once, when it is first asked for, and holds for all its twins."""
+    """Facts about a tokenizer that are computed at first use and shared by its twins."""
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, truncation_side: Side, unknown_id: int | None) -> None:
         self._tokenizer = tokenizer
@@ -341,14 +343,14 @@ class _Shared:
 
 _loading: Final = Lock()
 _loaded: Final[WeakValueDictionary[tuple[bytes, int, Side, int], TextTokenizer]] = WeakValueDictionary()
-"""By the hash of `tokenizer.json` and what `TextTokenizer` is told beside it, as long as anybody uses it."""
+"""Loaded tokenizers in use, by the hash of `tokenizer.json` and the other settings of `TextTokenizer`."""
 
 
 def _guarded(encode: Any, texts: list[Any], **options: object) -> list[Any]:
     try:
         encodings: list[Any] = encode(texts, **options)
     except BaseException as error:
-        # A panic inside the Rust library arrives as a BaseException of a class that cannot be imported.
+        # A panic in the Rust library arrives as a BaseException whose class cannot be imported.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise TokenizationFailed(f"The tokenizer failed: {error}") from error
         raise
@@ -356,12 +358,12 @@ def _guarded(encode: Any, texts: list[Any], **options: object) -> list[Any]:
 
 
 def _full_size(encoding: Any) -> int:
-    """In bytes, before truncation."""
+    """Return the size of an encoding in bytes before truncation."""
     return (len(encoding) + sum(map(len, encoding.overflowing))) * 8
 
 
 def _probes(max_length: int) -> tuple[list[Any], list[Any]]:
-    """What a cache must answer as the tokenizer does before it is trusted with anything, truncation included."""
+    """Return texts for which a cache must agree with the tokenizer before it is used, including truncated ones."""
     long, longer = "word " * max_length, "Isn't it? " * max_length
     return (
         ["a b", "", " ", "The quick brown fox, isn't it?", "e\u0301中 \u0301x\u00a0y  z\n1 (2)", long.strip(), longer],
@@ -374,12 +376,12 @@ def _values(row: Encoded) -> tuple[object, ...]:
 
 
 def _unknown_id(tokenizer: Tokenizer, path: Path) -> int | None:
-    """The unknown token of the model inside tokenizer.json; byte-level models have none, whatever other files name."""
+    """Return the id of the unknown token in tokenizer.json; byte-level models have none, whatever other files say."""
     token = getattr(tokenizer.model, "unk_token", None)
     if isinstance(token, str):
         found = tokenizer.token_to_id(token)
         return None if found is None else int(found)
     if not isinstance(tokenizer.model, Unigram):
         return None
-    unknown = json.loads(path.read_text(encoding="utf-8"))["model"].get("unk_id")  # the binding does not expose it
+    unknown = json.loads(path.read_text(encoding="utf-8"))["model"].get("unk_id")  # not exposed by the library
     return unknown if isinstance(unknown, int) else None

@@ -1,9 +1,9 @@
-"""Typed hooks: a pydantic model says what a ``Preprocess`` class takes and gives, and the bodies are held to it.
+"""Typed hooks: pydantic models declare the request and answer of a ``Preprocess`` class, and bodies are validated.
 
-A model is the annotation of the first stage's body (then the hook gets an object of it) or a class ``Request`` inside
-``Preprocess`` (then the hook gets the checked values as a dict, as a class written for clearml-serving expects); of the
-answer, the annotation of what the last stage returns or a class ``Response`` inside. pydantic is never imported here:
-code that has such models has imported it.
+The request's model is the annotation of the first stage's body (the hook then gets an instance), or a class ``Request``
+inside ``Preprocess`` (the hook then gets the validated values as a dict, as in clearml-serving). The answer's model is
+the return annotation of the last stage, or a class ``Response`` inside. pydantic is never imported here: code with such
+models has imported it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = 5
 
 
 class Typed:
-    """What one class declared; ``request`` and ``response`` are pydantic models or None."""
+    """The declarations of one class; ``request`` and ``response`` are pydantic models or None."""
 
     def __init__(self, instance: object, first: Callable[..., Any] | None, last: Callable[..., Any] | None) -> None:
         self.request: Any = None
@@ -37,7 +37,7 @@ class Typed:
         )
 
     def check(self, body: object, stage: str) -> object:
-        """The body as the hook gets it. Raises ``UserCodeRefused`` naming each field that does not fit."""
+        """Return the body for the hook. Raises ``UserCodeRefused`` with the name of each invalid field."""
         if self.request is None or isinstance(body, self.request):
             return body
         try:
@@ -50,7 +50,7 @@ class Typed:
         return found if self._as_object else found.model_dump()
 
     def render(self, answer: object, stage: str) -> object:
-        """The answer as plain values. Raises ``UserCodeFailed`` if it is not what the class said it would be."""
+        """Return the answer as plain values. Raises ``UserCodeFailed`` if it does not match the response model."""
         if self.response is None:
             return answer
         try:
@@ -63,7 +63,7 @@ class Typed:
         return found.model_dump(mode="json")
 
     def schemas(self) -> dict[str, Any]:
-        """``request_schema`` and ``response_schema`` as JSON Schema, if declared. Raises ``UserCodeLoadError``."""
+        """Return ``request_schema`` and ``response_schema`` if declared. Raises ``UserCodeLoadError``."""
         found = {}
         for name, model, mode in (
             ("request_schema", self.request, "validation"),
@@ -73,10 +73,10 @@ class Typed:
                 continue
             try:
                 found[name] = model.model_json_schema(mode=mode)
-            except Exception as error:  # pydantic's own kinds, and whatever the user's types raise
+            except Exception as error:  # pydantic's errors, and anything that users' types raise
                 raise UserCodeLoadError(
                     f"{model.__name__} has no JSON schema: {error}", stage="load",
-                    hint="give its fields types that JSON has",
+                    hint="use field types that have a JSON form",
                 ) from error  # fmt: skip
         return found
 
@@ -110,7 +110,7 @@ def _faults(error: ValueError) -> str:
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
-    # Never the values: messages carry no request text.
+    # Values are left out: messages must not contain a request's text.
     found = errors(include_url=False, include_input=False, include_context=False)
     shown = [f"{'.'.join(str(p) for p in e['loc']) or 'body'}: {e['msg']}" for e in found[:_SHOWN]]
     return "; ".join(shown) + (f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")

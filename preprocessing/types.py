@@ -1,7 +1,7 @@
-"""The values that travel between the parts of this package and its callers. No behaviour beyond simple sums.
+"""The values that are passed between the parts of this package and its callers.
 
-Instances are made once and never changed afterwards. `Encoded` and `Prepared` are plain slotted classes rather than
-frozen ones because several are made per request, and freezing doubles what making one costs.
+Instances are not changed after their creation. `Encoded` and `Prepared` are plain slotted classes, because several are
+made per request and a frozen dataclass takes twice as long to make.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float32]
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-"""Named tensors whose first dimension is rows: what a backend takes and gives."""
+"""Named tensors whose first dimension is rows: a backend's inputs and outputs."""
 
 Texts: TypeAlias = Sequence[str] | Sequence[tuple[str, str]]
-"""What is encoded: texts, or pairs of texts; never a mixture."""
+"""Texts, or pairs of texts, to encode; never mixed."""
 
 
 class Encoded:
-    """One row: a text (or a pair) as token ids, special tokens included, padding not.
+    """One row: a text (or a pair) as token ids, with special tokens and without padding.
 
-    Ids and types are kept as they will be sent, 8 bytes each in the machine's order: a cached text's are joined, and
-    `collate` joins those of rows, without looking at one, in a fifth less time for one row to two fifths less for many
-    (docs/tokenization.md). `ids` and `type_ids` read them as arrays. Types are None when they are all zero, `offsets`
-    ([tokens, 2], in characters of the text) is None when they were not asked for.
+    Ids and types are stored as they are sent: 8 bytes each (int64) in machine byte order. The ids of cached words are
+    joined as bytes, and `collate` joins those of rows, which saves a fifth of the time for one row and two fifths for
+    many (docs/tokenization.md). `ids` and `type_ids` are array views. Types are None if all are zero; `offsets`
+    ([tokens, 2], in characters of the text) is None unless requested.
     """
 
     __slots__ = ("n_tokens", "n_unknown", "offsets", "packed_ids", "packed_type_ids", "truncated")
@@ -45,24 +45,24 @@ class Encoded:
         self.packed_ids = ids if type(ids) is bytes else _packed(ids)
         self.packed_type_ids = type_ids if type_ids is None or type(type_ids) is bytes else _packed(type_ids)
         self.n_tokens = len(self.packed_ids) >> 3
-        """How many tokens the row has."""
+        """Number of tokens in the row."""
         self.n_unknown = n_unknown
         self.truncated = truncated
         self.offsets = offsets
 
     @property
     def ids(self) -> IntArray:
-        """The token ids; read-only."""
+        """The token ids, int64 [tokens]; read-only."""
         return np.frombuffer(self.packed_ids, np.int64)
 
     @property
     def type_ids(self) -> IntArray | None:
-        """The types of the tokens; read-only."""
+        """The token types, int64 [tokens]; read-only."""
         return None if self.packed_type_ids is None else np.frombuffer(self.packed_type_ids, np.int64)
 
 
 def pack(numbers: Iterable[int]) -> bytes:
-    """Numbers as 8 bytes each, in the machine's order."""
+    """Return numbers as int64 in machine byte order."""
     return array("q", numbers).tobytes()
 
 
@@ -71,13 +71,13 @@ def _packed(values: bytes | IntArray) -> bytes:
 
 
 class Window(Encoded):
-    """One of the rows that a text too long for the model is read in, with what its tokens came from.
+    """One of the rows into which a text that is too long for the model is divided.
 
-    `source` is the position of the text (or pair) among the request's, `first` that of the window's first token among
-    all tokens of the text that was divided; `special` ([tokens], bool) marks tokens that the
-    post-processor added; `sequence` ([tokens], int8) is 0 for the tokens of the first text, 1 for those of the second,
-    -1 for special ones; `words` ([tokens], int32) numbers the words of each text, -1 if a token belongs to none.
-    `offsets` are always there, in characters of the token's own text.
+    `source` is the index of the text (or pair) in the request; `first` is the index of the window's first token among
+    all tokens of the divided text. `special` ([tokens], bool) marks tokens added by the post-processor. `sequence`
+    ([tokens], int8) is 0 for tokens of the first text, 1 for the second, -1 for special ones. `words` ([tokens], int32)
+    numbers the words of each text, -1 for tokens outside words. `offsets` are always set, in characters of the token's
+    own text.
     """
 
     __slots__ = ("first", "sequence", "source", "special", "words")
@@ -106,11 +106,11 @@ class Window(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How texts that are too long become rows: neighbouring windows share `stride` tokens of the text.
+    """How texts that are too long are divided into rows; neighbouring windows share `stride` tokens of the text.
 
-    Of a pair only the text that `cuts` names is divided; the other one, which the request calls `whole`, is in every
-    window. Rows have at most `max_length` tokens (None: as many as the endpoint's rows). Where `keeps_all` is false,
-    the first window is the row, and it is marked as truncated. Where `only_if_cut`, rows that fit are plain ones.
+    Of a pair, only the text named by `cuts` is divided; the other one, which the request calls `whole`, is in every
+    window. Rows have at most `max_length` tokens (None: the endpoint's limit). If `keeps_all` is false, the first
+    window becomes the row, marked as truncated. If `only_if_cut`, rows that fit are plain `Encoded`.
     """
 
     stride: int = 0
@@ -123,8 +123,9 @@ class Windows:
 
 @dataclass(slots=True, eq=False)
 class ParsedRequest:
-    """A request body that was found right: the texts to encode, whether the client sent a list, the head's checked
-    parameters, (None for most tasks) how long texts are divided into rows, and what becomes of those that are cut.
+    """A valid request body: the texts to encode, whether the client sent a list, and the head's checked parameters.
+
+    `windows` (None for most tasks) says how long texts are divided into rows, `truncate` what happens to cut ones.
     """
 
     texts: Texts
@@ -132,30 +133,30 @@ class ParsedRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows | None = None
     truncate: bool | None = None
-    """Whether texts that are too long are cut (true) or refused (false); None: as the endpoint does."""
+    """Whether texts that are too long are cut (true) or refused (false); None: the endpoint's setting."""
 
 
 @dataclass(slots=True, eq=False)
 class Prepared:
-    """A request ready for the backend: its rows, and what the head needs to turn outputs into an answer."""
+    """A request that is ready for the backend: its rows, and what the head needs to make an answer of the outputs."""
 
     rows: list[Encoded]
     request: ParsedRequest
     unaltered: Sequence[Mapping[str, Any]] | None = None
-    """The results as they would be without the request's parameters, set by the head if a parameter changed them: what
-    the model says must not look different because one caller asks for it in another form.
+    """The results without the request's parameters, if the parameters changed them; set by the head. Drift is measured
+    on these, so that a caller's choice of form does not look like drift.
     """
     finish_work: int = 0
-    """Microseconds that making the answer takes, about: what takes long is done off the event loop."""
+    """Estimated time in microseconds for making the answer; long work is done off the event loop."""
 
     @property
     def is_batch(self) -> bool:
-        """Whether the client sent a list, and so gets one back, whatever its length."""
+        """Whether the client sent a list, and therefore gets a list, whatever its length."""
         return self.request.is_batch
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all rows, padding not counted."""
+        """Tokens of all rows without padding."""
         return sum(row.n_tokens for row in self.rows)
 
     @property
@@ -165,5 +166,5 @@ class Prepared:
 
     @property
     def n_truncated(self) -> int:
-        """How many rows lost text to truncation."""
+        """Number of rows that were truncated."""
         return sum(row.truncated for row in self.rows)

@@ -1,16 +1,15 @@
-"""Loads a user's `Preprocess` class, written for clearml-serving, and gives its hooks one shape.
+"""Loads a user's `Preprocess` class, written for clearml-serving, and gives its hooks a uniform signature.
 
-The gateway calls `UserCode.load` once per endpoint version, in a worker thread, and then the hooks, each as
-`hook(data, state, statistics)`. What differs between users' classes (single file or package, sync or async, missing
-methods, fewer parameters) is settled here, at load, once. What user code raises never leaves this file as it is: any
-exception, `SystemExit` and `KeyboardInterrupt` included, becomes a `UserCodeError`; only the cancellation of the task
-that awaits a hook passes through.
+The gateway calls `UserCode.load` once per endpoint version in a worker thread, then the hooks, each as
+`hook(data, state, statistics)`. The differences between users' classes (single file or package, sync or async, missing
+methods, fewer parameters) are resolved here, once, at load. Exceptions of user code, including `SystemExit` and
+`KeyboardInterrupt`, become `UserCodeError`; only the cancellation of the task that awaits a hook passes through.
 
-Each load gets modules of its own under a name of its own: two endpoints that both have a `utils.py` never see each
-other's, and code loaded again is read again. `import utils` beside `preprocess.py` works because modules of the folder
-are given an `__import__` that looks in the folder first; nothing is put on `sys.path`.
+Each load gets its own modules under a unique name: two endpoints with a `utils.py` each do not share it, and code that
+is loaded again is read again. `import utils` beside `preprocess.py` works because the folder's modules get an
+`__import__` that searches the folder first; `sys.path` is not changed.
 
-Nothing here starts threads or event loops, or limits time: how a hook runs is the gateway's decision.
+Nothing here starts threads, processes or event loops, or limits time; the gateway decides how hooks run.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ BatchHook: TypeAlias = Callable[[list[Any], list[MutableMapping[str, Any]], list
 STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
 
 _CLASS: Final = "Preprocess"
-# sys.meta_path is replaced, never changed in place: another thread may be going through it, and would skip a finder.
+# sys.meta_path is replaced, not changed in place: another thread that iterates over it would skip a finder.
 _META_PATH_LOCK: Final = threading.Lock()
 _STATE_NAMES: Final = frozenset({"state", "states"})
 _STATISTICS_NAMES: Final = frozenset({
@@ -63,29 +62,29 @@ _SKELETON: Final = "a file that defines `class Preprocess:` with preprocess, pro
 
 
 class UserCode:
-    """A loaded `Preprocess` object; the hooks are attributes of the same name, and may be called from any thread.
+    """A loaded `Preprocess` object. Its hooks are attributes of the same names and may be called from any thread.
 
-    A hook that the class does not have returns its data unchanged, as in clearml-serving. A hook for which `is_async`
-    is true returns an awaitable; one for which it is false blocks for as long as the user's code does (and may still
-    return an awaitable, if a plain method hands on a coroutine: await it then).
+    A missing hook returns its data unchanged, as in clearml-serving. If `is_async(stage)`, the hook returns an
+    awaitable. Otherwise it blocks while the user's code runs; it may still return an awaitable, if a plain method
+    returns a coroutine, which must then be awaited.
 
-    `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests at once:
-    `hook(bodies, states, statistics)` returns one value per request; a value that is a `UserCodeError` is that
-    request's failure. `schemas` are the JSON schemas that a typed class declares; bodies and answers are held to them.
+    `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests:
+    `hook(bodies, states, statistics)` returns one value per request; a `UserCodeError` among them is that request's
+    failure. `schemas` are the JSON schemas of a typed class, against which bodies and answers are validated.
     """
 
     def __init__(self, name: str, instance: object, modules: _Modules) -> None:
         self.name = name
         self.instance = instance
         self.model: Any = None
-        """What the class's own `load` returned."""
+        """The return value of the class's own `load`."""
         self._modules = modules
         self._methods = {stage: method for stage in STAGES if (method := _method(instance, stage)) is not None}
         self._async = frozenset(stage for stage, method in self._methods.items() if _is_async(method))
         self._batch = {stage: m for stage in STAGES if (m := _method(instance, f"{stage}_batch")) is not None}
         self._async_batch = frozenset(stage for stage, method in self._batch.items() if _is_async(method))
         self.stages: list[Stage] = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
-        """The stages that the class has, in order; one with `process` does without a backend."""
+        """The stages that the class has, in order. With `process`, no backend is needed."""
         self._first: Stage | None = self.stages[0] if self.stages else None
         self._last: Stage | None = self.stages[-1] if self.stages else None
         first, last = (self._methods.get(s) if s is not None else None for s in (self._first, self._last))
@@ -107,10 +106,10 @@ class UserCode:
         send_request: Callable[..., Any],
         model_path: Path | None = None,
     ) -> UserCode:
-        """Import the file or folder, make the object, give it `model_endpoint` and `send_request`, call its `load`.
+        """Import the file or folder, make the object, set `model_endpoint` and `send_request`, and call its `load`.
 
-        `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function if
-        hooks are to await it. Raises UserCodeLoadError, and leaves nothing behind.
+        `self.send_request(...)` calls `send_request(endpoint, version, data)`; pass an async function if hooks are to
+        await it. Raises UserCodeLoadError, and then leaves nothing behind.
         """
         modules = _Modules(path, name)
         try:
@@ -126,7 +125,7 @@ class UserCode:
         return code
 
     def is_async(self, stage: Stage) -> bool:
-        """Whether the hook is a coroutine function, to be awaited rather than run in a thread."""
+        """Whether the hook is a coroutine function, which is awaited instead of run in a thread."""
         return stage in self._async or (stage not in self._methods and stage in self._async_batch)
 
     def is_batch_async(self, stage: Stage) -> bool:
@@ -134,9 +133,9 @@ class UserCode:
         return stage in self._async_batch
 
     def unload(self) -> None:
-        """Call the class's own `unload`, if any, and forget its modules; once, later calls do nothing.
+        """Call the class's own `unload`, if it has one, and drop its modules. Further calls do nothing.
 
-        No hook may be running. Raises UserCodeFailed if the user's `unload` does, after everything was forgotten.
+        No hook may be running. Raises UserCodeFailed if the user's `unload` raises, after everything was dropped.
         """
         if self._unloaded:
             return
@@ -259,7 +258,7 @@ async def _awaited(
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise  # somebody cancelled us; a hook that lets its own cancellation escape has failed instead
+            raise  # this task was cancelled; otherwise the hook let its own cancellation escape, which is a failure
         raise _stage_error(stage, error, modules) from error
     except GeneratorExit:
         raise  # the coroutine is being closed
@@ -323,7 +322,7 @@ def _is_async(method: Callable[..., Any]) -> bool:
 
 
 def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as `(data, state, statistics)`; it may take fewer, and may take the last two by name only."""
+    """Return the method as `(data, state, statistics)`; it may take fewer arguments, or the last two by name only."""
     try:
         parameters = list(inspect.signature(method).parameters.values())
     except (TypeError, ValueError):
@@ -350,7 +349,7 @@ def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..
         for place, parameter in enumerate(positional[1:], start=1):
             argument = _argument(parameter.name)
             if argument is None and parameter.default is not parameter.empty:
-                break  # a default of the hook's own
+                break  # a parameter of the user's own, with a default
             order.append(place if argument is None else argument)
     keywords = {p.name: argument for p in by_name if (argument := _argument(p.name)) is not None}
     if order == [0, 1, 2] and not keywords:
@@ -363,7 +362,7 @@ def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..
 
 
 def _argument(name: str) -> int | None:
-    """Which of the three arguments a parameter's name asks for."""
+    """Return the index of the argument that a parameter of this name takes, or None."""
     if name in _STATE_NAMES:
         return 1
     return 2 if name in _STATISTICS_NAMES else None
@@ -373,7 +372,7 @@ def _argument(name: str) -> int | None:
 
 
 def _guarded(stage: str, modules: _Modules, step: Callable[[], _T]) -> _T:
-    """Run one step of loading; whatever user code raises in it becomes a UserCodeLoadError that says where."""
+    """Run a step of loading; exceptions of user code become UserCodeLoadError with the place."""
     try:
         return step()
     except UserCodeLoadError:
@@ -395,7 +394,7 @@ def _guarded(stage: str, modules: _Modules, step: Callable[[], _T]) -> _T:
 
 
 def _stage_error(stage: str, error: BaseException, modules: _Modules) -> UserCodeRefused | UserCodeFailed:
-    """What a hook's exception means: ValueError refuses the request, everything else is the hook's own fault."""
+    """Translate a hook's exception: ValueError refuses the request, all others are failures of the hook."""
     where = modules.where(error)
     if isinstance(error, InvalidInput):
         return UserCodeRefused(error.message, stage=stage, where=where, hint=error.hint)
@@ -413,7 +412,7 @@ def _description(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """The exception's text, which user code may have broken too."""
+    """Return the exception's text; `__str__` is user code and may raise too."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 the user-code boundary
@@ -424,7 +423,7 @@ def _text_of(error: BaseException) -> str:
 
 
 class _Modules:
-    """The modules of one load: a package or module of a unique name, found by one finder, forgotten together."""
+    """The modules of one load: a package or module with a unique name, found by one finder, dropped together."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.shown = path.name
@@ -433,7 +432,7 @@ class _Modules:
         self._finder = _Finder(self._name, self._path)
 
     def candidates(self) -> Iterator[ModuleType]:
-        """The modules in which the class may be, most wanted first; each is imported when it is asked for."""
+        """Yield the modules that may define the class, in order of preference; each is imported when yielded."""
         if not self._path.exists():
             raise UserCodeLoadError(f"{self.shown} does not exist", stage="import", hint=f"expected {_SKELETON}")
         folder = self._path.is_dir()
@@ -450,7 +449,7 @@ class _Modules:
             yield importlib.import_module(f"{self._name}.preprocess")
 
     def where(self, error: BaseException) -> str | None:
-        """`file:line` of the deepest place in the user's own code that the error passed."""
+        """Return `file:line` of the deepest frame of the error in the user's code; None if there is none."""
         if isinstance(error, SyntaxError) and error.filename:
             return f"{self._relative(error.filename) or Path(error.filename).name}:{error.lineno}"
         found = None
@@ -460,7 +459,7 @@ class _Modules:
         return found
 
     def forget(self) -> None:
-        """Take the modules and their finder out of the interpreter's tables; objects that still use them live on."""
+        """Remove the modules and their finder from the interpreter; objects that use them stay valid."""
         with _META_PATH_LOCK:
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self._finder]
         for module in [name for name in list(sys.modules) if name == self._name or name.startswith(f"{self._name}.")]:
@@ -488,14 +487,14 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,  # noqa: ARG002 the signature of every finder
     ) -> ModuleSpec | None:
-        """Specs for the root module and everything below it, for nothing else."""
+        """Return specs for the root module and modules below it only."""
         if fullname == self._root:
             return self._root_spec()
         if not fullname.startswith(f"{self._root}."):
             return None
         for entry in path or ():
             loaders = (self._loader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES)
-            # A new one each time: it remembers a folder's files, and the folder may have changed.
+            # A new finder each time, because it caches the folder's files, and the folder may have changed.
             spec = FileFinder(entry, *loaders).find_spec(fullname)  # type: ignore[arg-type] # any callable will do
             if spec is not None:
                 return spec
@@ -503,7 +502,7 @@ class _Finder(MetaPathFinder):
 
     def _root_spec(self) -> ModuleSpec | None:
         file = self._path / "__init__.py" if self._path.is_dir() else self._path
-        if not file.is_file():  # a folder with preprocess.py only: a package without code of its own
+        if not file.is_file():  # a folder with only preprocess.py is a package without code
             spec = ModuleSpec(self._root, None, is_package=True)
             spec.submodule_search_locations = [str(self._path)]
             return spec
@@ -527,33 +526,33 @@ class _Finder(MetaPathFinder):
         if level != 0 or top not in self._siblings:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = importlib.import_module(f"{self._root}.{name}")
-        if fromlist:  # once more through the original, which also imports submodules that fromlist names
+        if fromlist:  # the original function also imports submodules that fromlist names
             return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
         return sys.modules[f"{self._root}.{top}"]
 
 
 class _Loader(SourceFileLoader):
-    """Compiles the file as it is now, without bytecode files: theirs are keyed by second and size, too coarse here."""
+    """Compiles the current file. Bytecode files are not used, since their key (second and size) is too coarse."""
 
     def __init__(self, fullname: str, path: str, own_builtins: dict[str, Any] | None) -> None:
         super().__init__(fullname, path)
         self._own_builtins = own_builtins
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Always from the source."""
+        """Compile the source."""
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, with an `__import__` of its own if the folder has siblings."""
+        """Run the module, with the folder's `__import__` if it has siblings."""
         if self._own_builtins is not None:
             module.__dict__["__builtins__"] = self._own_builtins
         super().exec_module(module)
 
 
 def _sibling_names(path: Path) -> frozenset[str]:
-    """What `import x` finds in the folder itself: modules, and folders with Python files in them."""
+    """Return the names that `import x` finds in the folder: modules, and folders with Python files."""
     if not path.is_dir():
         return frozenset()
     suffixes = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)

@@ -1,9 +1,8 @@
-"""Long texts as several rows: the same windows that the tokenizers library's overflow gives, without changing a
-tokenizer's settings per request.
+"""Divides long texts into several rows: the windows of the tokenizers library's overflow, without changing settings.
 
-`Windower` holds two copies of the tokenizer: one without post-processor, which reads texts, and one without truncation,
-whose post-processor puts special tokens around what is left. (Reading with the post-processor and applying it again
-would trim byte-level offsets twice.) Nothing is changed after construction, so one instance serves all threads.
+`Windower` has two copies of the tokenizer: one without post-processor, which encodes texts, and one without truncation,
+whose post-processor adds special tokens to the pieces. (Applying the post-processor twice would trim byte-level offsets
+twice.) Nothing changes after construction, so one instance serves all threads.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ class Windower:
         self._unknown_id = unknown_id
 
     def room(self, max_length: int | None, *, pairs: bool) -> int:
-        """How many tokens of the texts themselves a row has place for."""
+        """Return the number of tokens that a row has for the texts themselves."""
         specials = int(self._framed.num_special_tokens_to_add(pairs))
         return min(max_length or self._max_length, self._max_length) - specials
 
     def encode(
         self, texts: Texts, windows: Windows, *, refuse_many: Callable[[int], None] = lambda _: None
     ) -> list[Window]:
-        """All windows of all texts, in order; raises InvalidInput if a text that must stay whole leaves no room.
+        """Return all windows of all texts, in order. Raises InvalidInput if the undivided text leaves no room.
 
-        `refuse_many` is told how many rows there will be before one is made: a small step makes as many as a text has
-        tokens.
+        `refuse_many` is called with the number of rows before any is made: with a small step, a text has as many rows
+        as tokens.
         """
         if not texts:
             return []
@@ -58,7 +57,7 @@ class Windower:
         parts_of: list[tuple[str, ...]] = list(texts) if pairs else [(text,) for text in texts]  # type: ignore[arg-type, misc]
         encodings = self._encode_each([part for parts in parts_of for part in parts])
         cut = _SECOND if pairs and windows.cuts == "second" else _FIRST
-        plans: list[tuple[int, int]] = []  # per text: tokens of what is cut that a row has room for, and their overlap
+        plans: list[tuple[int, int]] = []  # per text: room for tokens of the divided text, and the overlap
         rows = 0
         for parts in parts_of:
             size = len(encodings[parts[cut]])
@@ -66,11 +65,11 @@ class Windower:
             if left <= 0 and left < size:
                 raise InvalidInput(
                     f"{windows.whole} fills the {room} tokens that the model has room for, which leaves none for "
-                    "the rest",
+                    "the other text",
                     field=windows.whole,
                     hint="shorten it",
                 )
-            # The library wants less overlap than a window is long.
+            # The library requires an overlap smaller than the window.
             stride = min(windows.stride, left - 1)
             rows += 1 if left >= size or not windows.keeps_all else len(_firsts(size, left, stride, self._side))
             plans.append((left, stride))
@@ -85,7 +84,7 @@ class Windower:
                 firsts = _firsts(size, left, stride, self._side)
                 text = parts[cut]
                 if not windows.keeps_all and text not in kept:
-                    # Of the same text in many rows, no more is copied for each than a row has room for.
+                    # A text that occurs in many rows is cut to a row's room before it is copied.
                     kept[text] = _cut(own[cut], room, self._side)
                 own[cut] = Encoding.merge([kept.get(text, own[cut])], False)  # a copy: truncation changes it
                 own[cut].truncate(left, stride, self._side)
@@ -102,7 +101,7 @@ class Windower:
         return found
 
     def _encode_each(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Every text once, however often it is there."""
+        """Encode each distinct text once."""
         distinct = list(dict.fromkeys(texts))
         try:
             return dict(zip(distinct, self._bare.encode_batch(distinct, add_special_tokens=False), strict=True))
@@ -132,7 +131,7 @@ class Windower:
 
 @dataclass(frozen=True, slots=True)
 class _Types:
-    """Type ids by where a token comes from: a pair's texts, or (in order) the post-processor."""
+    """Type ids by the origin of a token: the texts of a pair, or (in order) the post-processor."""
 
     by_sequence: Mapping[int, int]
     specials: Sequence[int]
@@ -143,15 +142,17 @@ class _Types:
 
 
 def _types_of(whole: Any) -> _Types:
-    """Those of a pair's first window, which are right. The texts were read apart, so the second one's tokens do not
-    have its type by themselves, and in further windows the library only puts types on what it adds.
+    """Return the type ids of a pair's first window, which are right.
+
+    The texts were encoded separately, so the second text's tokens do not have its type; and in further windows the
+    library sets types only on the tokens that it adds.
     """
     placed = list(zip(whole.sequence_ids, whole.type_ids, strict=True))
     return _Types({s: t for s, t in placed if s is not None}, [t for s, t in placed if s is None])
 
 
 def _cut(encoding: Any, size: int, side: Side) -> Any:
-    """The first (or, cut on the left, last) tokens of an encoding, without those that are cut off."""
+    """Return the first tokens of an encoding (the last ones if cut on the left), without its overflow."""
     if len(encoding) <= size:
         return encoding
     state = json.loads(encoding.__getstate__())
@@ -164,7 +165,7 @@ def _cut(encoding: Any, size: int, side: Side) -> Any:
 
 
 def _firsts(size: int, width: int, stride: int, side: Side) -> list[int]:
-    """Where windows of `width` tokens begin in a text of `size`, in the library's order: from the side that is kept."""
+    """Return where windows of `width` tokens begin in a text of `size`, in the library's order (kept side first)."""
     step = width - stride
     count = 1 + -(-(size - width) // step)
     if side == "right":

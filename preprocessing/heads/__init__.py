@@ -1,8 +1,8 @@
-"""What tasks mean: one file each, and the only list of them. A new task is a file in this folder and a line here.
+"""The heads of all tasks, one file each, and the only list of them. A new task is a file in this folder and a line
+here.
 
-A head says what a request may look like and makes an answer of what the model gives; called by ``processor``, and
-through it by the gateway and by ``deploy/bundles``. It must never see bytes, HTTP or Triton, nor keep anything between
-requests.
+A head defines a task's request and turns the model's outputs into an answer. ``processor`` calls it for the gateway and
+for ``deploy/bundles``. It must not handle bytes, HTTP or Triton, and must keep no state between requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
 
 
 class _NoVocabulary:
-    """In place of a tokenizer: heads can be asked about themselves, and those that decode answer blanks."""
+    """Stands in for a tokenizer, so that heads can be asked about themselves; decoding gives empty strings."""
 
     is_word_aware = False
 
@@ -63,7 +63,7 @@ class _NoVocabulary:
 
 
 def head_for(config: TaskConfig, vocabulary: Vocabulary | None = None) -> Head:
-    """The head of the config's task; raises UnsupportedTask, which names the tasks there are."""
+    """Return the head of the config's task. Raises UnsupportedTask with the names of all tasks."""
     build = HEADS.get(config.task)
     if build is None:
         raise UnsupportedTask(

@@ -1,8 +1,7 @@
-"""What a task is (`Head`), and what all text heads share: reading `text`, `text_pair` and `parameters` out of a body,
-and checking a backend's tensors.
+"""The port of a task (`Head`), and what text heads share: parsing of `text`, `text_pair` and `parameters`, and checks.
 
-A head is stateless after construction and knows no tokenizer, no backend and no HTTP. A new task is one file beside
-this one and one line in `heads/__init__.py`.
+A head has no state after construction and knows no tokenizer, backend or HTTP. A new task is one file beside this one
+and one line in `heads/__init__.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
 """One result per text, in order: objects, or the rows of an array."""
 
 NUMBER_BYTES: Final = 12
-"""Of a float32 number as JSON, with its comma."""
+"""Size of a float32 number in JSON, with its comma."""
 _T = TypeVar("_T", bound=str)
 _FIELDS: Final = ("text", "text_pair", "parameters")
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
@@ -30,46 +29,46 @@ _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
 
 
 class Cost(NamedTuple):
-    """What the answer to a request takes, estimated before the model is asked; never much too low."""
+    """The estimated cost of an answer, computed before the model is called; never much too low."""
 
     answer_bytes: int
-    """Of the answer as JSON."""
+    """Size of the answer as JSON."""
     work: int
-    """Microseconds to make it of the model's outputs."""
+    """Microseconds to make it from the model's outputs."""
 
 
 class Vocabulary(Protocol):
-    """What a head may ask of the tokenizer: ids and tokens, never texts of a request."""
+    """The part of a tokenizer that heads may use: ids and tokens, never a request's texts."""
 
     @property
     def is_word_aware(self) -> bool:
-        """Whether a token's own text tells if it continues a word (WordPiece's prefix)."""
+        """Whether a token's text says that it continues a word (WordPiece's prefix)."""
 
     def token_of(self, token_id: int) -> str:
-        """A token as the vocabulary writes it."""
+        """Return a token as written in the vocabulary."""
 
     def id_of(self, token: str) -> int | None:
-        """The id of exactly this token."""
+        """Return the id of exactly this token, or None."""
 
     def first_ids(self, texts: Sequence[str]) -> list[int | None]:
-        """The first token that each text begins with, None if it has none."""
+        """Return each text's first token; None if it has none."""
 
     def prompt_size(self, prompt: str) -> int:
-        """How many tokens a text that begins with this prompt begins with for it."""
+        """Return the number of tokens of a prompt at a text's beginning."""
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Tokens as readable text."""
+        """Return tokens as readable text."""
 
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
-        """Each row of ids as readable text."""
+        """Return each row of ids as readable text."""
 
 
 class Head(Protocol):
-    """One task: how its request reads, and what its outputs mean.
+    """One task: the form of its request, and the meaning of its outputs.
 
-    One request may become more rows than it has texts in two ways. A head may list more texts than the request has
-    (a pair per candidate label, per document): `decode` then groups by position. Or it may ask for windows
-    (`ParsedRequest.windows`): rows are then `types.Window`, and say which text they are from.
+    A request may have more rows than texts, in two ways. A head may list more texts than the request has (a pair per
+    candidate label or document); `decode` then groups rows by position. Or it may ask for windows
+    (`ParsedRequest.windows`); rows are then `types.Window` and say which text they belong to.
     """
 
     @property
@@ -78,7 +77,7 @@ class Head(Protocol):
 
     @property
     def text_fields(self) -> Sequence[str]:
-        """The body's fields that hold texts."""
+        """The fields of the body that hold texts."""
 
     @property
     def needs_windows(self) -> bool:
@@ -86,28 +85,28 @@ class Head(Protocol):
 
     @property
     def row_cost(self) -> Cost | None:
-        """What the answer to one row takes, if that is the same for every row and never depends on a request."""
+        """The cost of one row's answer if it is the same for all rows and requests; otherwise None."""
 
     def parse(self, body: object) -> ParsedRequest:
-        """Check a decoded request body; raises InvalidInput, which says what to send."""
+        """Check a decoded request body. Raises InvalidInput with what to send."""
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """What the request calls the text of this row (as encoded), for messages."""
+        """Return the name in the request of the text of an encoded row, for messages."""
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """Which of the backend's outputs to ask for; raises InvalidBundle if none is usable."""
+        """Return the backend's outputs to request. Raises InvalidBundle if none is usable."""
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """What the answer will take; `output_bytes` are those of the model's outputs for these rows."""
+        """Estimate the answer's cost; `output_bytes` is the size of the model's outputs for these rows."""
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
-        """One result per text of the request; raises InvalidOutput."""
+        """Return one result per text of the request. Raises InvalidOutput."""
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """The answer's body; may hold numpy arrays (C-contiguous), which orjson writes with OPT_SERIALIZE_NUMPY."""
+        """Return the answer's body; it may contain C-contiguous numpy arrays (orjson: OPT_SERIALIZE_NUMPY)."""
 
     def describe(self) -> dict[str, object]:
-        """What the docs page of an endpoint shows: labels, parameters, example request."""
+        """Return labels, parameters and an example request for the endpoint's docs page."""
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ class Head(Protocol):
 def read_body(
     body: object, fields: Sequence[str], required: Sequence[str], example: str
 ) -> tuple[dict[str, Any], Mapping[str, object]]:
-    """A body's fields and its still unchecked `parameters` (an empty mapping if there are none)."""
+    """Return a body's fields, and its `parameters`, which are not checked yet (empty if there are none)."""
     if not isinstance(body, dict):
         raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=example)
     for name in body:
@@ -138,17 +137,17 @@ def read_body(
 
 
 def read_text(value: object, field: str, config: TaskConfig) -> str:
-    """A string that the endpoint takes: not too long, valid Unicode, not empty unless the endpoint reads empty ones."""
+    """Return a text that the endpoint accepts: not too long, valid Unicode, and not empty unless that is allowed."""
     return _text(value, field, config)
 
 
 def text_field(request: ParsedRequest, row: int) -> str:
-    """`field_of` for tasks with one row per text."""
+    """Implement `field_of` for tasks with one row per text."""
     return f"text[{row}]" if request.is_batch else "text"
 
 
 def refuse_many(rows: int, config: TaskConfig, field: str) -> None:
-    """Raise if a request makes more rows than the endpoint takes at once."""
+    """Raise InvalidInput if a request makes more rows than the endpoint accepts."""
     if rows > config.max_rows:
         raise InvalidInput(
             f"The request makes {rows} rows, at most {config.max_rows} are taken at once",
@@ -158,7 +157,7 @@ def refuse_many(rows: int, config: TaskConfig, field: str) -> None:
 
 
 def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts, bool, Mapping[str, object]]:
-    """The texts of a body, whether it was a list, and its still unchecked `parameters`.
+    """Return the texts of a body, whether it was a list, and its `parameters`, which are not checked yet.
 
     Forms: `{"text": "a"}` and `{"text": ["a", "b"]}`; with pairs also `{"text": "a", "text_pair": "b"}`, both as lists
     of one length, and `{"text": [{"text": "a", "text_pair": "b"}, …]}`. `text_pair` and `parameters` may be null.
@@ -185,7 +184,7 @@ def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts
 
 
 def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[str]) -> None:
-    """Raise for the first parameter that is not among the known ones."""
+    """Raise InvalidInput for the first unknown parameter."""
     for name in parameters:
         if name not in known:
             takes = f"this endpoint takes {', '.join(known)}" if known else "this endpoint takes none"
@@ -193,7 +192,7 @@ def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[
 
 
 def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, most: int | None = None) -> int | None:
-    """A whole number, None if the parameter is missing or null."""
+    """Return a whole number; None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -204,7 +203,7 @@ def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, mos
 
 
 def number_of(parameters: Mapping[str, object], name: str, *, above: float, most: float = math.inf) -> float | None:
-    """A finite number greater than `above`, None if the parameter is missing or null."""
+    """Return a finite number greater than `above`; None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -215,7 +214,7 @@ def number_of(parameters: Mapping[str, object], name: str, *, above: float, most
 
 
 def flag_of(parameters: Mapping[str, object], name: str) -> bool | None:
-    """True or false, None if the parameter is missing or null."""
+    """Return true or false; None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is not None and not isinstance(value, bool):
         raise InvalidInput(f"{name} must be true or false", field=f"parameters.{name}")
@@ -230,8 +229,9 @@ def strings_of(
     most: int = 1000,
     max_chars: int | None = None,
 ) -> tuple[str, ...] | None:
-    """A list of at most `most` strings of at most `max_chars` characters, None if the parameter is missing or null;
-    one string is a list of one, or, if `splits`, a list with commas.
+    """Return a list of at most `most` strings of at most `max_chars` characters; None if it is missing or null.
+
+    A single string is a list of one, or, if `splits`, a list separated by commas.
     """
     value = parameters.get(name)
     if value is None:
@@ -253,7 +253,7 @@ def strings_of(
 
 
 def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]) -> _T | None:
-    """One of the choices, None if the parameter is missing or null."""
+    """Return one of the choices; None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -264,7 +264,7 @@ def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]
 
 
 def refuse_half_pairs(value: str, field: str) -> None:
-    """Raise if a string holds half a surrogate pair, which no tokenizer takes."""
+    """Raise InvalidInput if a string contains half a surrogate pair, which tokenizers cannot encode."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -295,7 +295,7 @@ def _list(items: list[object], pair: object, config: TaskConfig, *, pairs: bool)
 
 
 def _objects(items: list[object], config: TaskConfig) -> Texts:
-    """Items as transformers' pipelines take them; all of them pairs, or none."""
+    """Return items in the form of transformers' pipelines; all must be pairs, or none."""
     texts: list[str] = []
     pairs: list[tuple[str, str]] = []
     for i, item in enumerate(items):
@@ -332,7 +332,7 @@ def _text(value: object, field: str, config: TaskConfig) -> str:
             field=field,
             hint=f"the model reads {config.max_length} tokens of it; cut or split it",
         )
-    if not value.isascii():  # only then can it hold half a surrogate pair
+    if not value.isascii():  # ASCII strings cannot contain half a surrogate pair
         refuse_half_pairs(value, field)
     return value
 
@@ -344,12 +344,12 @@ def _unknown_field(name: object, *, missing: bool) -> InvalidInput:
 
 
 def _shown(name: object) -> str:
-    """A client's own name for something, short and printable."""
+    """Return a client's name for something, shortened and printable."""
     return ascii(name)[1:-1][:40] if isinstance(name, str) else ascii(name)[:40]
 
 
 def _kind(value: object) -> str:
-    """A value's type in JSON's words."""
+    """Return a value's type in JSON's terms."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -368,20 +368,20 @@ def _kind(value: object) -> str:
 
 
 def prefer(available: Sequence[str], preferred: Sequence[str], task: str) -> tuple[str, ...]:
-    """The first preferred output that exists, else the only one there is."""
+    """Return the first preferred output that exists, or else the only output. Raises InvalidBundle."""
     for name in preferred:
         if name in available:
             return (name,)
     if len(available) == 1:
         return (available[0],)
     raise InvalidBundle(
-        f"The model's outputs ({', '.join(available) or 'none'}) do not tell which one answers {task}",
+        f"The model's outputs ({', '.join(available) or 'none'}) do not show which one answers {task}",
         hint=f"name it one of {', '.join(preferred)}",
     )
 
 
 def take(outputs: Tensors, preferred: Sequence[str]) -> tuple[str, NDArray[Any]]:
-    """The output to decode, by the same rule as `prefer`."""
+    """Return the output to decode, by the same rule as `prefer`. Raises InvalidOutput."""
     for name in preferred:
         if name in outputs:
             return name, outputs[name]
@@ -393,7 +393,7 @@ def take(outputs: Tensors, preferred: Sequence[str]) -> tuple[str, NDArray[Any]]
 
 
 def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
-    """Raise if numbers that go into an answer are NaN or infinite."""
+    """Raise InvalidOutput if values for an answer are NaN or infinite."""
     if not np.isfinite(values).all():
         raise InvalidOutput(
             f"Output {name} holds numbers that are not finite",
@@ -405,7 +405,7 @@ def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
 
 
 def counts(prepared: Prepared) -> dict[str, object]:
-    """`tokens` of every text, and `truncated` if any text was cut; single values for a single text."""
+    """Return `tokens` of every text, and `truncated` if any text was cut; single values for a single text."""
     rows = prepared.rows
     if not prepared.request.is_batch:
         row = rows[0]
@@ -418,8 +418,9 @@ def counts(prepared: Prepared) -> dict[str, object]:
 
 
 def group_counts(prepared: Prepared, groups: Sequence[Sequence[Encoded]]) -> dict[str, object]:
-    """What `counts` says, for tasks that read each text in a group of rows: `tokens` of a text are those of all its
-    rows, `windows` (if any text has more than one) is the number of its rows.
+    """Return `counts` for tasks that read each text in a group of rows.
+
+    `tokens` of a text covers all its rows; `windows`, if any text has several, is the number of its rows.
     """
     tokens = [sum(row.n_tokens for row in group) for group in groups]
     cut = [any(row.truncated for row in group) for group in groups]
@@ -439,7 +440,7 @@ def group_counts(prepared: Prepared, groups: Sequence[Sequence[Encoded]]) -> dic
 
 
 def windows_by_text(prepared: Prepared) -> list[list[int]]:
-    """The positions of each text's rows."""
+    """Return the positions of each text's rows."""
     groups: list[list[int]] = [[] for _ in prepared.request.texts]
     for position, row in enumerate(prepared.rows):
         groups[cast("Window", row).source].append(position)
@@ -447,6 +448,6 @@ def windows_by_text(prepared: Prepared) -> list[list[int]]:
 
 
 def own_tokens(tensor: NDArray[Any], row: int, length: int, side: Side) -> NDArray[Any]:
-    """What a tensor [rows, tokens, …] says of one row's own tokens."""
+    """Return the part of a tensor [rows, tokens, …] for one row's own tokens, without padding."""
     whole: NDArray[Any] = tensor[row]
     return whole[:length] if side == "right" else whole[len(whole) - length :]

@@ -5,8 +5,8 @@ Request: `{"text": …, "parameters": {"normalize": true, "prompt_name": "query"
 optional; no pairs.
 
 Answer for one text: `{"embedding": [x, …], "tokens": n}`, for a list: `{"embeddings": [[x, …], …], "tokens": [n, …]}`;
-`"truncated"` (true, or a list of booleans) is there only when something was cut. Vectors are float32 numpy arrays:
-turning them into Python numbers would cost more than everything else here.
+`"truncated"` (true, or a list of booleans) is present only if a text was cut. Vectors are float32 numpy arrays, because
+converting them to Python numbers would cost more than everything else here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from preprocessing.heads.base import (
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
-# Already pooled first, so that a graph which pools is trusted to have done what its own configuration says.
+# Pooled outputs come first: a graph that pools is trusted to follow its own configuration.
 _OUTPUTS: Final = (
     "sentence_embedding",
     "sentence_embeddings",
@@ -47,7 +47,7 @@ _OUTPUTS: Final = (
 )
 
 _USUAL_SIZE: Final = 1024
-"""Numbers of a vector, if the model's files do not say how many there are."""
+"""Components of a vector, if the model's files do not say."""
 
 
 class SentenceEmbedding:
@@ -65,9 +65,7 @@ class SentenceEmbedding:
         self._numbers = self._size() or _USUAL_SIZE
 
     def parse(self, body: object) -> ParsedRequest:
-        """Single texts, stripped (and lower-cased if the model says so) and given their prompt as
-        sentence-transformers does.
-        """
+        """Return single texts as in sentence-transformers: stripped, lower-cased if configured, with prompt."""
         config = self._config
         found, is_batch, parameters = parse_texts(body, config, pairs=False)
         texts = [text.strip() for text in cast("Sequence[str]", found)]
@@ -88,7 +86,7 @@ class SentenceEmbedding:
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -96,12 +94,12 @@ class SentenceEmbedding:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Every number of every vector; pooling reads every output once."""
+        """Estimate: all components of all vectors; pooling reads every output once."""
         rows, size = len(prepared.rows), self._numbers
         return Cost(rows * size * NUMBER_BYTES, rows * 8 + rows * size // 20 + (output_bytes >> 11))
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
-        """[texts, size]: a rank 2 output is taken as pooled, a rank 3 one is pooled over each text's own tokens."""
+        """Return [texts, size]: rank 2 outputs are pooled already, rank 3 ones are pooled over each text's tokens."""
         config, rows = self._config, prepared.rows
         name, tensor = take(outputs, _OUTPUTS)
         lengths = [row.n_tokens for row in rows]
@@ -130,19 +128,19 @@ class SentenceEmbedding:
         size = options.get("truncate_dim", config.truncate_dim)
         if size is not None and size < vectors.shape[1]:
             vectors = vectors[:, :size]
-            # As sentence-transformers: the model's own normalisation comes before the cut, the request's after it.
+            # As in sentence-transformers, the model's own normalisation comes before truncation, the request's after.
             if options.get("normalize"):
                 vectors = l2_normalize(vectors)
         return np.ascontiguousarray(vectors)
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's vector under `embedding`, a list's under `embeddings`."""
+        """Return a single text's vector as `embedding`, those of a list as `embeddings`."""
         if not prepared.is_batch:
             return {"embedding": results[0], **counts(prepared)}
         return {"embeddings": results, **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
-        """How vectors are made, and an example."""
+        """Describe how vectors are made, with an example."""
         config = self._config
         return {
             "embedding_size": self._size(),

@@ -33,7 +33,7 @@ _OUTPUTS: Final = ("last_hidden_state", "token_embeddings", "hidden_states")
 
 
 class FeatureExtraction:
-    """The head of encoders whose token vectors are wanted themselves."""
+    """The head of encoders whose token vectors are requested themselves."""
 
     task: Final = FEATURES
     text_fields: Final = ("text",)
@@ -50,20 +50,20 @@ class FeatureExtraction:
         return ParsedRequest(texts, is_batch)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The token vectors, or the only output."""
+        """Return the token vectors, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Every number that the model gives."""
+        """Estimate: all numbers of the output."""
         numbers = output_bytes // 4
         return Cost(numbers * NUMBER_BYTES, len(prepared.rows) * 10 + numbers // 20)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Each text's own tokens' vectors, without padding."""
+        """Return the vectors of each text's own tokens, without padding."""
         rows = prepared.rows
         name, tensor = take(outputs, _OUTPUTS)
         if tensor.ndim != 3 or len(tensor) != len(rows) or tensor.shape[1] < max(row.n_tokens for row in rows):
@@ -72,17 +72,17 @@ class FeatureExtraction:
                 hint="expected rows × tokens × size",
             )
         own = [own_tokens(tensor, i, row.n_tokens, self._config.padding_side) for i, row in enumerate(rows)]
-        for values in own:  # what the model makes of padding is nobody's business
+        for values in own:  # values in the padding may be anything
             refuse_non_finite(name, values)
         return [{"features": np.ascontiguousarray(values, dtype=np.float32)} for values in own]
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's vectors at the top level, a list's under `results`."""
+        """Return a single text's vectors at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.is_batch:
             return {**objects[0], **counts(prepared)}
         return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
-        """An example."""
+        """Return an example."""
         return {"parameters": [], "text_pairs": False, "example": {"text": "A man is eating food."}}

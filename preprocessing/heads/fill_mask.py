@@ -42,7 +42,7 @@ _PREDICTION_BYTES: Final = 90
 _TOKEN_BYTES: Final = 7
 _TARGET_CHARS: Final = 100
 _AT_ONCE: Final = 256
-"""Predictions whose texts are made in one call."""
+"""Predictions that are decoded in one call."""
 
 
 class FillMask:
@@ -66,7 +66,7 @@ class FillMask:
         self._mask = vocabulary.token_of(config.mask_id)
 
     def parse(self, body: object) -> ParsedRequest:
-        """Texts that each hold the mask token."""
+        """Return texts, each with the mask token."""
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
         refuse_unknown_parameters(parameters, _PARAMETERS)
         request = ParsedRequest(texts, is_batch, self._options(parameters))
@@ -77,7 +77,7 @@ class FillMask:
         return request
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class FillMask:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """A prediction repeats its text: masks × predictions × tokens."""
+        """Estimate: each prediction repeats its text, so masks × predictions × tokens."""
         del output_bytes
         targets = prepared.request.options.get("targets")
         known = self._config.vocab_size or prepared.request.options["top_k"]
@@ -98,7 +98,7 @@ class FillMask:
         return Cost(answer_bytes, work)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Per mask the best tokens, their probabilities over the whole vocabulary."""
+        """Return the best tokens for each mask, with probabilities over the whole vocabulary."""
         rows, options = prepared.rows, prepared.request.options
         name, logits = take(outputs, _OUTPUTS)
         if logits.ndim != 3 or len(logits) != len(rows) or logits.shape[1] < max(row.n_tokens for row in rows):
@@ -112,9 +112,9 @@ class FillMask:
             if not len(masks):
                 field = text_field(prepared.request, i)
                 raise InvalidInput(
-                    f"The {self._mask} of {field} lies behind what the model reads ({self._config.max_length} tokens)",
+                    f"The {self._mask} of {field} lies beyond what the model reads ({self._config.max_length} tokens)",
                     field=field,
-                    hint="shorten the text in front of it",
+                    hint="shorten the text before it",
                 )
             own = own_tokens(logits, i, row.n_tokens, self._config.padding_side)[masks]
             refuse_non_finite(name, own)
@@ -123,14 +123,14 @@ class FillMask:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's predictions at the top level, a list's under `results`."""
+        """Return a single text's predictions at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.is_batch:
             return {**objects[0], **counts(prepared)}
         return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
-        """The mask token and an example."""
+        """Return the mask token and an example."""
         return {
             "mask_token": self._mask,
             "parameters": list(_PARAMETERS),
@@ -143,7 +143,7 @@ class FillMask:
         targets = strings_of(parameters, "targets", max_chars=_TARGET_CHARS)
         if targets is not None:
             ids = [self._vocabulary.id_of(target) for target in targets]
-            # A target that is no token stands for the first one it begins with.
+            # A target that is not a token is replaced by its first token.
             others = [target for target, id_ in zip(targets, ids, strict=True) if id_ is None]
             ids += self._vocabulary.first_ids(others) if others else []
             options["targets"] = sorted({id_ for id_ in ids if id_ is not None})
@@ -178,7 +178,7 @@ class FillMask:
         return lists
 
     def _filled(self, row: Encoded, mask: int, tokens: Sequence[int]) -> list[list[int]]:
-        """The row's ids without padding, once for each token that may stand at `mask`."""
+        """Return the row's ids without padding, once for each candidate token at `mask`."""
         pad_id, ids = self._config.pad_id, row.ids.tolist()
         before, after = ([id_ for id_ in part if id_ != pad_id] for part in (ids[:mask], ids[mask + 1 :]))
         return [[*before, *([] if token == pad_id else [token]), *after] for token in tokens]

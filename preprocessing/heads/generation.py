@@ -5,8 +5,8 @@ Request: `{"text": …, "stream": false, "parameters": {"max_new_tokens": 64, "d
 Answer for one text: `{"text": "…", "tokens": n, "generated_tokens": m, "finish_reason": "eos"}`; for a list:
 `{"results": [{"text": …, "generated_tokens": m, "finish_reason": …}, …], "tokens": [n, …]}`.
 
-This head reads requests and writes answers; the tokens come one by one from the backend, and
-`preprocessing.continuation` makes text of them.
+This head parses requests and renders answers. The backend sends tokens one by one, and `preprocessing.continuation`
+turns them into text.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from preprocessing.heads.base import (
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 DEFAULT_NEW_TOKENS: Final = 256
-_TOP_K: Final = 50  # transformers' own
+_TOP_K: Final = 50  # as in transformers
 _MAX_STOPS: Final = 16
 _STOP_CHARS: Final = 256
-"""Every new token is compared with every stop string."""
+"""Limits on stop strings, because each new token is compared with each of them."""
 _PARAMETERS: Final = (
     *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"),
     *("seed", "stop", "return_full_text"),
 )
 _SAMPLES: Final = ("temperature", "top_k", "top_p")
-"""Whoever sends one of these wants sampling."""
+"""A request with one of these parameters wants sampling."""
 
 
 class TextGeneration:
@@ -55,9 +55,7 @@ class TextGeneration:
         self._config = config
 
     def parse(self, body: object) -> ParsedRequest:
-        """Texts to continue; `options` holds `settings` (what the backend's model takes, as JSON values), `stop` and
-        `return_full_text`.
-        """
+        """Return texts to continue; `options` has `settings` (for the backend's model), `stop`, `return_full_text`."""
         if isinstance(body, dict) and "stream" in body:
             flag_of(body, "stream")
             body = {name: value for name, value in body.items() if name != "stream"}
@@ -71,11 +69,11 @@ class TextGeneration:
         return ParsedRequest(texts, is_batch, options)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """One response per token, with the reason in the last."""
+        """Return the outputs of a model that sends one response per token, with the reason in the last one."""
         if "token_ids" not in available or "finish_reason" not in available:
             raise InvalidBundle(
                 f"The loaded model answers {', '.join(available) or 'nothing'}, text generation needs token_ids and "
@@ -86,23 +84,23 @@ class TextGeneration:
         return ("token_ids", "finish_reason")
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Bounded by `max_new_tokens`, and made token by token."""
+        """Estimate: limited by `max_new_tokens`, and made token by token."""
         del prepared, output_bytes
         return Cost(0, 0)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
-        """Never called: tokens come one by one."""
+        """Never called, because tokens come one by one."""
         raise NotImplementedError
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's continuation at the top level, a list's under `results`."""
+        """Return a single text's continuation at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.is_batch:
             return {**objects[0], **counts(prepared)}
         return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
-        """The model's own sampling parameters and an example."""
+        """Return the model's own sampling parameters and an example."""
         return {
             "defaults": dict(self._config.generation),
             "parameters": list(_PARAMETERS),
@@ -120,7 +118,7 @@ class TextGeneration:
         if do_sample is None:
             do_sample = any(parameters.get(name) is not None for name in _SAMPLES) or bool(own.get("do_sample"))
         if temperature is not None and temperature <= 0:
-            temperature, do_sample = None, False  # as OpenAI's clients ask for the best token each time
+            temperature, do_sample = None, False  # OpenAI's clients request greedy decoding this way
         top_p = number_of(parameters, "top_p", above=0, most=1)
         top_k = count_of(parameters, "top_k", least=0)
         penalty = number_of(parameters, "repetition_penalty", above=0)
@@ -136,8 +134,10 @@ class TextGeneration:
         }
 
     def fitted(self, prompt_tokens: int, settings: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """The settings with a number of new tokens that the model has positions for, and how many of the prompt's last
-        tokens are left room for. What was asked for is given room; the model's own number takes what there is.
+        """Return the settings with a number of new tokens that fits the model, and the room for the prompt's last
+        tokens.
+
+        A number requested by the client takes precedence over the prompt; the model's default takes the remaining room.
         """
         most = self._config.max_length
         wanted = settings["max_new_tokens"]
@@ -148,7 +148,7 @@ class TextGeneration:
         return {**settings, "max_new_tokens": min(wanted, most - kept)}, kept
 
     def refuse_if_cut(self, request: ParsedRequest, row: int) -> None:
-        """Raise if the endpoint refuses what it cannot read whole."""
+        """Raise InvalidInput if the endpoint refuses prompts that it cannot read whole."""
         if not self._config.truncate:
             field = self.field_of(request, row)
             raise InvalidInput(

@@ -1,5 +1,5 @@
-"""Question answering: a question and a context to the part of the context that answers it, as `transformers`'
-question-answering pipeline (of version 4, the last that has it) finds it.
+"""Question answering: finds the answer to a question in a context, like the question-answering pipeline of
+`transformers` 4 (the last version that has it).
 
 Request: `{"question": …, "context": …, "parameters": {"top_k": 1, "doc_stride": 128, "max_answer_len": 15,
 "max_seq_len": 384, "handle_impossible_answer": false, "align_to_words": true}}`, parameters optional. Both may be
@@ -62,11 +62,11 @@ class QuestionAnswering:
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
-        # As the pipeline: models padded on the left read the context first.
+        # As in the pipeline: models padded on the left read the context first.
         self._context = 1 if config.padding_side == "right" else 0
 
     def parse(self, body: object) -> ParsedRequest:
-        """Pairs of question and context, the context read in windows."""
+        """Return pairs of question and context; the context is divided into windows."""
         config = self._config
         found, parameters = read_body(body, self.text_fields, self.text_fields, _EXAMPLE)
         refuse_unknown_parameters(parameters, _PARAMETERS)
@@ -100,11 +100,11 @@ class QuestionAnswering:
         return ParsedRequest(pairs, is_batch, options, windows)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """The context is what can be too long."""
+        """Return the context, because only it can be too long."""
         return f"context[{row}]" if request.is_batch else "context"
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`start_logits` and `end_logits`."""
+        """Return `start_logits` and `end_logits`."""
         missing = [name for name in _OUTPUTS if name not in available]
         if missing:
             raise InvalidBundle(
@@ -114,7 +114,7 @@ class QuestionAnswering:
         return _OUTPUTS
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """The answers that are looked at: those of every window, of at most `max_answer_len` tokens."""
+        """Estimate: all candidate answers of every window, of at most `max_answer_len` tokens."""
         del output_bytes
         options = prepared.request.options
         answer_bytes = work = 0
@@ -126,7 +126,7 @@ class QuestionAnswering:
         return Cost(answer_bytes, work)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Per question its best answers over all windows."""
+        """Return each question's best answers over all windows."""
         rows, options = prepared.rows, prepared.request.options
         longest = max(row.n_tokens for row in rows)
         for name in _OUTPUTS:
@@ -155,14 +155,14 @@ class QuestionAnswering:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One question's answer at the top level, a list's under `results`."""
+        """Return a single question's answer at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         groups = [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)]
         counted = group_counts(prepared, groups)
         return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
 
     def describe(self) -> dict[str, object]:
-        """How long contexts are read, and an example."""
+        """Return how long contexts are read, and an example."""
         return {
             "long_texts": self._config.long_texts,
             "parameters": list(_PARAMETERS),
@@ -180,7 +180,7 @@ class QuestionAnswering:
             raise InvalidInput(
                 "question and context must be lists of one length, and not empty",
                 field="question",
-                hint="or one of them a single text that goes with all of the other",
+                hint="or send one of them as a single text that is used with each item of the other",
             )
         refuse_many(size, self._config, "question")
         return questions, contexts
@@ -194,9 +194,9 @@ class QuestionAnswering:
         end: NDArray[Any],
         options: Mapping[str, Any],
     ) -> float:
-        """Add a window's answers, equal texts together; returns how likely it is that there is none."""
+        """Add a window's answers, merging equal texts; return the probability that there is no answer."""
         allowed = window.sequence == self._context
-        if self._config.cls_id is not None:  # where models say that there is no answer
+        if self._config.cls_id is not None:  # models mark this token if there is no answer
             allowed = allowed | (window.ids == self._config.cls_id)
         starts, ends = (_probabilities(values, allowed) for values in (start, end))
         null = float(starts[0] * ends[0])
@@ -211,7 +211,7 @@ class QuestionAnswering:
         return null
 
     def _characters(self, window: Window, first: int, last: int, *, align: bool) -> tuple[int, int]:
-        """The characters of tokens `first` to `last`, of whole words if `align`."""
+        """Return the characters of tokens `first` to `last`, widened to whole words if `align`."""
         offsets = cast("Any", window.offsets)
         if align and window.words[first] >= 0 and window.words[last] >= 0:
             own = window.sequence == self._context
@@ -223,7 +223,7 @@ class QuestionAnswering:
 
 
 def _spans_wanted(options: Mapping[str, Any]) -> int:
-    """Spans of one window: words that are put together make fewer answers of them."""
+    """Return the number of spans to keep per window; more than requested, because merging reduces them."""
     return int(options["top_k"] * 2 + 10 if options["align"] else options["top_k"])
 
 
@@ -237,9 +237,9 @@ def _probabilities(logits: NDArray[Any], allowed: NDArray[np.bool_]) -> NDArray[
 def _spans(
     starts: NDArray[np.float32], ends: NDArray[np.float32], wanted: int, longest: int
 ) -> list[tuple[int, int, float]]:
-    """The best spans of at most `longest` tokens, best first; those without any probability are none.
+    """Return the best spans of at most `longest` tokens, best first, without those of probability 0.
 
-    Only such spans are looked at: the square of a long window would be hundreds of megabytes.
+    Only such spans are computed: the full square of a long window would take hundreds of megabytes.
     """
     size = len(starts)
     band = np.zeros((min(longest, size), size), np.float32)

@@ -1,5 +1,4 @@
-"""Ranking: a query and documents to the documents in order of relevance, as sentence-transformers' `CrossEncoder.rank`
-orders them.
+"""Ranking: orders documents by relevance to a query, like sentence-transformers' `CrossEncoder.rank`.
 
 Request: `{"query": "…", "documents": ["…", …], "parameters": {"top_n": 3, "return_documents": true}}`, parameters
 optional; several at once with a list of queries and a list of lists of documents.
@@ -59,7 +58,7 @@ class Ranking:
         self._config = config
 
     def parse(self, body: object) -> ParsedRequest:
-        """Each query with each of its documents as a pair."""
+        """Return pairs of each query with each of its documents."""
         found, parameters = read_body(body, ("query", "documents"), ("query", "documents"), _EXAMPLE)
         refuse_unknown_parameters(parameters, _PARAMETERS)
         query, documents = found["query"], found["documents"]
@@ -86,7 +85,7 @@ class Ranking:
         return ParsedRequest(pairs, is_batch, options)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """The document; of several queries, whose."""
+        """Return the document's name; with several queries, also the query's."""
         for query, size in enumerate(request.options["sizes"]):
             if row < size:
                 return f"documents[{query}][{row}]" if request.is_batch else f"documents[{row}]"
@@ -98,14 +97,14 @@ class Ranking:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """A score for each document, and the documents if they were asked for."""
+        """Estimate: a score per document, and the documents if requested."""
         del output_bytes
         pairs = cast("Sequence[tuple[str, str]]", prepared.request.texts)
         chars = sum(len(document) for _, document in pairs) if prepared.request.options["return_documents"] else 0
         return Cost(len(pairs) * 50 + chars, 30 + len(pairs) * 2 + chars // 2000)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Per query its documents, best first; equal scores in the request's order."""
+        """Return each query's documents, best first; equal scores in the request's order."""
         options, rows, pairs = prepared.request.options, prepared.rows, prepared.request.texts
         name, logits = take(outputs, _OUTPUTS)
         if logits.size != len(rows) or len(logits) != len(rows):
@@ -119,7 +118,7 @@ class Ranking:
         results: list[Mapping[str, Any]] = []
         start = 0
         for size in options["sizes"]:
-            # By the raw score: a sigmoid makes large ones equal.
+            # Sorted by raw scores, because the sigmoid of large scores is equal.
             order = np.argsort(-raw[start : start + size], kind="stable")[: options["top_n"]]
             ranked: list[dict[str, Any]] = []
             for index in order.tolist():
@@ -134,18 +133,18 @@ class Ranking:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One query's results at the top level."""
+        """Return a single query's results at the top level."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         groups, start = [], 0
         for size in prepared.request.options["sizes"]:
             groups.append(prepared.rows[start : start + size])
             start += size
         counted = group_counts(prepared, groups)
-        counted.pop("truncated", None)  # each result says it for itself
+        counted.pop("truncated", None)  # each result has its own
         return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
 
     def describe(self) -> dict[str, object]:
-        """The score's scale and an example."""
+        """Return the scale of scores and an example."""
         return {
             "function_to_apply": self._config.activation,
             "parameters": list(_PARAMETERS),
@@ -159,6 +158,6 @@ class Ranking:
     def _documents(self, value: object, field: str) -> list[str]:
         if not isinstance(value, list) or not value:
             raise InvalidInput(f"{field} must be a list of at least one string", field=field, hint=_EXAMPLE)
-        # An object with the text alone is how Cohere's and Jina's clients send a document.
+        # The clients of Cohere and Jina send a document as an object with only its text.
         texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item for item in value]
         return [read_text(text, f"{field}[{i}]", self._config) for i, text in enumerate(texts)]

@@ -57,7 +57,7 @@ class SequenceClassification:
         self.row_cost = Cost(result_bytes, len(config.labels) + 4)
 
     def parse(self, body: object) -> ParsedRequest:
-        """Texts or pairs, and how many labels to list."""
+        """Return texts or pairs, and the number of labels to list."""
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=True)
         if not parameters:
             return ParsedRequest(texts, is_batch, parameters)
@@ -69,7 +69,7 @@ class SequenceClassification:
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -77,13 +77,13 @@ class SequenceClassification:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Every label of every row."""
+        """Estimate: every label of every row."""
         del output_bytes
         rows = len(prepared.rows)
         return Cost(rows * self.row_cost.answer_bytes, rows * self.row_cost.work)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Scores in descending order; equal scores in the order of the model's labels."""
+        """Return scores in descending order; equal scores in the order of the model's labels."""
         labels, options = self._config.labels, prepared.request.options
         name, logits = take(outputs, _OUTPUTS)
         if logits.shape != (len(prepared.rows), len(labels)):
@@ -109,14 +109,14 @@ class SequenceClassification:
         ]
 
     def _decode_few(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        # On arrays of a few numbers numpy costs many times what plain floats do. The number of labels decides, never
-        # the number of rows: a text's scores must not depend on what it travels with.
+        # For a few numbers, numpy costs many times more than plain floats. The number of labels decides, not the number
+        # of rows: a text's scores must not depend on the other texts of its batch.
         activate = _PLAIN[options.get("function_to_apply", self._config.activation)]
         top_k = options.get("top_k", self._config.top_k)
         labels = self._config.labels
         results: list[Mapping[str, Any]] = []
         for row in logits.tolist():
-            if not isfinite(sum(row)):  # infinity and NaN survive a sum, and finite float32 numbers never overflow it
+            if not isfinite(sum(row)):  # the sum keeps infinity and NaN, and finite float32 numbers cannot overflow it
                 refuse_non_finite(name, logits)
             ranked = sorted(zip(labels, activate(row), strict=True), key=_score, reverse=True)[:top_k]
             label, score = ranked[0]
@@ -124,14 +124,14 @@ class SequenceClassification:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's result at the top level, a list's under `results`."""
+        """Return a single text's result at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.request.is_batch:
             return {**objects[0], **counts(prepared)}
         return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
-        """Labels, activation and an example."""
+        """Return labels, activation and an example."""
         return {
             "labels": list(self._config.labels),
             "function_to_apply": self._config.activation,

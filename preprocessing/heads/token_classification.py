@@ -8,9 +8,9 @@ Answer for one text: `{"entities": [{"entity_group": "PER", "score": s, "word": 
 "tokens": n}`; with the strategy `none` an entity is a token: `entity`, `score`, `index`, `word`, `start`, `end`. For a
 list: `{"results": [{"entities": […]}, …], "tokens": [n, …]}`. `start` and `end` are characters of the text.
 
-A text that is longer than the model reads is read in overlapping windows. Where the pipeline finds entities in each
-window and keeps the longer of two that overlap, here every token gets its scores from the window in which it has the
-most context on both sides, and entities are then found once: a word or name on the edge of a window is not cut.
+A text that is longer than the model's input is read in overlapping windows. The pipeline finds entities in each window
+and keeps the longer of two that overlap. Here every token takes its scores from the window in which it has most context
+on both sides, and entities are found once, over all tokens; words and names at the edge of a window are not cut.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ENTITY_BYTES: Final = 90
 
 @dataclass(slots=True)
 class _Token:
-    """One token, or (after aggregation) one word: its label and where it is."""
+    """A token, or (after aggregation) a word: its label and position."""
 
     label: str
     score: float
@@ -75,7 +75,7 @@ class TokenClassification:
         self._stride = config.max_length // 4 if config.stride is None else config.stride
 
     def parse(self, body: object) -> ParsedRequest:
-        """Single texts, read in windows."""
+        """Return single texts, divided into windows."""
         config = self._config
         texts, is_batch, parameters = parse_texts(body, config, pairs=False)
         refuse_unknown_parameters(parameters, _PARAMETERS)
@@ -93,7 +93,7 @@ class TokenClassification:
         return ParsedRequest(texts, is_batch, options, windows)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """`text`, or its item."""
+        """Return `text`, or its item."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -101,13 +101,13 @@ class TokenClassification:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Every token can be an entity of its own."""
+        """Estimate: every token may be an entity."""
         del output_bytes
         tokens = prepared.n_tokens
         return Cost(tokens * _ENTITY_BYTES, len(prepared.rows) * 60 + tokens * 3)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Per text its entities, in order."""
+        """Return each text's entities, in order."""
         rows, labels = prepared.rows, self._config.labels
         name, logits = take(outputs, _OUTPUTS)
         longest = max(row.n_tokens for row in rows)
@@ -133,14 +133,14 @@ class TokenClassification:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's entities at the top level, a list's under `results`."""
+        """Return a single text's entities at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         groups = [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)]
         counted = group_counts(prepared, groups)
         return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
 
     def describe(self) -> dict[str, object]:
-        """The model's labels, how tokens are aggregated, and an example."""
+        """Return the model's labels, the aggregation of tokens, and an example."""
         config = self._config
         return {
             "labels": list(dict.fromkeys(_split(label)[1] for label in config.labels)),
@@ -202,7 +202,7 @@ class TokenClassification:
         return self._grouped(found)
 
     def _grouped(self, tokens: Sequence[_Token]) -> list[dict[str, Any]]:
-        """Neighbours with the same entity as one; a `B-` begins a new one."""
+        """Merge neighbours with the same entity; a `B-` label begins a new one."""
         groups: list[list[_Token]] = []
         for token in tokens:
             begins, tag = _split(token.label)
@@ -223,7 +223,7 @@ class TokenClassification:
 
 
 def _split(label: str) -> tuple[bool, str]:
-    """Whether a label begins an entity, and the entity's name."""
+    """Return whether a label begins an entity, and the entity's name."""
     if label.startswith("B-"):
         return True, label[2:]
     return False, label.removeprefix("I-")
@@ -236,8 +236,9 @@ def _label(entity: Mapping[str, Any]) -> str:
 def _merged(
     windows: Sequence[Window], logits: Sequence[NDArray[Any]]
 ) -> tuple[list[int], list[tuple[int, int]], NDArray[Any], int]:
-    """A text's own tokens out of its windows: ids, offsets, logits ([tokens, labels]) and the place of the first token
-    in its row. Where windows overlap, a token is taken from the one in which its nearest edge is farthest.
+    """Merge a text's windows: ids, offsets, logits [tokens, labels], and the index of the first token in its row.
+
+    Where windows overlap, a token is taken from the window in which it is farthest from an edge.
     """
     own = [np.flatnonzero(~window.special) for window in windows]
     lead = int(own[0][0]) if len(own[0]) else 0
@@ -253,7 +254,7 @@ def _merged(
     for window, places, values in zip(windows, own, logits, strict=True):
         count = len(places)
         mine = np.minimum(np.arange(count), np.arange(count)[::-1])
-        # The text's own ends are no edges.
+        # The ends of the text itself are not edges.
         if window.first == 0:
             mine = np.arange(count)[::-1]
         if window.first + count == size:

@@ -1,5 +1,5 @@
-"""Zero-shot classification: a text and labels of the request's own to the labels in order, by a natural language
-inference model, as `transformers`' zero-shot-classification pipeline does.
+"""Zero-shot classification: orders a request's own labels by how well they fit a text, with a natural language
+inference model, like the zero-shot-classification pipeline of `transformers`.
 
 Request: `{"text": …, "parameters": {"candidate_labels": ["…", …], "hypothesis_template": "This example is {}.",
 "multi_label": false}}`; labels may also come from the endpoint's options.
@@ -37,12 +37,12 @@ from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windo
 
 _OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("candidate_labels", "hypothesis_template", "multi_label")
-# Only the text gives way, never the hypothesis.
+# Only the text is cut, never the hypothesis.
 _ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False, only_if_cut=True)
 
 
 class ZeroShot:
-    """The head of natural language inference models; the label that starts with `entail` is the one that counts."""
+    """The head of natural language inference models; a label that starts with `entail` means entailment."""
 
     task: Final = ZERO_SHOT
     text_fields: Final = ("text",)
@@ -63,7 +63,7 @@ class ZeroShot:
             raise InvalidOption("hypothesis_template has no {} where the label belongs")
 
     def parse(self, body: object) -> ParsedRequest:
-        """Each text with each label's hypothesis as a pair."""
+        """Return pairs of each text with the hypothesis of each label."""
         config = self._config
         found, is_batch, parameters = parse_texts(body, config, pairs=False)
         refuse_unknown_parameters(parameters, _PARAMETERS)
@@ -88,7 +88,7 @@ class ZeroShot:
         return ParsedRequest(pairs, is_batch, options, _ROWS)
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """The text, whichever the label."""
+        """Return the text's name, whichever label the row has."""
         return text_field(request, row // len(request.options["labels"]))
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ class ZeroShot:
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Every label for every text."""
+        """Estimate: every label for every text."""
         del output_bytes
         labels = prepared.request.options["labels"]
         texts = len(prepared.rows) // len(labels)
         return Cost(texts * (60 + sum(len(label) + 28 for label in labels)), 40 + len(prepared.rows) * 2)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
-        """Entailment against the other labels' entailment, or (`multi_label`, one label) against contradiction."""
+        """Softmax of entailment over labels, or (`multi_label`, or one label) of entailment against contradiction."""
         labels: Sequence[str] = prepared.request.options["labels"]
         name, logits = take(outputs, _OUTPUTS)
         wanted = (len(prepared.rows), len(self._config.labels))
@@ -126,7 +126,7 @@ class ZeroShot:
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """One text's result at the top level, a list's under `results`."""
+        """Return a single text's result at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         size = len(prepared.request.options["labels"])
         groups: list[list[Encoded]] = [
@@ -137,7 +137,7 @@ class ZeroShot:
         return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
 
     def describe(self) -> dict[str, object]:
-        """The endpoint's own labels, if it has any, and an example."""
+        """Return the endpoint's own labels, if any, and an example."""
         config = self._config
         return {
             "labels": list(config.candidate_labels),
@@ -153,7 +153,7 @@ class ZeroShot:
 
 
 def _hypotheses(template: object, labels: Sequence[str], max_chars: int) -> list[str]:
-    # Not str.format: a template of the caller's could reach into Python objects with it.
+    # Not str.format, through which a caller's template could access Python objects.
     field = "parameters.hypothesis_template"
     if not isinstance(template, str) or "{}" not in template:
         raise InvalidInput(
@@ -162,7 +162,7 @@ def _hypotheses(template: object, labels: Sequence[str], max_chars: int) -> list
             hint='as in "This example is {}."',
         )
     refuse_half_pairs(template, field)
-    # Known before any of them is made: a long template with many labels, or many places with a long label, multiply.
+    # Computed before making any: a long template with many labels, or many places with a long label, multiply.
     places = template.count("{}")
     chars = len(labels) * (len(template) - 2 * places) + places * sum(map(len, labels))
     if chars > max_chars:

@@ -1,5 +1,5 @@
-"""The word cache: token ids of words that were seen before, and the rules that say which tokenizers allow it.
+"""The word cache: token ids of words that occurred before, and the rules for which tokenizers allow it.
 
-``rules`` reads a tokenizer, ``cache`` remembers; called by ``tokenizer`` with every batch. It must never give other
-ids than the tokenizer itself would (docs/tokenization.md has the argument), nor hold more words than its bound.
+``rules`` examines a tokenizer, ``cache`` stores words; ``tokenizer`` calls the cache with every batch. It must never
+return other ids than the tokenizer (docs/tokenization.md has the argument), and never exceed its bound.
 """

@@ -1,7 +1,7 @@
-"""One bound for the words that all caches of a process remember together: who is not asked gives way to who is.
+"""One limit for the words in all caches of a process: idle caches give way to busy ones.
 
-Each cache has a bound of its own too. With hundreds of tokenizers the sum of those would be far more than a process
-has; an equal share for each would be too little for the few that are busy.
+Each cache also has a limit of its own. With hundreds of tokenizers, the sum of those would exceed the process's memory,
+and an equal share for each would be too small for the few busy ones.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 _LOOK: Final = 100
-"""A look at all caches is due when this fraction of the bound is new."""
+"""All caches are examined after this fraction of the limit (1/100) was added."""
 _ROOM: Final = 0.9
-"""What is left afterwards of the bound, so that looks stay rare."""
+"""Share of the limit that remains after a reduction, so that reductions are rare."""
 
 
 class Cache(Protocol):
-    """What a budget needs of a cache."""
+    """The part of a cache that the budget needs."""
 
     @property
     def words(self) -> int:
-        """How many it remembers."""
+        """Number of words in the cache."""
         ...
 
     def used(self) -> int:
-        """Return how many texts it was asked for since this was called last."""
+        """Return the number of texts since the last call."""
         ...
 
     def shrink(self, *, wholly: bool) -> int:
-        """Forget the words that were not asked for lately, or all; returns how many it forgot."""
+        """Drop the words that were not used recently, or all; return how many were dropped."""
         ...
 
 
 class WordBudget:
-    """Bounds what caches remember together; ``max_words`` 0 is no bound. Safe from any thread."""
+    """Limits the words of all caches together; ``max_words`` 0 means no limit. Thread-safe."""
 
     def __init__(self, max_words: int = 0) -> None:
         self.max_words = max_words
@@ -43,12 +43,12 @@ class WordBudget:
         self._new = 0
 
     def add(self, cache: Cache) -> None:
-        """Count this one from now on, as long as it lives."""
+        """Include this cache while it exists."""
         with self._lock:
             self._caches.add(cache)
 
     def learned(self, count: int) -> None:
-        """Note that some cache remembers ``count`` more; now and then this makes others forget. Call it unlocked."""
+        """Record that a cache grew by ``count`` words; may shrink caches. Call it without holding a cache's lock."""
         self._new += count
         if not self.max_words or self._new * _LOOK < self.max_words or not self._lock.acquire(blocking=False):
             return
@@ -65,7 +65,7 @@ class WordBudget:
         if left <= self.max_words:
             return
         caches.sort(key=lambda cache: used[id(cache)])
-        for _ in range(2):  # what was not asked for lately is forgotten first, then what was
+        for _ in range(2):  # first drop words that were not used recently, then all others
             for cache in caches:
                 if left <= _ROOM * self.max_words:
                     return
@@ -73,4 +73,4 @@ class WordBudget:
 
 
 OF_PROCESS: Final = WordBudget()
-"""The one that every cache of this process counts in, unless it is given another."""
+"""The budget of all caches of this process, unless a cache is given another."""

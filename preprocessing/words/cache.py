@@ -1,13 +1,13 @@
-"""Word to token ids, remembered: answers texts whose words were all seen before without asking the tokenizer.
+"""Caches token ids by word, and answers texts whose words are all known without the tokenizer.
 
-`tokenizer` puts a WordCache in front of the `tokenizers` library if `word_rules` understands the tokenizer, and
-hands it every batch first. What the cache holds was learned from that same tokenizer, one word at a time, so there is
-no second tokenization here that could differ (save for the spelling of plain ASCII words by `word_rules`, one page of
-code); the rules say for which words a text's ids are the sum of its words'. Texts with any other word come back
+`tokenizer` puts a WordCache in front of the `tokenizers` library if `words.rules` understands the tokenizer, and passes
+each batch to it first. The cached ids were learned from that tokenizer, one word at a time, so there is no second
+tokenization that could differ (except the spelling of plain ASCII words in `words.rules`, one page of code). The rules
+say for which words a text's ids are the concatenation of its words' ids. Texts with other words are returned
 unanswered.
 
-It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
-the interpreter lock, if the library lets go of it, but for a tenth of the time (benchmarks/tokenization.py).
+Thread-safe: readers use the current dictionary without a lock, only learning takes one. The library releases the
+interpreter lock; the cache holds it, but for a tenth of the time (benchmarks/tokenization.py).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from preprocessing.words.rules import WordRules, understand
 DEFAULT_MAX_WORDS: Final = 200_000
 
 _LONGEST_WORD: Final = 64
-"""In characters. Longer words are tokenized each time they come."""
+"""In characters. Longer words are tokenized each time."""
 _MAX_TOKENS: Final = 32
-"""Of a word that is kept. Together with the length, it keeps an entry under a kilobyte whatever a client sends."""
+"""Most tokens of a cached word. Together with its length, this keeps an entry below a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheState:
-    """What there is to know about a tokenizer's word cache."""
+    """The state of a tokenizer's word cache."""
 
     enabled: bool
     reason: str | None = None
-    """Why it is off."""
+    """Why the cache is off."""
     kind: str | None = None
-    """How texts are cut: `whitespace`, `byte-level` or `metaspace`."""
+    """How texts are divided: `whitespace`, `byte-level` or `metaspace`."""
     words: int = 0
     max_words: int = 0
     hits: int = 0
@@ -49,27 +49,27 @@ class CacheState:
 
 
 class WordCache:
-    """The words of one tokenizer.
+    """The cached words of one tokenizer.
 
-    `hits` counts texts answered without the tokenizer, `learned` texts for which it was asked about unknown words only,
-    `misses` texts left to it; together they are all texts. Threads that count at the same instant may lose one.
+    `hits` counts texts answered from the cache, `learned` texts for which only unknown words were tokenized, `misses`
+    texts left to the tokenizer; their sum is all texts. Concurrent counts may lose one.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS,
         budget: WordBudget = OF_PROCESS, rules: WordRules | None = None,
     ) -> None:  # fmt: skip
-        """Raises NotUnderstood if nothing can be said about the tokenizer's words. ``rules`` if they are known."""
+        """Raises NotUnderstood if the tokenizer's words are not independent. ``rules`` if they are known already."""
         self._rules = understand(tokenizer) if rules is None else rules
         self._framing = framing
-        # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; there is no truncation in it.
+        # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; the learner does not truncate.
         self._learner = Tokenizer(tokenizer.model)
         if tokenizer.normalizer is not None:
             self._learner.normalizer = tokenizer.normalizer
         self._learner.pre_tokenizer = tokenizer.pre_tokenizer
         self._marks_first = self._rules.first_differs
-        # Two generations: a word found in the old one moves to the young one; when that is full it becomes the old one,
-        # and what nobody asked for in the meantime is gone. A hit costs nothing but the look-up.
+        # Two generations: a word found in the old one moves to the young one. When the young one is full it becomes the
+        # old one, and words that were not used meanwhile are dropped. A hit costs only the lookup.
         self._young = _Generation(self._find_out)
         self._old = _Generation(self._find_out)
         self._max_words = max_words
@@ -81,14 +81,14 @@ class WordCache:
         budget.add(self)
 
     def twin(self) -> WordCache:
-        """Return one that knows the same rules and no words."""
+        """Return a cache with the same rules and no words."""
         return WordCache(
             self._learner, self._framing, max_words=self._max_words, budget=self._budget, rules=self._rules
         )  # fmt: skip
 
     @property
     def words(self) -> int:
-        """How many words it remembers."""
+        """Number of cached words."""
         return len(self._young) + len(self._old)
 
     def used(self) -> int:
@@ -108,7 +108,7 @@ class WordCache:
 
     @property
     def state(self) -> CacheState:
-        """Sizes and counts of this moment."""
+        """Current sizes and counts."""
         return CacheState(
             enabled=True,
             kind=self._rules.kind,
@@ -120,11 +120,11 @@ class WordCache:
         )
 
     def forget_counts(self) -> None:
-        """Start counting from zero."""
+        """Reset the counts."""
         self.hits = self.learned = self.misses = 0
 
     def encode_batch(self, texts: Texts) -> list[Encoded | None]:
-        """One row per text or pair, in order; None if only the tokenizer can tell."""
+        """Return one row per text or pair, in order; None where only the tokenizer knows."""
         rows: list[Encoded | None] = []
         unanswered: list[int] = []
         find, marks_first, row = self._young.__getitem__, self._marks_first, self._framing.row
@@ -152,8 +152,10 @@ class WordCache:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def _cut(self, text: str) -> list[str]:
-        """The words of a text. If a text's first word differs from the same word after a space, it is marked by a space
-        in front, which no word has.
+        """Return the words of a text.
+
+        If the first word of a text can differ from the same word after a space, it is marked by a leading space, which
+        no word has.
         """
         words = text.split(" ")
         if self._marks_first:
@@ -169,26 +171,27 @@ class WordCache:
         return first, second
 
     def _half(self, text: str, known: dict[str, bytes | None]) -> bytes:
-        """The ids of one text of a pair, looked up once: one text goes with many labels or documents."""
+        """Return the ids of one text of a pair; computed once, because one text is paired with many others."""
         if text not in known:
             known[text] = None
             known[text] = b"".join(map(self._young.__getitem__, self._cut(text)))
         ids = known[text]
-        if ids is None:  # it was not answered the first time either
+        if ids is None:  # it could not be answered the first time either
             raise _NotMine
         return ids
 
     def _as_text(self, word: str) -> str:
-        """The text that has a word's ids, or the word that stands for a text: a space less or more."""
+        """Convert between a word and the text with its ids: adds or removes a leading space."""
         if not self._marks_first:
             return word
         return word[1:] if word.startswith(" ") else " " + word
 
     def _find_out(self, word: str) -> bytes:
-        """The ids of a word that is not in the young generation, without asking the tokenizer; KeyError if only it
-        can tell.
+        """Return the ids of a word that is not in the young generation, without the tokenizer.
+
+        Raises KeyError if only the tokenizer knows.
         """
-        ids = self._young.get(word)  # it may be younger than the generation that was asked
+        ids = self._young.get(word)  # another thread may have added it since
         if ids is not None:
             return ids
         ids = self._old.get(word)
@@ -216,15 +219,15 @@ class WordCache:
         return ids
 
     def _turn(self) -> None:
-        """A new generation; with the lock held."""
+        """Begin a new generation; call with the lock held."""
         self._old = self._young
         self._young = _Generation(self._find_out)
 
     def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
-        """Tokenize what is unknown of these texts in one call, keep it, and fill their rows; returns how many rows."""
+        """Tokenize the unknown words of these texts in one call, cache them, and fill the rows; return how many."""
         lesson = _Lesson(self._young)
         parts_of: list[tuple[int, tuple[str, ...]]] = []
-        cuts: dict[str, list[str] | None] = {}  # each text once, in however many rows it is
+        cuts: dict[str, list[str] | None] = {}  # each distinct text once
         for index in unanswered:
             text = texts[index]
             try:
@@ -243,8 +246,8 @@ class WordCache:
         try:
             self._ask(lesson)
         except BaseException as error:
-            # A text the library refuses, or a panic inside it, which arrives as a BaseException: it will say the same
-            # of the whole text, where it is dealt with.
+            # The library refused a text, or panicked, which arrives as a BaseException. It will do the same for the
+            # whole text, where the error is handled.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 return 0
             raise
@@ -261,8 +264,9 @@ class WordCache:
         return len(parts_of)
 
     def _survey(self, words: Sequence[str], lesson: _Lesson) -> None:
-        """Add the unknown words of one text; raises _NotMine if there is one that is not allowed, or if they are
-        mostly too long to keep.
+        """Add the unknown words of one text.
+
+        Raises _NotMine if one of them is not allowed, or if most are too long to cache.
         """
         rules, young, new = self._rules, lesson.young, lesson.new
         ask: list[str] = []
@@ -297,7 +301,7 @@ class WordCache:
         lesson.composed.update(composed)
 
     def _ask(self, lesson: _Lesson) -> None:
-        """Tokenize the unknown words, each for itself, and put composed ones together."""
+        """Tokenize the unknown words separately, and join the pieces of composed ones."""
         learned: dict[str, bytes] = {}
         if len(lesson.asked) == 1:
             (word,) = lesson.asked
@@ -305,8 +309,8 @@ class WordCache:
             learned[word] = pack(encodings[0].ids)
         elif lesson.asked:
             words = list(lesson.asked)
-            # As one pre-tokenized text, which takes half the time of as many texts: the library normalizes, cuts and
-            # tokenizes each member for itself, and says which token came from which.
+            # As one pre-tokenized text, which takes half the time of separate texts: the library normalizes, divides
+            # and tokenizes each member separately, and says which token came from which.
             whole = [self._as_text(word) for word in words]
             encoding = self._learner.encode_batch([whole], is_pretokenized=True, add_special_tokens=False)[0]
             ids: list[list[int]] = [[] for _ in words]
@@ -332,7 +336,7 @@ class WordCache:
 
 
 class _Generation(dict[str, bytes]):
-    """Words and their packed ids, and whom to ask about others. Nothing is ever taken out of it."""
+    """Words and their packed ids; missing words are looked up by `find_out`. Entries are never removed."""
 
     __slots__ = ("_find_out",)
 
@@ -345,17 +349,17 @@ class _Generation(dict[str, bytes]):
 
 
 class _NotMine(Exception):
-    """A text that only the tokenizer can answer for."""
+    """A text that only the tokenizer can answer."""
 
 
 class _Lesson:
-    """The words of some texts, while they are learned."""
+    """The words of some texts while they are being learned."""
 
     __slots__ = ("asked", "composed", "learned", "new", "young")
 
     def __init__(self, young: _Generation) -> None:
         self.young = young
-        """What was found here once stays found, whatever others learn meanwhile."""
+        """The generation at the start, so that found words stay found while others learn."""
         self.new: dict[str, bytes] = {}
         self.learned: dict[str, bytes] = {}
         self.asked: dict[str, None] = {}

@@ -1,14 +1,12 @@
-"""Where a tokenizer may be asked word by word: reads a loaded tokenizer's own description and answers with
-`WordRules`, or raises NotUnderstood with the reason. Called once per load by `word_cache`.
+"""Decides whether a tokenizer can be used word by word: returns `WordRules`, or raises NotUnderstood with the reason.
 
-The claim behind every rule here is one equation: for texts cut at U+0020 into words, none but the first changed by what
-stands around it,
+Each rule here implies one equation, for texts divided at U+0020 into words of which only the first depends on context:
 
     ids("w0 w1 … wn") = ids("w0") + ids(" w1") + … + ids(" wn")
 
-Only components for which that was worked out are accepted, under the conditions noted beside them; a component, an
-option or a combination that is not listed makes the tokenizer "not understood". What a word's ids are is the
-tokenizer's own answer, save for plain ASCII words of WordPiece models. docs/tokenization.md has the argument in prose.
+Only components for which this was proved are accepted, under the conditions noted beside them. Any other component,
+option or combination makes the tokenizer "not understood". A word's ids come from the tokenizer itself, except plain
+ASCII words of WordPiece models. `tokenizer` calls this once per load. docs/tokenization.md has the argument in prose.
 """
 
 from __future__ import annotations
@@ -28,29 +26,29 @@ from preprocessing.types import pack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordRules:
-    """Under which conditions the words of a text are independent of each other."""
+    """The conditions under which the words of a text are independent of each other."""
 
     kind: str
-    """How the text is cut: `whitespace`, `byte-level` or `metaspace`."""
+    """How the text is divided: `whitespace`, `byte-level` or `metaspace`."""
     first_differs: bool
     """Whether a word at the start of a text has other ids than after a space."""
     safe_edges: bool
     """Whether words must be non-empty, and begin and end with a character that does not combine with a space."""
     forbidden: str
-    """A character that no word may hold ("" for none)."""
+    """A character that words must not contain ("" for none)."""
     stages: tuple[Callable[[str], str], ...]
-    """The normalizer, step by step."""
+    """The steps of the normalizer."""
     specials: re.Pattern[str] | None
-    """Added tokens that are looked for in the text as it came."""
+    """Added tokens that are searched in the original text."""
     normalized_specials: re.Pattern[str] | None
-    """Added tokens that are looked for in the normalized text."""
+    """Added tokens that are searched in the normalized text."""
     ascii_pieces: re.Pattern[str] | None
-    """Cuts a printable ASCII word into the pieces that the pre-tokenizer makes of it, if that is known."""
+    """Divides a printable ASCII word into the pieces of the pre-tokenizer, if known."""
     spelling: WordPieceSpelling | None
-    """Spells ASCII words without the tokenizer, if that is known."""
+    """Spells ASCII words without the tokenizer, if known."""
 
     def allow(self, word: str) -> bool:
-        """Whether the equation holds for this word, whatever other allowed words stand around it."""
+        """Return whether the equation holds for this word, next to any other allowed words."""
         if self.specials is not None and self.specials.search(word):
             return False
         if not self.safe_edges and self.normalized_specials is None:
@@ -65,8 +63,9 @@ class WordRules:
         return self.normalized_specials is None or not self.normalized_specials.search(text)
 
     def pieces(self, text: str) -> list[str] | None:
-        """An allowed word, with the space in front if it has one, cut into texts that are independent of each other;
-        None if that is not known, or nothing is gained, or the space would be a piece of its own.
+        """Divide an allowed word, with its leading space if it has one, into independent texts.
+
+        None if that is unknown, gains nothing, or would make the space a piece of its own.
         """
         if self.ascii_pieces is None or not text.isascii() or not text.isprintable() or text.isalnum():
             return None
@@ -80,11 +79,11 @@ class WordRules:
 
 
 def understand(tokenizer: Tokenizer) -> WordRules:
-    """The rules of this tokenizer; raises NotUnderstood."""
+    """Return the rules of this tokenizer. Raises NotUnderstood."""
     _check_model(tokenizer)
     stages, unconditional, plain_ascii = _normalizer(tokenizer)
     cut = _pre_tokenizer(describe(tokenizer.pre_tokenizer))
-    # A first word that leaves nothing behind could let a later one take its place.
+    # If the first word normalizes to nothing, a later one could take its place.
     safe_edges = cut.first_differs or not (cut.drops_spaces and unconditional)
     if cut.first_differs and any(stage.get("strip_left") for stage in stages):
         raise NotUnderstood("a normalizer strips the space in front of words that differ by it")
@@ -103,7 +102,7 @@ def understand(tokenizer: Tokenizer) -> WordRules:
 
 
 def _require_options(description: Description, known: Mapping[str, frozenset[str]]) -> None:
-    """Refuse types that are not listed, and options that the rule was not made for."""
+    """Raise NotUnderstood for types that are not listed, and for options that a rule does not cover."""
     kind = description["type"]
     if kind not in known:
         raise NotUnderstood(f"{kind} is not known")
@@ -122,7 +121,7 @@ def _check_model(tokenizer: Tokenizer) -> None:
         raise NotUnderstood(f"the model {kind} is not known")
     if kind == "BPE" and model.dropout:
         raise NotUnderstood("BPE dropout makes ids random")
-    # Sampling settings exist in newer versions of the library only.
+    # Only newer versions of the library have sampling settings.
     if kind == "Unigram" and (getattr(model, "alpha", None) or getattr(model, "nbest_size", None)):
         raise NotUnderstood("Unigram sampling makes ids random")
     if tokenizer.encode_special_tokens:
@@ -130,11 +129,12 @@ def _check_model(tokenizer: Tokenizer) -> None:
 
 
 class WordPieceSpelling:
-    """WordPiece for words of ASCII letters and digits, and for ASCII punctuation: the longest piece that the vocabulary
-    has, then the longest continuation, and so on; the unknown token for a word that cannot be spelled, or is too long.
+    """WordPiece for words of ASCII letters and digits and for ASCII punctuation.
 
-    The only tokenization here that is not the library's own. Such words are what normalizer and BertPreTokenizer leave
-    as they are, save for case; asking for a word costs three times as much (benchmarks/tokenization.py, `unseen`).
+    Takes the longest piece in the vocabulary, then the longest continuation, and so on; the unknown token if a word
+    cannot be spelled or is too long. This is the only tokenization here that is not the library's. Normalizer and
+    BertPreTokenizer leave such words unchanged except for case; asking the library for a word takes three times as long
+    (benchmarks/tokenization.py, `unseen`).
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class WordPieceSpelling:
         self._lowercase = lowercase
 
     def spell(self, word: str) -> bytes | None:
-        """The word's ids, packed; None if the library has to tell."""
+        """Return the word's packed ids; None if the library must be asked."""
         n = len(word)
         if n > _LONGEST_SPELLED or not word.isascii() or not (word.isalnum() or (n == 1 and word.isprintable())):
             return None
@@ -173,7 +173,7 @@ class WordPieceSpelling:
         return ids
 
 
-_LONGEST_SPELLED: Final = 64  # each try takes up to longest piece × length look-ups
+_LONGEST_SPELLED: Final = 64  # spelling takes up to (longest piece × length) lookups
 
 
 def _spelling(tokenizer: Tokenizer, stages: Iterable[Description]) -> WordPieceSpelling | None:
@@ -207,15 +207,15 @@ _NORMALIZERS: Final[Mapping[str, frozenset[str]]] = {
     "Strip": frozenset({"strip_left", "strip_right"}),
     "Precompiled": frozenset({"precompiled_charsmap"}),
 }
-# Character by character, or Unicode composition, which never reaches over a space: a space is a starter, and part of no
-# canonical decomposition. For any a and b; and on printable ASCII none of them does more than change case.
+# These work character by character, or by Unicode composition, which never crosses a space: a space is a starter and
+# part of no canonical decomposition. So they hold for any a and b, and change at most the case of printable ASCII.
 _UNCONDITIONAL: Final = frozenset({"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "StripAccents"})
-# A single space between two characters that are not spaces is matched by neither.
+# Neither pattern matches a single space between two characters that are not spaces.
 _SPACE_RUNS: Final = frozenset({" {2,}", r"\s{2,}|[\n\r\t]"})
 
 
 def _normalizer(tokenizer: Tokenizer) -> tuple[list[Description], bool, bool]:
-    """The steps, whether they hold without condition, and whether they leave printable ASCII as it is save for case."""
+    """Return the steps, whether they hold unconditionally, and whether they only change the case of printable ASCII."""
     stages = flatten(describe(tokenizer.normalizer), "normalizers")
     unconditional = plain_ascii = True
     for stage in stages:
@@ -223,8 +223,8 @@ def _normalizer(tokenizer: Tokenizer) -> tuple[list[Description], bool, bool]:
         if stage["type"] in _UNCONDITIONAL:
             continue
         plain_ascii = False
-        # A fixed text without a space in it matches within one word; Strip, runs of spaces, and the graphemes that
-        # Precompiled works on need a space that stands alone.
+        # A fixed text without a space matches within one word only. Strip, runs of spaces, and the graphemes of
+        # Precompiled need a space at the edge of a text or beside another one.
         if stage["type"] != "Replace" or not _replaces_within_words(stage["pattern"]):
             unconditional = False
         if stage["type"] == "Precompiled" and _stage(stage)("a b") != "a b":
@@ -242,8 +242,8 @@ def _replaces_within_words(pattern: Mapping[str, str]) -> bool:
 
 
 def _stage(description: Description) -> Callable[[str], str]:
-    """One step of the normalizer, made from its description."""
-    step = normalizers.NFC()  # any: the state says what it is
+    """Create one step of the normalizer from its description."""
+    step = normalizers.NFC()  # any type will do: the state determines the real one
     step.__setstate__(json.dumps(description).encode())
     normalize: Callable[[str], str] = step.normalize_str
     return normalize
@@ -269,10 +269,10 @@ _GPT2_PIECES: Final = "'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ 0-9A-Za-z
 _LLAMA3_PIECES: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^0-9A-Za-z]?[A-Za-z]+|[0-9]{1,3}| ?[^ 0-9A-Za-z]+| "
 _QWEN2_PIECES: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^0-9A-Za-z]?[A-Za-z]+|[0-9]| ?[^ 0-9A-Za-z]+| "
 
-# The expressions by which byte-level models cut, each with what it is on printable ASCII without inner spaces. None of
-# them can match a space after anything that is not white space, they look ahead only after white space, never behind,
-# and cover every character. So there is a cut in front of every single space between two characters that are not white
-# space, and what comes after it changes nothing before it.
+# The patterns of byte-level models, each with its equivalent for printable ASCII without inner spaces. None of them can
+# match a space after a character that is not white space, they look ahead only after white space and never behind, and
+# they cover every character. So there is a cut before every single space between two characters that are not white
+# space, and what follows it does not affect what precedes it.
 _BYTE_LEVEL_EXPRESSIONS: Final[Mapping[str, str]] = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": _GPT2_PIECES,
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -301,7 +301,7 @@ def _pre_tokenizer(description: Description | None) -> _Cut:
         _require_options(step, _PRE_TOKENIZERS)
     first, rest = steps[0], steps[1:]
     if first["type"] in _DROPS_SPACES:
-        # Each later step sees one piece between spaces at a time. Only Metaspace can tell where in the text it is.
+        # Each later step sees one piece between spaces at a time. Only Metaspace knows its position in the text.
         return _Cut(
             kind="whitespace",
             drops_spaces=True,
@@ -309,7 +309,7 @@ def _pre_tokenizer(description: Description | None) -> _Cut:
             ascii_pieces=_BERT_PIECES if first["type"] == "BertPreTokenizer" and not rest else None,
         )
     if first["type"] == "ByteLevel" and not rest and first["use_regex"]:
-        if first["add_prefix_space"]:  # pieces inside a word have no space in front, and cannot be asked for alone
+        if first["add_prefix_space"]:  # pieces within a word have no leading space and cannot be tokenized alone
             return _Cut(kind="byte-level")
         return _Cut(kind="byte-level", first_differs=True, ascii_pieces=_GPT2_PIECES)
     if first["type"] == "Split" and len(rest) == 1 and rest[0]["type"] == "ByteLevel":
@@ -331,11 +331,11 @@ def _split_byte_level(split: Description, byte_level: Description) -> _Cut:
 
 
 def _stands_alone(char: str) -> bool:
-    """Whether the character is no white space, forms no grapheme with a space on either side, and can be seen."""
+    """Return whether the character is visible, not white space, and forms no grapheme with a space on either side."""
     if char.isascii():
         return char.isprintable() and char != " "
     code, category = ord(char), unicodedata.category(char)
-    if category in ("Lo", "Lm") and 0x10000 <= code < 0x20000:  # some of them join what follows, and few know which
+    if category in ("Lo", "Lm") and 0x10000 <= code < 0x20000:  # some of these join the next character
         return False
     return category in _VISIBLE and code not in _JOINING and not 0x1F3FB <= code <= 0x1F3FF
 
@@ -346,14 +346,14 @@ _VISIBLE: Final = frozenset(
         *("Sm", "Sc", "So", "Sk"),
     }
 )
-# Letters that Unicode's grapheme rules (UAX 29) nevertheless join to a neighbour.
+# Letters that Unicode's grapheme rules (UAX 29) join to a neighbour.
 _JOINING: Final = frozenset({0x0D4E, 0x0E33, 0x0EB3, 0xFF9E, 0xFF9F})
 
-# --- added tokens: where they occur, the text is not cut at spaces alone ----------------------------------------------
+# --- added tokens: a text with one of them is not divided at spaces alone ---------------------------------------------
 
 
 def _specials(tokenizer: Tokenizer, *, safe_edges: bool) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-    """Expressions that find added tokens in a word; a token with a space in it could lie between words."""
+    """Return patterns that find added tokens in a word. Tokens with a space could span two words."""
     raw: list[str] = []
     normalized: list[str] = []
     for token in tokenizer.get_added_tokens_decoder().values():
@@ -371,7 +371,7 @@ def _any_of(contents: Iterable[str], *, safe_edges: bool) -> re.Pattern[str] | N
             raise NotUnderstood("an added token is empty once normalized")
         if " " not in content:
             wanted.append(re.escape(content))
-        # Two spaces in a row need an empty word, and those are not allowed if edges must be safe.
+        # Two spaces in a row imply an empty word, which safe edges exclude.
         elif not (safe_edges and content.strip(" ") == "" and len(content) > 1):
             raise NotUnderstood("an added token holds a space")
     return re.compile("|".join(sorted(wanted))) if wanted else None

@@ -107,7 +107,7 @@ def test_a_text_that_cannot_be_answered_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeployError) as caught:
         parity.find_truth(folder, processor, bodies, run, str)
     assert 'text 2 of the samples, "word word' in caught.value.message
-    assert "lies behind what the model reads" in caught.value.message
+    assert "lies beyond what the model reads" in caught.value.message
     assert caught.value.hint
 
 

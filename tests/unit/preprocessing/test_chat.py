@@ -89,7 +89,7 @@ def test_template_that_refuses_or_reaches_out_is_an_error_of_the_request(tmp_pat
     """The sandbox holds, and says why; nothing of Python is shown."""
     template = made(tmp_path, source)
     assert template is not None
-    with pytest.raises(InvalidInput, match="chat template does not take these messages"):
+    with pytest.raises(InvalidInput, match="chat template does not accept these messages"):
         template.render(MESSAGES)
 
 

@@ -65,7 +65,7 @@ def test_an_old_copy_is_never_in_force_and_is_put_right(world: World) -> None:
     """Gateways at once, the Task within seconds; afterwards there is nothing to say."""
     world.stock(v2=0.1, v1=0.9)
     assert "e/2 0.2, e/1 0.8" == world.served
-    assert "ann decided" in decode(world.task()).faults[0].message
+    assert "The decision of ann" in decode(world.task()).faults[0].message
     world.look()
     assert ({"e/2": 0.2, "e/1": 0.8}, ()) == (world.told, decode(world.task()).faults)
 

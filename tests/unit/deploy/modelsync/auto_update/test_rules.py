@@ -194,7 +194,7 @@ def test_a_container_of_clearml_serving_renumbers_nothing_and_is_named():
     assert before == served(task)
     assert ["auto-update auto"] == [fault.subject for fault in spec.faults]
     assert "inference container of clearml-serving" in spec.faults[0].message
-    assert "auto/1 is model c for it" in spec.faults[0].message
+    assert "auto/1 is model c there" in spec.faults[0].message
     wanted = update(task, {"auto": ["d", "c"]})
     assert wanted.is_contested
     assert () == wanted.records
