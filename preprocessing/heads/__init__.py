@@ -1,8 +1,7 @@
-"""The heads of all tasks, one file each, and the only list of them. A new task is a file in this folder and a line
-here.
+"""The heads of all tasks, one file each, and their only list. A new task is a file in this folder and a line here.
 
-A head defines a task's request and turns the model's outputs into an answer. ``processor`` calls it for the gateway and
-for ``deploy/bundles``. It must not handle bytes, HTTP or Triton, and must keep no state between requests.
+A head defines a task's request and turns the model's outputs into an answer. Called by ``processor``, for the gateway
+and for ``deploy/bundles``. It must never handle bytes, HTTP or Triton, nor keep state between requests.
 """
 
 from __future__ import annotations

@@ -109,6 +109,21 @@ class Head(Protocol):
         """Return labels, parameters and an example request for the endpoint's docs page."""
 
 
+class TextHead:
+    """What heads have in common whose requests have one row per text, and whose results are objects."""
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """See `Head.field_of`."""
+        return text_field(request, row)
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """Return a single text's result at the top level, those of a list under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        if not prepared.request.is_batch:
+            return {**objects[0], **counts(prepared)}
+        return {"results": list(objects), **counts(prepared)}
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +157,7 @@ def read_text(value: object, field: str, config: TaskConfig) -> str:
 
 
 def text_field(request: ParsedRequest, row: int) -> str:
-    """Implement `field_of` for tasks with one row per text."""
+    """Return the name of a text in a request: `text`, or its item in a list."""
     return f"text[{row}]" if request.is_batch else "text"
 
 

@@ -23,6 +23,7 @@ from preprocessing.heads.base import (
     NUMBER_BYTES,
     Cost,
     Results,
+    TextHead,
     Vocabulary,
     count_of,
     counts,
@@ -32,7 +33,6 @@ from preprocessing.heads.base import (
     refuse_non_finite,
     refuse_unknown_parameters,
     take,
-    text_field,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
@@ -50,7 +50,7 @@ _USUAL_SIZE: Final = 1024
 """Components of a vector, if the model's files do not say."""
 
 
-class SentenceEmbedding:
+class SentenceEmbedding(TextHead):
     """The head of sentence-transformers folders and of plain encoders."""
 
     task: Final = EMBEDDINGS
@@ -84,10 +84,6 @@ class SentenceEmbedding:
             "skip": skip,
         }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """A pooled output if the graph has one, else the token vectors, else the only output."""

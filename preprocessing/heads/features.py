@@ -8,7 +8,7 @@ vector per token; for a list: `{"results": [{"features": […]}, …], "tokens":
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,22 +17,20 @@ from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     NUMBER_BYTES,
     Cost,
-    Results,
-    counts,
+    TextHead,
     own_tokens,
     parse_texts,
     prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     take,
-    text_field,
 )
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 _OUTPUTS: Final = ("last_hidden_state", "token_embeddings", "hidden_states")
 
 
-class FeatureExtraction:
+class FeatureExtraction(TextHead):
     """The head of encoders whose token vectors are requested themselves."""
 
     task: Final = FEATURES
@@ -48,10 +46,6 @@ class FeatureExtraction:
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
         refuse_unknown_parameters(parameters, ())
         return ParsedRequest(texts, is_batch)
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the token vectors, or the only output."""
@@ -75,13 +69,6 @@ class FeatureExtraction:
         for values in own:  # values in the padding may be anything
             refuse_non_finite(name, values)
         return [{"features": np.ascontiguousarray(values, dtype=np.float32)} for values in own]
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's vectors at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        if not prepared.is_batch:
-            return {**objects[0], **counts(prepared)}
-        return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
         """Return an example."""

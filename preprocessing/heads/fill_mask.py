@@ -19,10 +19,9 @@ from preprocessing.config import FILL_MASK, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
+    TextHead,
     Vocabulary,
     count_of,
-    counts,
     own_tokens,
     parse_texts,
     prefer,
@@ -45,7 +44,7 @@ _AT_ONCE: Final = 256
 """Predictions that are decoded in one call."""
 
 
-class FillMask:
+class FillMask(TextHead):
     """The head of `*ForMaskedLM` models."""
 
     task: Final = FILL_MASK
@@ -75,10 +74,6 @@ class FillMask:
                 field = text_field(request, i)
                 raise InvalidInput(f"{field} has no {self._mask}", field=field, hint="put it where a word is missing")
         return request
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
@@ -121,13 +116,6 @@ class FillMask:
             lists = self._best(row, masks.tolist(), softmax(own), options)
             results.append({"predictions": lists[0] if len(lists) == 1 else lists})
         return results
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's predictions at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        if not prepared.is_batch:
-            return {**objects[0], **counts(prepared)}
-        return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
         """Return the mask token and an example."""

@@ -12,21 +12,20 @@ turns them into text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads.base import (
     Cost,
     Results,
+    TextHead,
     count_of,
-    counts,
     flag_of,
     number_of,
     parse_texts,
     refuse_unknown_parameters,
     strings_of,
-    text_field,
 )
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
@@ -43,7 +42,7 @@ _SAMPLES: Final = ("temperature", "top_k", "top_p")
 """A request with one of these parameters wants sampling."""
 
 
-class TextGeneration:
+class TextGeneration(TextHead):
     """The head of causal language models."""
 
     task: Final = GENERATION
@@ -68,10 +67,6 @@ class TextGeneration:
         }
         return ParsedRequest(texts, is_batch, options)
 
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
-
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the outputs of a model that sends one response per token, with the reason in the last one."""
         if "token_ids" not in available or "finish_reason" not in available:
@@ -91,13 +86,6 @@ class TextGeneration:
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
         """Never called, because tokens come one by one."""
         raise NotImplementedError
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's continuation at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        if not prepared.is_batch:
-            return {**objects[0], **counts(prepared)}
-        return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
         """Return the model's own sampling parameters and an example."""

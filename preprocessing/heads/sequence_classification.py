@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, isfinite
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,14 @@ from preprocessing.config import ACTIVATIONS, Activation, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
+    TextHead,
     choice_of,
     count_of,
-    counts,
     parse_texts,
     prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     take,
-    text_field,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
@@ -44,7 +42,7 @@ _FEW_LABELS: Final = 16
 _score: Final = itemgetter(1)
 
 
-class SequenceClassification:
+class SequenceClassification(TextHead):
     """The head of `*ForSequenceClassification` models: single label, multi label and regression."""
 
     task: Final = "text-classification"
@@ -67,10 +65,6 @@ class SequenceClassification:
             "function_to_apply": choice_of(parameters, "function_to_apply", ACTIVATIONS),
         }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
@@ -122,13 +116,6 @@ class SequenceClassification:
             label, score = ranked[0]
             results.append({"label": label, "score": score, "scores": dict(ranked)})
         return results
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's result at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        if not prepared.request.is_batch:
-            return {**objects[0], **counts(prepared)}
-        return {"results": list(objects), **counts(prepared)}
 
     def describe(self) -> dict[str, object]:
         """Return labels, activation and an example."""

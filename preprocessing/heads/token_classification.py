@@ -28,6 +28,7 @@ from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
     Results,
+    TextHead,
     Vocabulary,
     choice_of,
     count_of,
@@ -39,7 +40,6 @@ from preprocessing.heads.base import (
     refuse_unknown_parameters,
     strings_of,
     take,
-    text_field,
     windows_by_text,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Window, Windows
@@ -61,7 +61,7 @@ class _Token:
     index: int = -1
 
 
-class TokenClassification:
+class TokenClassification(TextHead):
     """The head of `*ForTokenClassification` models."""
 
     task: Final = TOKENS
@@ -91,10 +91,6 @@ class TokenClassification:
         }
         windows = Windows(self._stride if stride is None else stride, keeps_all=config.long_texts == "window")
         return ParsedRequest(texts, is_batch, options, windows)
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return `text`, or its item."""
-        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
