@@ -7,9 +7,10 @@ workers) use the copy, in another thread.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,6 +163,8 @@ class Accumulator:
         self._known: dict[tuple[str, tuple[str, ...], tuple[float, ...]], Count | Gauge | Distribution] = {}
         self._holds: dict[tuple[str, tuple[str, ...]], tuple[float, ...]] = {}
         """The bounds in use for each histogram."""
+        self._shown: dict[str, Mapping[tuple[str, ...], float]] = {}
+        """The values that ``show`` has set, by metric."""
         for metric in CATALOG:
             if not metric.labels and metric.type == "counter":
                 self.count(metric)
@@ -187,6 +190,16 @@ class Accumulator:
             self._gauges.append(series)
             self._values.append(found)
         return found
+
+    def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set the gauges of a metric to ``values``, by labels; others that were set this way become NaN."""
+        before = self._shown.get(metric.name, {})
+        for gone in before.keys() - values.keys():
+            self.gauge(metric, *gone).set(math.nan)
+        for labels, value in values.items():
+            if before.get(labels) != value:
+                self.gauge(metric, *labels).set(value)
+        self._shown[metric.name] = dict(values)
 
     def distribution(self, metric: Metric, *labels: str, bounds: tuple[float, ...] = ()) -> Distribution:
         """Return the histogram with these labels and ``bounds`` (default: the metric's). Raises as ``count``.

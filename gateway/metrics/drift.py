@@ -250,13 +250,19 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
 
 def psi(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
     """Return the population stability index of two arrays of counts over the same bins."""
-    p, q = shares(reference), shares(now)
-    return float(np.sum((q - p) * np.log(q / p)))
+    return _psi(shares(reference), shares(now))
 
 
 def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
     """Return the Jensen–Shannon divergence (nats, 0 to ln 2) of two arrays of counts over the same bins."""
-    p, q = shares(reference), shares(now)
+    return _jensen_shannon(shares(reference), shares(now))
+
+
+def _psi(p: Floats, q: Floats) -> float:
+    return float(np.sum((q - p) * np.log(q / p)))
+
+
+def _jensen_shannon(p: Floats, q: Floats) -> float:
     middle = (p + q) / 2
     return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
 
@@ -293,15 +299,12 @@ class Verdict:
     @property
     def psi(self) -> float:
         """The population stability index."""
-        p, q = np.asarray(self.reference), self.seen
-        return float(np.sum((q - p) * np.log(q / p)))
+        return _psi(np.asarray(self.reference), self.seen)
 
     @property
     def jensen_shannon(self) -> float:
         """The Jensen–Shannon divergence in nats."""
-        p, q = np.asarray(self.reference), self.seen
-        middle = (p + q) / 2
-        return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
+        return _jensen_shannon(np.asarray(self.reference), self.seen)
 
     @property
     def bound(self) -> float:

@@ -90,14 +90,9 @@ class Observer:
         """
         self._numbers = Accumulator()
         self.exemplars = Exemplars()
-        self._models: set[tuple[str, ...]] = set()
-        self._backends: set[tuple[str, str]] = set()
-        self._pools: set[str] = set()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: Mapping[str, Objective] = {}
-        self._promises: set[tuple[str, str, str]] = set()
-        """The labels of the objectives that are published."""
         self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance, watches_words, clock)
         self.feedback = FeedbackCounts(self._numbers)
@@ -114,8 +109,6 @@ class Observer:
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
         self._aside = 0
         self._complain_at = 0.0
-        self._drifts: set[tuple[str, ...]] = set()
-        self._compared: set[tuple[str, ...]] = set()
         self._estimated: set[tuple[str, str, str]] = set()
 
     def started(self) -> None:
@@ -270,26 +263,18 @@ class Observer:
     @_harmless
     def drifts(self, found: Mapping[tuple[str, ...], Judged], alarm_days: float) -> None:
         """Publish the evidence of drift, by endpoint, version, variable and reference."""
-        numbers, told = self._numbers, {key[:3] for key in found}
+        numbers, judged_by = self._numbers, {key[:3]: judged for key, judged in found.items()}
         numbers.gauge(catalog.DRIFT_ALARM).set(alarm_days)
-        for gone in self._drifts - told:
-            for metric in (catalog.DRIFT_EVIDENCE, catalog.DRIFT_VISIBLE):
-                numbers.gauge(metric, *gone).set(math.nan)
-        for key, judged in found.items():
-            numbers.gauge(catalog.DRIFT_EVIDENCE, *key[:3]).set(judged.days)
-            numbers.gauge(catalog.DRIFT_VISIBLE, *key[:3]).set(judged.visible)
+        numbers.show(catalog.DRIFT_EVIDENCE, {labels: judged.days for labels, judged in judged_by.items()})
+        numbers.show(catalog.DRIFT_VISIBLE, {labels: judged.visible for labels, judged in judged_by.items()})
+        for labels, judged in judged_by.items():
             if judged.days >= 1:
-                numbers.gauge(catalog.DRIFT_SINCE, *key[:3]).set(judged.since)
-        self._drifts = told
+                numbers.gauge(catalog.DRIFT_SINCE, *labels).set(judged.since)
 
     @_harmless
     def compared(self, found: Mapping[tuple[str, ...], float]) -> None:
         """Publish the evidence that canaries differ from stable versions; see ``versions.evidence``."""
-        for gone in self._compared - found.keys():
-            self._numbers.gauge(catalog.COMPARED_EVIDENCE, *gone).set(math.nan)
-        for labels, days in found.items():
-            self._numbers.gauge(catalog.COMPARED_EVIDENCE, *labels).set(days)
-        self._compared = set(found)
+        self._numbers.show(catalog.COMPARED_EVIDENCE, found)
 
     @_harmless
     def accuracies(self, found: Mapping[tuple[str, str], Standing]) -> None:
@@ -336,16 +321,12 @@ class Observer:
     @_harmless
     def promise(self, objectives: Mapping[str, Objective]) -> None:
         """Publish the objectives of endpoints and count answers by them; the empty name holds the default."""
-        shown: dict[tuple[str, str, str], float] = {}
+        shown: dict[tuple[str, ...], float] = {}
         for endpoint, one in objectives.items():
             shown[endpoint, "availability", ""] = one.availability
             if endpoint and one.within:
                 shown[endpoint, "latency", one.le] = one.share
-        for gone in self._promises - shown.keys():
-            self._numbers.gauge(catalog.OBJECTIVE, *gone).set(math.nan)
-        for labels, share in shown.items():
-            self._numbers.gauge(catalog.OBJECTIVE, *labels).set(share)
-        self._promises = set(shown)
+        self._numbers.show(catalog.OBJECTIVE, shown)
         self._promised = objectives
         for (endpoint, version, _), served in self._served.items():
             served.promise(self._answers_of(endpoint, version))
@@ -447,29 +428,17 @@ class Observer:
     @_harmless
     def backends(self, live: Mapping[tuple[str, str], bool]) -> None:
         """Publish which Tritons answer, by address and pool; those that are no longer needed are removed."""
-        for gone in self._backends - live.keys():
-            self._numbers.gauge(catalog.BACKEND_UP, *gone).set(math.nan)
-        for of, answers in live.items():
-            self._numbers.gauge(catalog.BACKEND_UP, *of).set(int(answers))
-        self._backends = set(live)
+        self._numbers.show(catalog.BACKEND_UP, {of: int(answers) for of, answers in live.items()})
 
     @_harmless
     def pools(self, waiting: Mapping[str, int]) -> None:
         """Publish the number of waiting calls per pool; pools that are no longer needed are removed."""
-        for gone in self._pools - waiting.keys():
-            self._numbers.gauge(catalog.POOL_WAITING, gone).set(math.nan)
-        for pool, count in waiting.items():
-            self._numbers.gauge(catalog.POOL_WAITING, pool).set(count)
-        self._pools = set(waiting)
+        self._numbers.show(catalog.POOL_WAITING, {(pool,): count for pool, count in waiting.items()})
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:
         """Publish the model of each version (label values of ``MODEL_INFO``); versions that are gone are removed."""
-        for gone in self._models - served:
-            self._numbers.gauge(catalog.MODEL_INFO, *gone).set(math.nan)
-        for new in served - self._models:
-            self._numbers.gauge(catalog.MODEL_INFO, *new).set(1)
-        self._models = served
+        self._numbers.show(catalog.MODEL_INFO, dict.fromkeys(served, 1))
 
     @_harmless
     def build_info(self, version: str) -> None:
