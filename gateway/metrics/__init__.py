@@ -1,6 +1,6 @@
 """Metrics: the catalogue (data), the observer that counts, drift, and the publisher of ``/metrics``.
 
-The data plane calls it when a request ends, the edge when ``/metrics`` is requested. ``catalog``, ``compared``,
+Called by the data plane when a request ends, and by the edge when ``/metrics`` is requested. ``catalog``, ``compared``,
 ``drift``, ``texts`` and ``variables`` are public, for boards, rules and ``deploy``. It must never delay a request, and
 its memory must not grow with what clients send.
 """

@@ -1,7 +1,7 @@
 """The registry, where models and serving Tasks are stored: the port, its ClearML implementation, and copies on disk.
 
-``control`` and ``app`` call it, and so does ``deploy``, which uses only the names below. Never call it on the event
-loop or in a request. It reads and writes; it does not decide what is served.
+Called by ``control``, ``app`` and ``deploy``, which uses only the names below. It must never be called on the event
+loop or in a request. It reads and writes; it never decides what is served.
 """
 
 from gateway.errors import RegistryRefused, RegistryUnavailable

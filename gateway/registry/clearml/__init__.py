@@ -1,6 +1,6 @@
 """The implementation of the registry port on the ClearML API; nothing else in this project imports ``clearml``.
 
-The gateway's ``app``, model sync and the commands create one per process. Every wait has a bound. It must not do what
+Made once per process, by the gateway's ``app``, model sync or a command. Every wait has a bound. It must never do what
 the SDK does silently: retry for minutes, use a configuration from elsewhere, or guess.
 """
 
