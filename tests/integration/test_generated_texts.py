@@ -22,7 +22,7 @@ from preprocessing.processor import TextProcessor
 from preprocessing.types import Windows
 from tests.integration import tiny_models as tiny
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.texts, pytest.mark.timeout(1200)]
 
 TEXTS = int(os.environ.get("GENERATED_TEXTS", "400"))
 AT_ONCE = 200

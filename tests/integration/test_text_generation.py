@@ -33,7 +33,7 @@ from tests.integration import served_bundles
 from tests.integration import tiny_generators as generators
 from tests.integration import tiny_models as tiny
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 PROMPTS = [
     "The quick brown fox",

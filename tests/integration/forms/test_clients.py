@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 
 def text_tensor(module: Any, *texts: str) -> Any:

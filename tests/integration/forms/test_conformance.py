@@ -19,7 +19,7 @@ import pytest
 
 from tests.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 TOKENS, IDENTITY = "tokens", "team/identity"
 

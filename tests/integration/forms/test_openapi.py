@@ -8,7 +8,7 @@ import httpx
 import jsonschema
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 
 def plain(schema: Any) -> Any:
