@@ -94,7 +94,7 @@ def table(capacity: Capacity, given: Mapping[str, Any], *, gpu: str = "inference
     """Return the guide as a Markdown table."""
     unit = given["currency"]
     lines = [
-        f"| requests/s | gateway pods (1 core each) | GPUs (`{gpu}`) | {unit} per million requests | of it GPUs |",
+        f"| requests/s | gateway pods (1 core each) | GPUs (`{gpu}`) | {unit} per million requests | share of GPUs |",
         "|---:|---:|---:|---:|---:|",
     ]
     for rate in RATES:

@@ -52,8 +52,8 @@ _CRITICAL: Final = 0.05
 _LATE_MS: Final = 20.0
 _HEADS: Final = (
     "in front of Triton", "load", "offered/s", "answers/s", "share of peak", "answered p50, ms", "p99, ms",
-    "critical answered", "refused p99, ms", "refused within 2 ms in the server", "nobody told them", "MB more",
-    "recovered after, s",
+    "critical answered", "refused p99, ms", "refused within 2 ms in the server", "no reply in time",
+    "memory growth, MB", "recovered after, s",
 )  # fmt: skip
 _QUICK: Final = "0.002"
 """Seconds: a bucket of the gateway's."""

@@ -97,12 +97,12 @@ def row_of(row: Mapping[str, Any]) -> list[str]:
 
 def shown(found: Mapping[str, Any]) -> str:
     """Return the table of the page; ``found`` as it is saved."""
-    rows = [["connections", "answers/s", "of 512 connections'", "share", "refusals/s", "CPU of the gateway (cores)",
-             "a stranger's refusal at most, ms"]]  # fmt: skip
+    rows = [["connections", "answers/s", "answers/s of 512 connections", "share", "refusals/s",
+             "CPU of the gateway (cores)", "slowest refusal of a new client, ms"]]  # fmt: skip
     for row in (*found["flood"]["rows"], *found["flood-new"]["rows"]):
         if row["gateway"] == "now":
             _, _, *figures, _, most, _, _ = row_of(row)
-            rows.append([f"{row['connections']:,}{', new ones' if row['new'] else ''}", *figures, most])
+            rows.append([f"{row['connections']:,}{', reconnecting' if row['new'] else ''}", *figures, most])
     return table(rows)
 
 

@@ -87,11 +87,11 @@ def shown(kept: Mapping[str, Any]) -> str:
         "calls per second to one Triton from one gateway, while all versions wait for it": lambda r: (
             calls(r["waiting"]["calls"])
         ),
-        "the same, while all are served": lambda r: calls(r["serving"]["calls"]),
+        "the same, while all versions are served": lambda r: calls(r["serving"]["calls"]),
         "calls of a gateway for each version that begins to be served": lambda r: calls(
             {name: count for name, count in r["calls_of_start"].items() if name not in _ALWAYS}
         ),
-        "one version changes: built anew, in all gateways": lambda r: ", ".join(f"`{url}`" for url in r["rebuilt"]),
+        "one version changes: rebuilt, in all gateways": lambda r: ", ".join(f"`{url}`" for url in r["rebuilt"]),
         "one version changes: calls of a gateway to all Tritons": lambda r: calls(
             {name: count for name, count in r["calls_of_change"].items() if name not in _ALWAYS}
         ),
