@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from gateway.control.compile import compile_spec
 from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
-from gateway.metrics import custom, variables
+from gateway.metrics import variables
+from gateway.metrics.declared import declared_for, frequency_of
 from gateway.registry.contents import namesakes
 from gateway.registry.port import Registry
 from gateway.spec import CanarySpec, Fault, ServingSpec, decode_model
@@ -93,7 +94,7 @@ def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None
     if variable == variables.LABEL:
         return
     for url in urls:
-        declared = custom.declared_for(url, spec.metrics, custom.frequency_of(spec.settings, 1.0))
+        declared = declared_for(url, spec.metrics, frequency_of(spec.settings, 1.0))
         if declared is None or not any(v.name == variable and v.type == "enum" for v in declared.variables):
             raise SpecFault(
                 f"{variable} is no enum variable of {url}",

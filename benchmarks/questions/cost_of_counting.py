@@ -19,9 +19,9 @@ from benchmarks.shared import corpus
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save
 from gateway.metrics import drift, exposition, texts
-from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared

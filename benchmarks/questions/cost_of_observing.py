@@ -51,7 +51,8 @@ def serve(form: str, state: Path) -> None:
     import uvloop
 
     from gateway.app import Gateway
-    from gateway.metrics import custom, drift, texts
+    from gateway.metrics import drift, texts
+    from gateway.metrics.text_variables import TextVariables
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name
     from gateway.testing import FakeBackend, FakeRegistry
@@ -109,7 +110,7 @@ def serve(form: str, state: Path) -> None:
         for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
-        custom._Text.look = nothing  # type: ignore[method-assign]  # noqa: SLF001 - as above
+        TextVariables.look = nothing  # type: ignore[method-assign]
     server = uvicorn.Server(
         uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
                        proxy_headers=False, access_log=False, server_header=False, date_header=False)

@@ -16,7 +16,7 @@ from gateway import objectives
 from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
-from gateway.metrics import custom
+from gateway.metrics import declared
 from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.pools import ANY, DEFAULT, address_of
@@ -121,7 +121,7 @@ def compile_spec(
         )
     for name, metrics in spec.metrics.items():
         pause()
-        _, messages = custom.check(metrics)
+        _, messages = declared.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
     promised = _objectives(spec, objective, faults)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))

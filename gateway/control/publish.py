@@ -19,9 +19,10 @@ from gateway.control.version import State, Version, Versions
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.endpoints.endpoint import Endpoint
-from gateway.metrics.custom import Served, frequency_of
+from gateway.metrics.declared import frequency_of
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
+from gateway.metrics.served import Served
 
 _log = logging.getLogger("triton_gateway.control")
 

@@ -1,7 +1,8 @@
 """Drift without raw data: bins of a reference distribution, and distances between them and current counts.
 
-Pure. ``custom`` counts observations into these bins. The recording rules (``dashboards.rules``) compute the same PSI in
-Prometheus from sums over all workers, and ``triton-gateway drift`` prints it; a test compares the rules with this file.
+Pure. ``variable_counts`` counts observations into these bins. The recording rules (``dashboards.rules``) compute the
+same PSI in Prometheus from sums over all workers, and ``triton-gateway drift`` prints it; a test compares the rules
+with this file.
 
 A distance says how far a distribution has moved. Whether the change is real, and whether to alarm, is decided by
 ``evidence`` alone. Two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about

@@ -26,10 +26,10 @@ import numpy as np
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
 from gateway.metrics.accuracy import Standing
-from gateway.metrics.custom import Watch
 from gateway.metrics.evidence import Judged
 from gateway.metrics.exemplars import Exemplars
 from gateway.metrics.feedback import FeedbackCounts
+from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
 

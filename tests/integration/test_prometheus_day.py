@@ -14,9 +14,10 @@ from benchmarks.questions.alarms_of_drift import VARIABLES
 from dashboards import rules
 from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator, Floats
-from gateway.metrics.custom import Served, Watch
 from gateway.metrics.drift import Bins
 from gateway.metrics.exposition import Numbers, respond
+from gateway.metrics.served import Served
+from gateway.metrics.watch import Watch
 from gateway.spec import MetricSpec, MetricVariable
 from tests.prometheus import Prometheus, every, program
 from tests.waiting import until

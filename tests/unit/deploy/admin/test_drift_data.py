@@ -18,8 +18,8 @@ from deploy.admin.data_rows import Text
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift, exposition
-from gateway.metrics.custom import Served
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from tests.sites import Asked, site

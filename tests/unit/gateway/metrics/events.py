@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gateway.metrics import drift
-from gateway.metrics.custom import Served
+from gateway.metrics.served import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded

@@ -15,9 +15,9 @@ from gateway.edge.http.problems import FAILURES
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.births import EVERYDAY, Births
-from gateway.metrics.custom import Served
 from gateway.metrics.exposition import Declared, Numbers, parse, respond
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.objectives import Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

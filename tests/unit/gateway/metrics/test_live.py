@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.metrics import drift
-from gateway.metrics.custom import Served
 from gateway.metrics.evidence import Judged
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.metrics.sharing import Share, Workers
 from gateway.objectives import BUDGET_S, Objective
 from gateway.spec import MetricSpec, MetricVariable

@@ -12,10 +12,10 @@ import pytest
 
 from gateway.errors import InternalError
 from gateway.metrics import drift, exposition, judge
-from gateway.metrics.custom import Served
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
+from gateway.metrics.served import Served
 from gateway.metrics.sharing import Share
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared

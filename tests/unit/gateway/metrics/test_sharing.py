@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gateway.errors import InternalError
 from gateway.metrics import catalog, sharing
 from gateway.metrics.accumulator import Accumulator, Snapshot
-from gateway.metrics.custom import Served
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.metrics.sharing import Share, Workers
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

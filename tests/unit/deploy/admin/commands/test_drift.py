@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from deploy.admin.commands.drift import command
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift, exposition, variables, words
-from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
 from gateway.metrics.feedback import Labelled
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import custom, exposition, variables
-from gateway.metrics.custom import Served, check, declared_for
+from gateway.metrics import declared, exposition, variables
 from gateway.metrics.drift import Bins, Words
 from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
 from gateway.metrics.sharing import Workers
 from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
@@ -122,35 +122,6 @@ def test_values_become_gauges_and_counters_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "answer", "reported", "expected"),
-    [
-        ("x", {"x": 1}, {}, None, [1]),
-        ("x", {}, {"x": 2}, None, [2]),
-        ("x", {}, {}, {"x": 3}, [3]),
-        ("x", {"x": 1}, {"x": 2}, {"x": 3}, [2]),
-        ("x", {"x": None}, {}, {"x": 3}, [3]),
-        ("a.b", {"a": {"b": 4}}, {}, None, [4]),
-        ("a.b", {"a.b": 5, "a": {"b": 4}}, {}, None, [5]),
-        ("a.b", {}, {"a": [{"b": 1}, {"b": 2}, {}]}, None, [1, 2]),
-        ("a.1", {}, {"a": [7, 8, 9]}, None, [8]),
-        ("a.9", {}, {"a": [7, 8, 9]}, None, []),
-        ("a", {}, {"a": [7, [8, 9]]}, None, [7, 8, 9]),
-        ("a.0.b", {}, {"a": [{"b": 6}]}, None, [6]),
-        ("x", {}, [{"x": 1}, {"x": 2}], None, [1, 2]),
-        ("v", {}, {"v": np.array([[1.0, 2.0]])}, None, [1.0, 2.0]),
-        ("v.1", {}, {"v": np.array([1.0, 2.0])}, None, [2.0]),
-        ("x", b"raw", "text", None, []),
-        ("x", None, None, None, []),
-    ],
-)
-def test_values_are_found_in_answer_request_and_reports(
-    name: str, body: object, answer: object, reported: dict[str, object] | None, expected: list[object]
-) -> None:
-    """In clearml-serving's order; by key, by nested path, in every element of a list."""
-    assert expected == custom._find((answer, body, reported), name, custom._split(name))
-
-
-@pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
         ("scalar", "3", "wrong_type"),
@@ -192,7 +163,7 @@ def test_value_that_raises_is_counted_and_nothing_more(caplog: pytest.LogCapture
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
     ),
-    kind=st.sampled_from(custom.KINDS),
+    kind=st.sampled_from(declared.KINDS),
 )
 def test_no_value_fails(value: object, kind: str) -> None:
     """Whatever JSON can hold."""
@@ -229,48 +200,6 @@ def test_failed_requests_are_not_looked_at() -> None:
     watched = Watched(spec(V("x", "scalar", (1.0,))))
     watched.answer({"x": 2}, {}, outcome="hook_failed")
     assert 0 == watched.read().get("scalar_count{x}", 0)
-
-
-def test_the_most_specific_declaration_holds() -> None:
-    """A url's own, else the longest wildcard; `E/*` covers every version of E and E itself."""
-    specs = {
-        key: MetricSpec(key, None, (V(name, "value"),))
-        for key, name in (("e/1", "own"), ("e/*", "all"), ("*", "any"), ("e/2*", "two"))
-    }
-
-    def names(url: str) -> list[str]:
-        found = declared_for(url, specs, 1.0)
-        return [] if found is None else [v.name for v in found.variables]
-
-    assert ["own", "two", "all", "all", "any"] == [names(u)[0] for u in ("e/1", "e/20", "e/3", "e", "other/1")]
-    del specs["*"]
-    assert [] == names("eagle/1")
-
-
-@pytest.mark.parametrize(
-    ("variable", "message"),
-    [
-        (V("x", "histogram"), "type histogram"),
-        (V("x", ""), "type (none)"),
-        (V("x", "scalar"), "no bounds"),
-        (V("x", "scalar", ("low",)), "not numbers"),
-        (V("x", "scalar", tuple(float(i) for i in range(101))), "101 buckets"),
-        (V("x", "enum"), "no values"),
-        (V("x" * 101, "value"), "name of 1 to 100"),
-    ],
-)
-def test_declaration_that_cannot_be_used_is_a_fault_of_its_own(variable: MetricVariable, message: str) -> None:
-    """The other variables of the endpoint are used."""
-    usable, faults = check(MetricSpec("e", None, (variable, V("fine", "value"))))
-    assert ["fine"] == [v.name for v in usable]
-    assert 1 == len(faults)
-    assert message in faults[0]
-
-
-def test_number_of_series_of_a_declaration_is_bounded() -> None:
-    """More variables than any board shows are a mistake."""
-    usable, faults = check(MetricSpec("e", None, tuple(V(f"x{i}", "value") for i in range(60))))
-    assert (50, 1) == (len(usable), len(faults))
 
 
 def test_new_bounds_of_a_variable_hold_at_once() -> None:
@@ -402,7 +331,7 @@ _WORKER = """
 import sys
 import tracemalloc
 from pathlib import Path
-from gateway.metrics.custom import Served
+from gateway.metrics.served import Served
 from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Share
 from gateway.spec import MetricSpec, MetricVariable

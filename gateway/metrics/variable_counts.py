@@ -1,0 +1,354 @@
+"""Counts of variables: histograms, categories, last values and sums, with drift bins if there is a reference.
+
+``watch`` counts declared variables with these classes, ``text_variables`` the built-in ones. Values wait in small lists
+until numpy counts many of them at once. For use by one event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
+from gateway.metrics.drift import OTHER, Bins, chi2_quantile
+from gateway.metrics.served import Served
+from gateway.metrics.values import category_of
+from gateway.spec import MetricVariable
+
+MAX_PENDING: Final = 512
+"""Values that are collected before numpy counts them; hundreds cost it little more than a few."""
+_OTHER_PLACE: Final = -2
+"""The index of the bin ``other`` among the bins of a categorical reference."""
+
+Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
+
+
+class VariableSeries:
+    """Creates the series of one version's variables."""
+
+    def __init__(self, numbers: Accumulator, served: Served) -> None:
+        self._numbers = numbers
+        self._pair = (served.endpoint, served.version)
+        self.pending: list[Callable[[], None]] = []
+        """The functions that count collected values."""
+
+    def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
+        """Return the histogram of a scalar variable."""
+        return self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._pair, name, bounds=bounds)
+
+    def count(self, metric: catalog.Metric, *labels: str) -> Count:
+        """Return a counter of this version."""
+        return self._numbers.count(metric, *self._pair, *labels)
+
+    def last(self, name: str) -> Gauge:
+        """Return the gauge of a variable's newest value."""
+        return self._numbers.gauge(catalog.VARIABLE_VALUE, *self._pair, name)
+
+    def reference(self, name: str, bins: Bins) -> None:
+        """Publish a reference's shares, its size, and the chi-square quantile of its noise bound."""
+        labels = (*self._pair, name, bins.id)
+        for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
+            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels, bin_name).set(ratio)
+        self._numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *labels).set(bins.total)
+        self._numbers.gauge(catalog.DRIFT_CHI2, *labels).set(chi2_quantile(0.99, len(bins.names) - 1))
+
+
+class DriftCounts:
+    """Counts one variable's values into its reference's bins, unweighted: noise depends on the number of values."""
+
+    __slots__ = ("_bins", "_index", "_new", "counts", "missing", "named")
+
+    def __init__(self, name: str, bins: Bins, numbers: VariableSeries) -> None:
+        self._bins = bins
+        numbers.reference(name, bins)
+        labels = (name, bins.id)
+        self.counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
+        self.missing = self.counts[-1]
+        self._index = {value: i for i, value in enumerate(bins.values)}
+        self._new: Callable[[str], Count] = partial(numbers.count, catalog.DRIFT_NEW, *labels)
+        self.named: Collection[str] = ()
+        """Categories outside the reference that get a series of their own. The set is small and fixed."""
+
+    def scalar(self, value: float) -> None:
+        """Count a number."""
+        self.counts[self._bins.index(value)].value += 1
+
+    def scalars(self, values: NDArray[np.float64]) -> None:
+        """Count an array of values."""
+        found = np.bincount(np.searchsorted(self._bins.edges, values), minlength=len(self.counts))
+        for count, seen in zip(self.counts, found.tolist(), strict=True):
+            count.value += seen
+
+    def category(self, value: str, times: int = 1) -> None:
+        """Count a category."""
+        place = self._index.get(value, _OTHER_PLACE)
+        self.counts[place].value += times
+        if place == _OTHER_PLACE and value in self.named:
+            self._new(value).value += times
+
+
+class Variable:
+    """One variable of one version."""
+
+    __slots__ = ("_drift", "_ignored", "_numbers", "name")
+
+    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None) -> None:
+        self.name = name
+        self._numbers = numbers
+        self._drift = None if bins is None else DriftCounts(name, bins, numbers)
+        self._ignored: dict[str, Count] = {}
+
+    def ignore(self, reason: Reason, weight: float = 1.0) -> None:
+        """Count an unusable value."""
+        count = self._ignored.get(reason)
+        if count is None:
+            count = self._ignored[reason] = self._numbers.count(catalog.VARIABLE_IGNORED, self.name, reason)
+        count.value += weight
+        if self._drift is not None:
+            self._drift.missing.value += 1
+
+    def see(self, value: object, weight: float) -> None:
+        """Count a value of any type."""
+        raise NotImplementedError
+
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        """Count one value per request if all have the expected type; otherwise count none and return False."""
+        del values, weight
+        return False
+
+
+class Number(Variable):
+    """A variable whose values are numbers."""
+
+    __slots__ = ()
+
+    def see(self, value: object, weight: float) -> None:
+        """See ``Variable.see``."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, int | float):  # bool is an int: False and True are 0 and 1
+            self.ignore("wrong_type", weight)
+            return
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            self.take(number, weight)
+        else:
+            self.ignore("not_finite", weight)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        """Count a finite number."""
+        raise NotImplementedError
+
+
+class Scalar(Number):
+    """A histogram of numbers, with drift bins."""
+
+    __slots__ = ("_pending", "_seen", "_weight")
+
+    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None, bounds: tuple[float, ...]) -> None:
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        self._seen = numbers.histogram(name, bounds)
+        self._pending: list[float] = []
+        self._weight = 1.0
+        numbers.pending.append(self.carry)
+
+    def see(self, value: object, weight: float) -> None:
+        """See ``Variable.see``."""
+        if type(value) is float and -math.inf < value < math.inf:
+            self.take(value, weight)
+        else:
+            super().see(value, weight)
+
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        """See ``Variable.see_all``."""
+        if weight != 1 or set(map(type, values)) != {float}:
+            return False
+        numbers = cast("Sequence[float]", values)
+        if not math.isfinite(sum(numbers)):  # a sum of finite values can overflow: then they are checked one by one
+            return False
+        self.take_all(numbers)
+        return True
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        """Count a number with a weight."""
+        if weight != self._weight:
+            self.carry()
+            self._weight = weight
+        self._pending.append(number)
+        if len(self._pending) >= MAX_PENDING:
+            self.carry()
+
+    def take_all(self, numbers: Sequence[float]) -> None:
+        """Count many numbers, with weight 1."""
+        if self._weight != 1.0:
+            self.carry()
+            self._weight = 1.0
+        self._pending.extend(numbers)
+        if len(self._pending) >= MAX_PENDING:
+            self.carry()
+
+    def begin(self) -> None:
+        """Reset to zero."""
+        self._pending = []
+        self._seen.begin()
+
+    def carry(self) -> None:
+        """Count the collected values."""
+        pending, self._pending = self._pending, []
+        if pending:
+            values = np.array(pending, dtype=np.float64)
+            self._seen.observe_all(values, self._weight)
+            if self._drift is not None:
+                self._drift.scalars(values)
+
+
+class LateScalar:
+    """A scalar whose series is created with its first value, or at once if ``begins``."""
+
+    __slots__ = ("_found", "_make")
+
+    def __init__(self, make: Callable[[], Scalar | None], *, begins: bool) -> None:
+        self._make = make
+        self._found = make() if begins else None
+
+    def take_all(self, numbers: Sequence[float]) -> None:
+        """Count many numbers, with weight 1."""
+        if self._found is None and numbers:
+            self._found = self._make()
+        if self._found is not None:
+            self._found.take_all(numbers)
+
+    def begin(self) -> None:
+        """Reset to zero."""
+        if self._found is not None:
+            self._found.begin()
+
+
+class Value(Number):
+    """The newest value of a number."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None) -> None:
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        self._last = numbers.last(name)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        """Count a number with a weight."""
+        del weight  # sampling does not change which value is the newest
+        self._last.set(number)
+        if self._drift is not None:
+            self._drift.scalar(number)
+
+
+class Sum(Number):
+    """The sum of a number over requests."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self, name: str, numbers: VariableSeries) -> None:
+        super().__init__(name, numbers, None)
+        self._sum = numbers.count(catalog.VARIABLE_COUNTER, name)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        """Count a number with a weight."""
+        if number < 0:
+            self.ignore("negative", weight)
+        else:
+            self._sum.value += number * weight
+
+
+class Enum(Variable):
+    """A count per category, with drift bins."""
+
+    __slots__ = ("_expected", "_known", "_pending")
+
+    def __init__(
+        self, name: str, numbers: VariableSeries, bins: Bins | None, values: Sequence[str],
+        expected: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """``expected``: if given, each of these values gets a series with its first count, all others are ``other``."""
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
+        self._expected = expected
+        if self._drift is not None:
+            self._drift.named = frozenset(expected or values)
+        begins_with = () if expected else (*values, OTHER)
+        self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
+        self._pending: list[str] = []
+        numbers.pending.append(self.carry)
+
+    def see(self, value: object, weight: float) -> None:
+        """See ``Variable.see``."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        category = category_of(value)
+        if category is None:
+            self.ignore("wrong_type", weight)
+        else:
+            self.take(category, weight)
+
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        """See ``Variable.see_all``."""
+        if weight != 1 or set(map(type, values)) != {str}:
+            return False
+        self.take_all(cast("Sequence[str]", values))
+        return True
+
+    def take(self, category: str, weight: float = 1.0) -> None:
+        """Count a category with a weight."""
+        self._count(category).value += weight
+        if self._drift is not None:
+            self._drift.category(category)
+
+    def _count(self, category: str) -> Count:
+        found = self._known.get(category)
+        if found is None and category not in self._expected:
+            category, found = OTHER, self._known.get(OTHER)
+        if found is None:
+            found = self._known[category] = self._numbers.count(catalog.VARIABLE_ENUM, self.name, category)
+        return found
+
+    def take_all(self, categories: Iterable[str]) -> None:
+        """Count many categories, with weight 1."""
+        self._pending.extend(categories)
+        if len(self._pending) >= MAX_PENDING:
+            self.carry()
+
+    def begin(self) -> None:
+        """Reset to zero."""
+        self._pending = []
+        for count in self._known.values():
+            count.value = 0
+
+    def carry(self) -> None:
+        """Count the collected values."""
+        pending, self._pending = self._pending, []
+        self.take_counts(Counter(pending))
+
+    def take_counts(self, times_of: Mapping[str, int]) -> None:
+        """Count each category the given number of times."""
+        for category, times in times_of.items():
+            self._count(category).value += times
+            if self._drift is not None:
+                self._drift.category(category, times)
+
+
+def declared_variable(variable: MetricVariable, numbers: VariableSeries, bins: Bins | None) -> Variable:
+    """Return the counts of a declared variable."""
+    if variable.type == "scalar":
+        return Scalar(variable.name, numbers, bins, tuple(float(bound) for bound in variable.buckets))
+    if variable.type == "enum":
+        return Enum(variable.name, numbers, bins, [str(value) for value in variable.buckets])
+    if variable.type == "value":
+        return Value(variable.name, numbers, bins)
+    return Sum(variable.name, numbers)

@@ -1,0 +1,189 @@
+"""Counts the variables of answered requests: the built-in ones of text tasks, and those that users declare.
+
+``Watch`` finds the values of declared variables in the request, in the answer and in what hooks report, and counts them
+in the metrics ``gateway_variable_*``. A variable's name is a label, so that the set of metrics is fixed and the numbers
+of several workers can be added.
+
+``Observer`` passes on requests after they were answered. Nothing here can fail a request: an unusable value is counted
+as ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from gateway.metrics import catalog, words
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.declared import Declared, declared_for
+from gateway.metrics.drift import Words
+from gateway.metrics.served import Served
+from gateway.metrics.text_variables import TextVariables
+from gateway.metrics.values import find, split
+from gateway.metrics.variable_counts import Variable, VariableSeries, declared_variable
+from gateway.spec import MetricSpec
+from gateway.trace import Trace
+
+_log = logging.getLogger("triton_gateway.metrics")
+
+_PLAIN: Final = frozenset({str, float, int, bool})
+"""Types whose values are single values and need no search for leaves."""
+
+
+class Watch:
+    """Counts the variables of every served version, for one event loop. ``chance`` returns numbers in [0, 1)."""
+
+    def __init__(
+        self,
+        numbers: Accumulator,
+        chance: Callable[[], float],
+        watches_words: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._numbers = numbers
+        self._chance = chance
+        self._make = partial(WatchedVersion, chance=chance, watches_words=watches_words, clock=clock)
+        self._watched: dict[str, WatchedVersion] = {}
+        self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
+        self.declared: Mapping[tuple[str, str, str], float] = {}
+        """The sampling rate of every declared variable, by endpoint, version and name."""
+        self._inputs: object = None
+        self._references: set[tuple[str, ...]] = set()
+        self._has_complained = False
+
+    def configure(
+        self, served: Mapping[str, Served], specs: Mapping[str, MetricSpec], default_frequency: float
+    ) -> None:
+        """Watch these urls from now on. The counts of variables that are no longer declared stay."""
+        inputs = (served, specs, default_frequency)
+        if inputs == self._inputs:
+            return
+        self._inputs = inputs
+        known, watched_before, self._known, self._watched = self._known, self._watched, {}, {}
+        for url in watched_before.keys() - served.keys():
+            watched_before[url].flush()
+        references: set[tuple[str, ...]] = set()
+        for url, version in served.items():
+            # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
+            source = (version, declared_for(url, specs, default_frequency))
+            former = known.get(url)
+            if former is None or former[0] != source:
+                if former is not None:
+                    former[1].flush()
+                former = source, self._make(*source, VariableSeries(self._numbers, version))
+            self._known[url] = former
+            watched = former[1]
+            if watched.is_needed:
+                self._watched[url] = watched
+            pair = (version.endpoint, version.version)
+            references |= {
+                (*pair, name, bins.id, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
+            }
+        # The share of a bin becomes NaN if its reference is gone; rules skip NaN.
+        for labels in self._references - references:
+            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
+        self._references = references
+        self.declared = {
+            (version.endpoint, version.version, variable.name): of.frequency
+            for (version, of), _ in self._known.values() if of is not None for variable in of.variables
+        }  # fmt: skip
+
+    def answered(self, url: str, traces: Sequence[Trace]) -> None:
+        """Count the variables of requests that one version has answered."""
+        watched = self._watched.get(url)
+        if watched is not None and not watched.look(traces, self._chance) and not self._has_complained:
+            self._has_complained = True
+            _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
+
+    def recent_words(self) -> dict[words.Pair, words.Recent]:
+        """Return the recent words of texts by endpoint and version, for another thread; see ``words.Recent``."""
+        found = {}
+        for url, watched in self._watched.items():
+            recent = watched.recent_words()
+            if recent is not None:
+                served = self._known[url][0][0]
+                found[served.endpoint, served.version] = recent
+        return found
+
+    def usual_words(self, url: str) -> Words | None:
+        """Return the frequent words of one version's texts; None if unknown."""
+        watched = self._watched.get(url)
+        return None if watched is None else watched.usual_words()
+
+    def flush(self) -> None:
+        """Count all collected values."""
+        for watched in self._watched.values():
+            watched.flush()
+
+
+class WatchedVersion:
+    """All variables of one served version."""
+
+    def __init__(
+        self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
+        watches_words: bool, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._numbers = numbers
+        reference = served.reference
+        variables = declared.variables if declared is not None else ()
+        self._frequency = declared.frequency if declared is not None else 0.0
+        self._declared = [(split(v.name), declared_variable(v, numbers, reference.get(v.name))) for v in variables]
+        own = {v.name for v in variables}
+        # A declared variable replaces the built-in one of the same name.
+        self._text = TextVariables(served, numbers, own, chance, watches_words, clock) if served.is_text else None
+        self.fault: Exception | None = None
+        self.is_needed = bool(self._declared) or self._text is not None
+
+    def recent_words(self) -> words.Recent | None:
+        """See ``words.Watched.recent``."""
+        return None if self._text is None or self._text.words is None else self._text.words.recent()
+
+    def usual_words(self) -> Words | None:
+        """See ``words.Watched.usual``."""
+        return None if self._text is None else self._text.usual_words()
+
+    def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
+        """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
+        if self._text is not None:
+            self._text.look(traces)
+        frequency = self._frequency
+        if not self._declared or frequency <= 0:
+            return True
+        if frequency < 1:
+            traces = [trace for trace in traces if chance() < frequency]
+        weight = 1 / frequency
+        answers: list[Any] = [trace.answer for trace in traces]
+        unlike = [None for answer in answers if type(answer) is not dict]
+        is_good = True
+        for path, variable in self._declared:
+            name = variable.name
+            if not unlike and variable.see_all([answer.get(name) for answer in answers], weight):
+                continue
+            for trace in traces:
+                try:
+                    _see(variable, path, trace, weight)
+                except Exception as error:  # noqa: BLE001 - values may be users' objects, which may raise anything
+                    variable.ignore("wrong_type")
+                    self.fault, is_good = error, False
+        return is_good
+
+    def flush(self) -> None:
+        """Count all collected values."""
+        for carry in self._numbers.pending:
+            carry()
+
+
+def _see(variable: Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:
+    answer = trace.answer
+    if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
+        variable.see(value, weight)
+        return
+    values = find((answer, trace.body, trace.custom), variable.name, path)
+    if not values:
+        variable.ignore("missing", weight)
+    for value in values:
+        variable.see(value, weight)

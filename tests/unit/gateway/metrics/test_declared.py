@@ -1,0 +1,52 @@
+"""Declared variables: which declaration applies to a url, and what is wrong with one that cannot be used."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.metrics.declared import check, declared_for
+from gateway.spec import MetricSpec, MetricVariable
+
+V = MetricVariable
+
+
+def test_the_most_specific_declaration_holds() -> None:
+    """A url's own, else the longest wildcard; `E/*` covers every version of E and E itself."""
+    specs = {
+        key: MetricSpec(key, None, (V(name, "value"),))
+        for key, name in (("e/1", "own"), ("e/*", "all"), ("*", "any"), ("e/2*", "two"))
+    }
+
+    def names(url: str) -> list[str]:
+        found = declared_for(url, specs, 1.0)
+        return [] if found is None else [v.name for v in found.variables]
+
+    assert ["own", "two", "all", "all", "any"] == [names(u)[0] for u in ("e/1", "e/20", "e/3", "e", "other/1")]
+    del specs["*"]
+    assert [] == names("eagle/1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (V("x", "histogram"), "type histogram"),
+        (V("x", ""), "type (none)"),
+        (V("x", "scalar"), "no bounds"),
+        (V("x", "scalar", ("low",)), "not numbers"),
+        (V("x", "scalar", tuple(float(i) for i in range(101))), "101 buckets"),
+        (V("x", "enum"), "no values"),
+        (V("x" * 101, "value"), "name of 1 to 100"),
+    ],
+)
+def test_declaration_that_cannot_be_used_is_a_fault_of_its_own(variable: MetricVariable, message: str) -> None:
+    """The other variables of the endpoint are used."""
+    usable, faults = check(MetricSpec("e", None, (variable, V("fine", "value"))))
+    assert ["fine"] == [v.name for v in usable]
+    assert 1 == len(faults)
+    assert message in faults[0]
+
+
+def test_number_of_series_of_a_declaration_is_bounded() -> None:
+    """More variables than any board shows are a mistake."""
+    usable, faults = check(MetricSpec("e", None, tuple(V(f"x{i}", "value") for i in range(60))))
+    assert (50, 1) == (len(usable), len(faults))
