@@ -20,8 +20,9 @@ PEERS = DOCS / "benchmarks.md"
 
 _HEAD = """# Benchmarks: three published tables, measured here
 
-This page repeats three published benchmarks with triton-gateway. `python -m benchmarks pages` writes it from the
-results that these commands saved; do not edit it.
+This page repeats three published benchmarks with triton-gateway: HF Infinity's lengths, Comet's ladder, and the steps
+of "100 times faster". `python -m benchmarks pages` writes it from these
+commands' saved results; do not edit it.
 
 ```console
 $ python -m benchmarks lengths-of-hf-infinity --save      # resumable: run it again to go on
@@ -39,10 +40,8 @@ $ python -m benchmarks pages
 
 _NO_INFINITY = """## HF Infinity's lengths: DistilBERT, sequence classification
 
-No run is saved. An earlier page compared an int8 model with a pipeline that got one text per call; the gate of
-`optimize` refuses that model, and it was taken with `--accept`. `python -m benchmarks lengths-of-hf-infinity --save`
-measures a model that passes the gate with its own tolerance, alternating with a pipeline that gets single texts and
-lists."""
+No run is saved. `python -m benchmarks lengths-of-hf-infinity --save` measures a model that passes the gate of
+`optimize` in turn with a pipeline that gets single texts and lists."""
 
 
 def models() -> str:

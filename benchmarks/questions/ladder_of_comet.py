@@ -123,10 +123,10 @@ def section(found: Mapping[str, Any]) -> str:
     """Return the section of the page about Comet's ladder."""
     load = f"{found['tokens']} tokens, {found['connections']} clients; other programs shared the machine."
     about = f"{measured_on(found)} {load} The last rung serves `{found['candidate']}`" + (
-        ", taken with `--accept`: the gate of `optimize` refuses it for these random weights. The rung before it, "
-        "PyTorch's dynamic int8, was compared with nothing."
+        " with `--accept`, because the gate of `optimize` refuses it for these random weights. The answers of the rung "
+        "before it, PyTorch's dynamic int8, were not checked."
         if "int8" in found["candidate"]
-        else ", what the gate passes."
+        else ", which passes the gate."
     )
     return "\n\n".join(["## Comet's ladder: BERT behind HTTP", about, table(ladder(found))])
 

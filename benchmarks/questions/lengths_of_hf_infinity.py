@@ -198,22 +198,23 @@ def section(found: Mapping[str, Any]) -> str:
     cores = found["machine"]["cores"]
     parts = [
         "## HF Infinity's lengths: DistilBERT, sequence classification",
-        f"{measured_on(found)} End to end: HTTP, tokenization, Triton. The model is what `triton-gateway optimize "
-        f"--precision {chosen['precision']}` makes of DistilBERT: `{chosen['candidate']}`, within the gate's own "
-        f"tolerance, without `--accept` (mean cosine of logits to PyTorch {parity['mean_cosine']:.5f}, least "
+        f"{measured_on(found)} End to end: HTTP, tokenization, Triton. The model is DistilBERT, made with "
+        f"`triton-gateway optimize --precision {chosen['precision']}`: `{chosen['candidate']}`, which passes the gate "
+        f"without `--accept` (cosine of logits to PyTorch: mean {parity['mean_cosine']:.5f}, minimum "
         f"{parity['min_cosine']:.5f}).",
-        f"Texts per second, medians of {count} rounds. Within a round the pipeline and the gateway take turns; the "
-        "ratios are of one round each: median (least–most).",
+        f"The table shows texts per second, medians of {count} rounds. In each round the pipeline and the gateway "
+        "take turns. Ratios are formed within a round: median (minimum–maximum).",
         table(summary(dict(found))),
-        f"The gateway is asked by {found['clients']} clients at once (fewer where that would be more than 20,000 "
-        "tokens) and puts their requests together itself; of two instances with one thread each and one with two, the "
-        f"faster (instances x threads, here {settings}). The pipeline is `transformers` with PyTorch fp32 on both "
-        "cores, without any server: one text a call, and lists with `batch_size`, of which the table shows the best of "
-        "each round.",
+        f"**The gateway** gets requests from {found['clients']} clients at once (fewer if that would be more than "
+        "20,000 tokens) and batches them itself. Two instances with one thread each and one instance with two threads "
+        f"were tried; the table shows the faster (instances x threads, here {settings}).",
+        "**The pipeline** is `transformers` with PyTorch fp32 on both cores, without a server. It gets one text per "
+        "call, or lists with `batch_size`; the table shows the best list of each round.",
         f"**The machine ran other work** (load average {min(loads):.1f} to {max(loads):.1f} on {cores} cores, these "
-        "programs included), so texts per second are lower than they would be alone, for both; the ratios are what was "
-        "measured. HF Infinity's published numbers are requests per second on two Ice Lake cores, another CPU without "
-        "other work: shown for orientation, and not compared.",
+        "programs included). Texts per second are therefore lower than on an idle machine, for both. The ratios are "
+        "valid.",
+        "**HF Infinity's published figures** are requests per second on two Ice Lake cores without other work. They "
+        "are shown for orientation only, since the CPU differs.",
     ]
     lists = [["tokens", "texts per request and call", "gateway", "pipeline", "gateway ÷ pipeline"]]
     for length, measured in sorted(found["lengths"].items(), key=lambda item: int(item[0])):
@@ -223,7 +224,7 @@ def section(found: Mapping[str, Any]) -> str:
             ours = [r["gateway"][name][batch] for r in taken]
             theirs = [r["pipeline"][batch] for r in taken]
             lists.append([length, batch, rate(ours), rate(theirs), ratio(ours, theirs)])
-    parts += ["The same for requests that are lists, texts per second:", table(lists)]
+    parts += ["The same for requests with lists, in texts per second:", table(lists)]
     return "\n\n".join(parts)
 
 

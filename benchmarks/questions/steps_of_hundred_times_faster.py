@@ -142,8 +142,8 @@ def section(found: Mapping[str, Any]) -> str:
     lengths = list(found["lengths"])
     rows = [["step", *(f"{n} tokens" for n in lengths), "what is compared"]]
     about = {
-        "tokenizer": "`transformers`' fast tokenizer → `preprocessing` with its word cache, tokenizing alone",
-        "cache": "GPT-2, 32 tokens after 64: without and with the cache of keys and values",
+        "tokenizer": "`transformers`' fast tokenizer → the gateway's, with its word cache; tokenization only",
+        "cache": "GPT-2, 32 tokens after 64: without and with a key/value cache",
         "export": "PyTorch → ONNX Runtime, graph as exported",
         "fusion": "→ the faster of ONNX Runtime and OpenVINO with all graph optimisations, fp32",
         "quantisation": "→ OpenVINO, calibrated int8",
@@ -156,7 +156,7 @@ def section(found: Mapping[str, Any]) -> str:
         [
             '## The steps of "100 times faster"',
             f"{measured_on(found)} One thread, no server. int8 is "
-            "taken with `--accept` here: the gate of `optimize` refuses it for these random weights.",
+            "used with `--accept`, because the gate of `optimize` refuses it for these random weights.",
             table(rows),
         ]
     )

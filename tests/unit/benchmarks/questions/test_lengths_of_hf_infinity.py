@@ -35,7 +35,7 @@ def test_ratios_are_of_one_round_each():
 def test_the_section_says_what_passed_the_gate_and_that_others_worked():
     """The candidate, its parity, the load, and lists beside lists."""
     text = infinity.section(FOUND)
-    assert "`triton-gateway optimize --precision bf16` makes of DistilBERT: `openvino-bf16`, within the gate's" in text
-    assert "(mean cosine of logits to PyTorch 0.99999, least 0.99990)" in text
+    assert "made with `triton-gateway optimize --precision bf16`: `openvino-bf16`, which passes the gate" in text
+    assert "(cosine of logits to PyTorch: mean 0.99999, minimum 0.99990)" in text
     assert "load average 2.0 to 2.0 on 2 cores" in text
     assert "| 8 | 8 | 70.0 | 20.0 | 3.5 (1.8–3.5) |" in text
