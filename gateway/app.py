@@ -58,7 +58,7 @@ from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
-from gateway.edge.lanes import seems_critical
+from gateway.edge.priority import seems_critical
 from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
@@ -488,12 +488,12 @@ class Gateway:
             if leftovers.are_due(is_quiet=self.permits.in_flight * _QUIET <= self.permits.max_requests):
                 await asyncio.to_thread(leftovers.give)
             endpoints = self.table.current.endpoints
-            now = {url: one for url, one in endpoints.items() if one.work is not None and not one.work.is_idle}
+            now = {url: one for url, one in endpoints.items() if one.batcher is not None and not one.batcher.is_idle}
             for one in {**busy, **now}.values():
-                if one.work is not None:
+                if (batcher := one.batcher) is not None:
                     identity = one.identity
                     self.observer.work(
-                        identity.endpoint, identity.version, one.work.work, one.work.holds, one.work.queued()
+                        identity.endpoint, identity.version, batcher.work, batcher.active_limit, batcher.queued()
                     )
             busy = now
 

@@ -65,8 +65,11 @@ class TextRow(Protocol):
     truncated: bool
 
 
-class Lane(NamedTuple):
-    """Among whom a request waits: its class of priority (0 is the most important) and who is to share fairly."""
+class Flow(NamedTuple):
+    """The requests that are served in order of arrival: those of one class of priority and one tenant.
+
+    ``rank`` 0 is the most important class. Classes go one before the other; tenants of one class share fairly.
+    """
 
     rank: int
     tenant: str
@@ -75,8 +78,8 @@ class Lane(NamedTuple):
 CLASSES: Final = ("critical", "default", "batch")
 """Classes of priority by rank: the most important first."""
 CRITICAL, DEFAULT, BATCH = range(3)
-EVERYBODY: Final = Lane(DEFAULT, "")
-"""Whoever says nothing."""
+DEFAULT_FLOW: Final = Flow(DEFAULT, "")
+"""The flow of a request that names neither a class nor a tenant."""
 
 
 class Trace:
@@ -88,7 +91,7 @@ class Trace:
 
     __slots__ = (
         "answer", "body", "body_bytes", "caller", "charged", "custom", "encoded", "endpoint", "error", "finish_ns",
-        "generated_tokens", "infer_ns", "lane", "model_id", "outcome", "pieces", "prepare_ns", "prepared",
+        "flow", "generated_tokens", "infer_ns", "model_id", "outcome", "pieces", "prepare_ns", "prepared",
         "queue_ns", "quota", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id",
         "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
@@ -111,7 +114,7 @@ class Trace:
         self.error: BaseException | None = None
         self.caller: object = None
         """Who asks (``callers.rights.Caller``), where callers have to be known."""
-        self.lane = EVERYBODY
+        self.flow = DEFAULT_FLOW
         self.quota: object = None
         """Its tenant's (``callers.quotas.Quota``), if there is one."""
         self.charged = 0

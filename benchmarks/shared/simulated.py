@@ -26,7 +26,7 @@ from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
-from gateway.trace import BATCH, Lane
+from gateway.trace import BATCH, Flow
 from gateway.triton import choice
 
 REQUEST_S: Final = 90e-6
@@ -379,7 +379,7 @@ def load(
 
 
 @dataclass(slots=True)
-class Flow:
+class OpenLoad:
     """What came of requests that arrive whether others were answered or not: times in seconds, per second counts."""
 
     answers: float
@@ -400,11 +400,11 @@ class Flow:
         return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
 
 
-def flow(
+def open_load(
     price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
     change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
     batch: int = 0, rule: str = "always", most: int = 1 << 30,
-) -> Flow:  # fmt: skip
+) -> OpenLoad:  # fmt: skip
     """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start, or by
     another ``rule``; ``most`` requests are in hand at a time.
 
@@ -413,7 +413,7 @@ def flow(
     class send their next request when their last one is answered.
     """
 
-    async def main(loop: SimulatedLoop) -> Flow:
+    async def main(loop: SimulatedLoop) -> OpenLoad:
         chance = random.Random(seed)
         server = Server(loop, price, chance)
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
@@ -423,7 +423,7 @@ def flow(
             limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=pressure),
             on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
-        found = Flow(0.0, 0.0, [], [])
+        found = OpenLoad(0.0, 0.0, [], [])
         until = warm + seconds
         now_rate, due = rate, 0.0
 
@@ -469,7 +469,7 @@ def flow(
                 if loop.time() < until:
                     loop.call_later(_CLIENT_S, fill, loop.time())
 
-            batcher.begin([Row(lengths(chance))], sent + 60, answered, lane=Lane(BATCH, ""))
+            batcher.begin([Row(lengths(chance))], sent + 60, answered, flow=Flow(BATCH, ""))
 
         for _ in range(batch):
             loop.call_soon(fill, 0.0)

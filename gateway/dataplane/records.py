@@ -49,12 +49,12 @@ class Records:
             if self._access_log:
                 _write_log(trace)
         elif isinstance(error, Overloaded):
-            self._room.count(error, trace.lane.rank)
+            self._room.count(error, trace.flow.rank)
             if self._access_log:
                 _write_log(trace)
         else:
             if isinstance(error, DeadlineExceeded) and error.because:
-                self._observer.overloaded(error.because, CLASSES[trace.lane.rank])
+                self._observer.overloaded(error.because, CLASSES[trace.flow.rank])
             _write_log(trace)
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:

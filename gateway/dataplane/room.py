@@ -93,7 +93,7 @@ class Room:
         found, permits = self._at(path), self._permits
         return self._has_share(found, rank) or (
             (permits.pressure.is_on and permits.look(time.monotonic()))
-            and bool(found) and all(endpoint.has_work_enough(rank, tenant) for endpoint in found)
+            and bool(found) and all(endpoint.is_overloaded(rank, tenant) for endpoint in found)
         )  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:

@@ -179,8 +179,10 @@ class Answers(Handler, Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_closed", "_idle", "_leases", "_retired", "handler", "head", "headers", "identity", "start", "stream",
-                 "takes_bytes", "task", "text", "work")  # fmt: skip
+    __slots__ = (
+        "_closed", "_idle", "_leases", "_retired", "batcher", "handler", "head", "headers", "identity", "start",
+        "stream", "takes_bytes", "task", "text",
+    )  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler, closed: Callable[[], object] = lambda: None) -> None:
         """``closed`` is called when the handler has been."""
@@ -202,7 +204,7 @@ class Endpoint:
         """Begin to answer a job; see ``Starts.start``."""
         self.stream: Streams | None = getattr(handler, "stream", None)
         """How to answer piece by piece, if the handler can (text generation)."""
-        self.work: Batcher[Any] | None = getattr(self.text or handler, "work", None)
+        self.batcher: Batcher[Any] | None = getattr(self.text or handler, "batcher", None)
         """Where requests wait for calls to the model; None if each has a call of its own."""
         self._leases = 0
         self._retired = False
@@ -219,19 +221,19 @@ class Endpoint:
         """How many requests hold it open: those it works on."""
         return self._leases
 
-    def has_work_enough(self, rank: int, tenant: str = "") -> bool:
+    def is_overloaded(self, rank: int, tenant: str = "") -> bool:
         """Return whether one more request of a tenant's would be refused for the work that is in hand."""
-        return self.work is not None and self.work.is_full(rank, tenant)
+        return self.batcher is not None and self.batcher.is_full(rank, tenant)
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:
         """Whether its limit of work holds, if it has one."""
-        return () if self.work is None else (self.work.pressure,)
+        return () if self.batcher is None else (self.batcher.pressure,)
 
     @property
     def prices(self) -> dict[str, float] | None:
         """What calls to its model have cost lately, for people; None if none were made or none are shared."""
-        prices = None if self.work is None else self.work.prices
+        prices = None if self.batcher is None else self.batcher.prices
         return prices.report() if prices is not None and prices.calls else None
 
     @property

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gateway.admission import NO_PRESSURE, Pressure
 from gateway.prices import Prices
-from gateway.trace import EVERYBODY, TRACEPARENT
+from gateway.trace import DEFAULT_FLOW, TRACEPARENT
 
 if TYPE_CHECKING:
-    from gateway.endpoints.batcher import UnderWay
+    from gateway.endpoints.calls import CallInFlight
 
 _OWN_CALL_S: Final = 0.05e-3
 """What a call costs on this side of the wire, in addition to its price at the server."""
@@ -65,7 +65,7 @@ class Entry(Generic[R]):
     """
 
     __slots__ = (
-        "call", "count", "deadline", "infer_ns", "is_over", "kind", "lane", "longest", "on_done", "parent", "queued_ns",
+        "call", "count", "deadline", "flow", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns",
         "rows", "submitted", "tokens",
     )  # fmt: skip
 
@@ -83,7 +83,7 @@ class Entry(Generic[R]):
         self.on_done = on_done
         self.is_over = False
         self.kind = kind
-        self.lane = EVERYBODY
+        self.flow = DEFAULT_FLOW
         self.count = count or len(rows)
         if len(rows) == 1:
             self.longest = size(rows[0])
@@ -95,7 +95,7 @@ class Entry(Generic[R]):
         self.parent = TRACEPARENT.get()
         self.queued_ns = 0
         self.infer_ns = 0
-        self.call: UnderWay | None = None
+        self.call: CallInFlight | None = None
 
     def end(self, outputs: Any, error: Exception | None) -> None:
         """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""

@@ -114,9 +114,9 @@ class HookHandler:
         return work.data
 
     @property
-    def work(self) -> Batcher[Any] | None:
+    def batcher(self) -> Batcher[Any] | None:
         """Where requests wait for the model behind the code, if it takes rows; a token is an element here."""
-        return self._stacked.work if self._stacked is not None else None
+        return self._stacked.batcher if self._stacked is not None else None
 
     async def close(self) -> None:
         """See ``Handler.close``."""
@@ -133,7 +133,7 @@ class HookHandler:
             await self._executor.run(stages, [work], is_answer=stages != _BEFORE)
         else:
             _, queued, _ = await batcher.submit(
-                [work], work.deadline, kind=self._executor.holder(work), lane=work.trace.lane
+                [work], work.deadline, kind=self._executor.holder(work), flow=work.trace.flow
             )
             work.trace.queue_ns += queued
         if work.error is not None:
@@ -157,7 +157,7 @@ class HookHandler:
     async def _infer(self, call: TritonCall, work: Work) -> None:
         tensors, trace = call.tensors(work.data), work.trace
         if self._stacked is not None:
-            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, work.deadline, lane=trace.lane)
+            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, work.deadline, flow=trace.flow)
             trace.queue_ns += queued
         else:
             started = perf_counter_ns()

@@ -16,7 +16,7 @@ from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Outputs
 from gateway.errors import BackendGarbage
-from gateway.trace import EVERYBODY, Lane
+from gateway.trace import DEFAULT_FLOW, Flow
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
@@ -42,7 +42,7 @@ class StackedCalls:
     def __init__(self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE) -> None:
         self._backend = backend
         self._model = model
-        self.work: Batcher[_Item] = Batcher(
+        self.batcher: Batcher[_Item] = Batcher(
             self._run,
             limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
             on_batch=_uncounted,
@@ -52,11 +52,17 @@ class StackedCalls:
         )
 
     async def infer(
-        self, inputs: Tensors, outputs: Sequence[str], deadline: float, *, lane: Lane = EVERYBODY, request_id: str = ""
+        self,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        deadline: float,
+        *,
+        flow: Flow = DEFAULT_FLOW,
+        request_id: str = "",
     ) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time; ``lane`` as ``Batcher.begin`` takes it; ``request_id`` goes to Triton with a call
+        ``deadline`` is in loop time; ``flow`` as ``Batcher.begin`` takes it; ``request_id`` goes to Triton with a call
         that nobody shares. Raises as ``Backend.infer`` and ``Batcher.add`` do.
         """
         names = tuple(outputs)
@@ -65,14 +71,14 @@ class StackedCalls:
         if not rows or any(len(array) != rows for array in arrays):
             # Not rows of a batch: the model may know what to do with it.
             item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
-            return await self.work.submit([item], deadline, count=1, kind=id(item), lane=lane)
+            return await self.batcher.submit([item], deadline, count=1, kind=id(item), flow=flow)
         item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
         kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        return await self.work.submit([item], deadline, count=rows, kind=kind, lane=lane)
+        return await self.batcher.submit([item], deadline, count=rows, kind=kind, flow=flow)
 
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
-        await self.work.close()
+        await self.batcher.close()
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
         first = items[0]

@@ -103,9 +103,9 @@ class TensorHandler:
         self._stacked = StackedCalls(call.backend, call.model, max_rows=rows, pressure=call.pressure) if rows else None
 
     @property
-    def work(self) -> Batcher[Any] | None:
+    def batcher(self) -> Batcher[Any] | None:
         """Where requests wait for calls, if the model has a batch dimension; a token is an element here."""
-        return self._stacked.work if self._stacked is not None else None
+        return self._stacked.batcher if self._stacked is not None else None
 
     def start(self, job: Job) -> None:
         """See ``Starts.start``."""
@@ -133,7 +133,7 @@ class TensorHandler:
         trace = job.trace
         trace.rows = _rows(raw)
         job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(
-            raw.inputs, raw.outputs, job.deadline, lane=trace.lane, request_id=raw.request_id
+            raw.inputs, raw.outputs, job.deadline, flow=trace.flow, request_id=raw.request_id
         )
         return job.outputs
 

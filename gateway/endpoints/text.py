@@ -46,7 +46,7 @@ class TextHandler:
         self.backend = backend
         self.model = model
         self._threads = threads
-        self.work: Batcher[Encoded] = Batcher(
+        self.batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
             on_batch=on_batch,
@@ -93,10 +93,10 @@ class TextHandler:
         trace = job.trace
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
-        batcher, rows = self.work, prepared.rows
+        batcher, rows = self.batcher, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
             entry = _Asked(rows, job.deadline)
-            entry.handler, entry.job, entry.prepared, entry.lane = self, job, prepared, trace.lane
+            entry.handler, entry.job, entry.prepared, entry.flow = self, job, prepared, trace.flow
             batcher.add(entry)
             job.queued(entry.leave, is_watched=True)
         else:
@@ -106,8 +106,8 @@ class TextHandler:
     async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:
         trace = job.trace
         try:
-            job.outputs, trace.queue_ns, trace.infer_ns = await self.work.submit(
-                prepared.rows, job.deadline, lane=trace.lane
+            job.outputs, trace.queue_ns, trace.infer_ns = await self.batcher.submit(
+                prepared.rows, job.deadline, flow=trace.flow
             )
         except BackendRefused as error:
             raise _not_the_callers_fault(error) from error
@@ -117,7 +117,7 @@ class TextHandler:
 
     def leave(self, entry: Entry[Encoded]) -> None:
         """Forget what nobody waits for any more."""
-        self.work.abandon(entry)
+        self.batcher.abandon(entry)
 
     def finish(self, job: Job, prepared: Prepared) -> None:
         """Answer a job that has the model's outputs; what takes milliseconds to decode, in a thread."""
@@ -162,7 +162,7 @@ class TextHandler:
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        await self.work.close()
+        await self.batcher.close()
 
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
         processor = self.processor

@@ -28,7 +28,7 @@ from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
 from gateway.edge.grpc.receiving import Receiving, Streams
-from gateway.edge.lanes import lane_of
+from gateway.edge.priority import flow_of
 from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
@@ -47,7 +47,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import EVERYBODY, TRACEPARENT, Lane, Trace, new_id, parse_traceparent
+from gateway.trace import DEFAULT_FLOW, TRACEPARENT, Flow, Trace, new_id, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -322,16 +322,16 @@ class RpcServer:
     # --- inference ----------------------------------------------------------------------------------------------------
 
     async def _infer(self, _requests: object, context: Any) -> Any:
-        metadata, lane = _metadata_of(context), EVERYBODY
+        metadata, flow = _metadata_of(context), DEFAULT_FLOW
         try:
             caller = await self._caller(INFER, context)
-            lane = lane_of(metadata.get("x-priority", "").encode(), caller)
-            with self._plane.permit(0, None, lane.rank) as permit:
+            flow = flow_of(metadata.get("x-priority", "").encode(), caller)
+            with self._plane.permit(0, None, flow.rank) as permit:
                 request = _message(await self._first(context), pb.ModelInferRequest)
-                flight = await self._answer(request, context, caller, metadata, taken=(lane, permit))
+                flight = await self._answer(request, context, caller, metadata, taken=(flow, permit))
         except GatewayError as error:
             trace = self._plane.open(_request_id(metadata.get("x-request-id")) or new_id())
-            trace.lane = lane
+            trace.flow = flow
             self._plane.refuse(trace, error)
             return _refuse(context, error)
         if flight.error is not None:
@@ -395,7 +395,7 @@ class RpcServer:
 
     async def _answer(
         self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
-        taken: tuple[Lane, Permit] | None = None,
+        taken: tuple[Flow, Permit] | None = None,
     ) -> InFlight:  # fmt: skip
         """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text; ``taken``:
         among whom it waits and its place, if it has one already.
@@ -409,10 +409,10 @@ class RpcServer:
         try:
             trace.body_bytes = request.ByteSize()
             if taken is None:
-                trace.lane = lane_of(metadata.get("x-priority", "").encode(), caller)
-                permit = plane.permit(trace.body_bytes, None, trace.lane.rank)
+                trace.flow = flow_of(metadata.get("x-priority", "").encode(), caller)
+                permit = plane.permit(trace.body_bytes, None, trace.flow.rank)
             else:
-                trace.lane, permit = taken
+                trace.flow, permit = taken
                 permit.hold(trace.body_bytes)
         except GatewayError as error:
             return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
@@ -425,7 +425,7 @@ class RpcServer:
                 call = await self._read_aside(request, permit.size, timeout)
                 call.streams = send is not None
                 self._address(call, metadata, timeout, caller)
-                plane.room.require(call.path, *trace.lane)
+                plane.room.require(call.path, *trace.flow)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise

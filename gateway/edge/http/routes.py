@@ -40,7 +40,7 @@ from gateway.edge.http.edge import (
 from gateway.edge.http.fast import HeadCache, PendingReply, checked
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
-from gateway.edge.lanes import HEADER, lane_of
+from gateway.edge.priority import HEADER, flow_of
 from gateway.edge.quotas import admit, charge, hold
 from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
@@ -54,7 +54,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.spec import normalize_url
-from gateway.trace import CRITICAL, TRACEPARENT, Lane, new_id, parse_traceparent
+from gateway.trace import CRITICAL, TRACEPARENT, Flow, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
@@ -109,8 +109,8 @@ class InferRoute:
                 if scope["method"] != "POST":
                     raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
                 timeout = timeout_of(headers.get(b"x-request-timeout-ms"), self._limits.timeout)
-                trace.lane = lane = lane_of(headers.get(HEADER, b""), caller)
-                permit = plane.permit(0, path, *lane)
+                trace.flow = flow = flow_of(headers.get(HEADER, b""), caller)
+                permit = plane.permit(0, path, *flow)
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 if caller is not None and self._access is not None:
@@ -123,7 +123,7 @@ class InferRoute:
                     self._check(call, caller, path)
                 if call.path != path:
                     path = call.path
-                    plane.room.require(path, *lane)
+                    plane.room.require(path, *flow)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -135,7 +135,7 @@ class InferRoute:
             if flight.error is not None and permit is not None:
                 permit.release()  # what it has sent is of no use any more, however long its refusal takes to be read
             if isinstance(flight.error, Overloaded):
-                rest(scope, partial(plane.room.is_full, path, *trace.lane))
+                rest(scope, partial(plane.room.is_full, path, *trace.flow))
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
                 await taken(scope)
@@ -192,7 +192,7 @@ class Plain(NamedTuple):
     headers: Mapping[bytes, bytes]
     caller: Caller | None
     quota: Quota | None
-    lane: Lane
+    flow: Flow
 
 
 class FastPath:
@@ -255,29 +255,29 @@ class FastPath:
             reading = reading._replace(refuse=discreet(reading.refuse, caller))
             quota = self._access.quota_of(caller)
         try:
-            lane = lane_of(by_name.get(HEADER, b""), caller)
+            flow = flow_of(by_name.get(HEADER, b""), caller)
         except RequestError:
             return None  # as above
         key = by_name.get(self._key_header, b"").decode("latin-1")
-        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota, lane)
+        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota, flow)
 
     def is_full(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
         permits = self._permits
-        return permits.in_flight >= permits.easy[plain.lane.rank] and self._plane.room.is_full(
-            plain.reading.path, *plain.lane
+        return permits.in_flight >= permits.easy[plain.flow.rank] and self._plane.room.is_full(
+            plain.reading.path, *plain.flow
         )
 
     def is_urgent(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
-        return plain.lane.rank == CRITICAL
+        return plain.flow.rank == CRITICAL
 
     def refusal(self, plain: Plain, seconds: float) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""
         plane, refuse = self._plane, plain.reading.refuse
         if plain.request_id or not plane.is_quiet:
             return None
-        rank = plain.lane.rank
+        rank = plain.flow.rank
         error = plane.room.refusal(plain.reading.path, rank)
         key = (refuse, error.message, error.retry_after)
         made = self._refusals.get(key)
@@ -295,12 +295,12 @@ class FastPath:
         if _MAY_STREAM in body:
             return False
         plane = self._plane
-        (parse, refuse, path), request_id, key, headers, caller, quota, lane = plain
+        (parse, refuse, path), request_id, key, headers, caller, quota, flow = plain
         trace = plane.open(request_id or new_id())
         try:
             trace.body_bytes = size = len(body)
-            trace.lane = lane
-            pending.permit = plane.permit(size, None, lane.rank)
+            trace.flow = flow
+            pending.permit = plane.permit(size, None, flow.rank)
             trace.caller = caller
             if quota is not None:
                 hold(trace, quota, size)
@@ -309,11 +309,11 @@ class FastPath:
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
             if call.path != path:  # it had none when `is_full` was asked
                 path = call.path
-                if self._permits.in_flight >= self._permits.easy[lane.rank]:
-                    plane.room.require(path, *lane)
+                if self._permits.in_flight >= self._permits.easy[flow.rank]:
+                    plane.room.require(path, *flow)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
-                pending.rest(partial(plane.room.is_full, path, *trace.lane))
+                pending.rest(partial(plane.room.is_full, path, *trace.flow))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
         call.key = key
@@ -340,7 +340,7 @@ def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight)
             pending.send(head_of(flight.trace, endpoint.head, len(content)), content)
         else:
             if isinstance(flight.error, Overloaded):
-                pending.rest(partial(plane.room.is_full, path, *flight.trace.lane))
+                pending.rest(partial(plane.room.is_full, path, *flight.trace.flow))
             pending.reply(*reply_of(flight))
     except BaseException:
         pending.abort()

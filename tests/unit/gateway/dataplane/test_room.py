@@ -28,7 +28,7 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
     pressures = {url: made.permits.pressure.below() for url in urls}
     for url, pressure in pressures.items():
         batcher: Any = SimpleNamespace(is_full=lambda _rank, _tenant, of=pressure: of.is_on, pressure=pressure)
-        made.endpoints[url].work = batcher
+        made.endpoints[url].batcher = batcher
     return made, pressures
 
 

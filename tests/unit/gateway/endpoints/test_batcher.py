@@ -197,7 +197,7 @@ async def test_a_split_request_that_fails_has_nothing_under_way_afterwards() -> 
     batcher = Batcher[Row](run, limits=BatchLimits(max_rows=2, max_in_flight=2), on_batch=lambda *_: None)
     with pytest.raises(BackendUnavailable):
         await ask(batcher, *range(8))
-    assert 0 == batcher.waiting_rows
+    assert 0 == batcher.queued_rows
     await asyncio.sleep(0)
     assert sum(running) == 0 < len(running)
     async with asyncio.timeout(1):

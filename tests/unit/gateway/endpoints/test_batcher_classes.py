@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, Flow, Price, flow
+from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
 
 GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
 CAPACITY = 64 / GPU.seconds(64, 16)
 
 
-def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> Flow:
+def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> OpenLoad:
     """What becomes of a load on so many servers, beside so many callers of class batch."""
-    return flow(
+    return open_load(
         GPU, MIXES["short"], load * servers * CAPACITY, seconds=seconds, warm=3.0, others=[GPU] * (servers - 1),
         batch=batch * servers, rule="off",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
-from gateway.trace import BATCH, CRITICAL, DEFAULT, Lane
+from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
 
 PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
 ROWS = 4
@@ -49,7 +49,7 @@ class Stack:
             self.ended[name] = self.loop.time(), error
 
         try:
-            self.batcher.begin([Row(4)], self.loop.time() + within, told, lane=Lane(rank, ""))
+            self.batcher.begin([Row(4)], self.loop.time() + within, told, flow=Flow(rank, ""))
         except (DeadlineExceeded, Overloaded) as error:
             self.ended[name] = self.loop.time(), error
 
@@ -219,7 +219,7 @@ def test_room_of_every_class_is_the_same_again_when_all_have_ended() -> None:
             for rank in (BATCH, DEFAULT, CRITICAL) * 4:
                 stack.ask(f"{rank} within {within}", within=within, rank=rank)
         given_up = [
-            stack.batcher.begin([Row(4)], loop.time() + 60, lambda *_: None, lane=Lane(CRITICAL, "")) for _ in range(3)
+            stack.batcher.begin([Row(4)], loop.time() + 60, lambda *_: None, flow=Flow(CRITICAL, "")) for _ in range(3)
         ]
         await asyncio.sleep(0.05)
         for entry in given_up:
@@ -260,10 +260,10 @@ def test_the_work_in_hand_and_who_waits_are_known() -> None:
         assert not stack.batcher.is_idle
         assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
         assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
-        assert math.isnan(stack.batcher.holds)
+        assert math.isnan(stack.batcher.active_limit)
         await stack.batcher.close()
         limited = Stack(loop, Pressure(0.25))
-        assert limited.batcher.holds == 0.25
+        assert limited.batcher.active_limit == 0.25
         return stack
 
     simulate(story)

@@ -110,10 +110,10 @@ def test_every_entry_ends_once_and_in_time(asked: list[Asked], fates: list[Fate]
         def leave(one: Asked, entry: Entry[Asked]) -> None:
             if not entry.is_over:
                 left.add(id(one))
-                waited, rows = entry.call is None, batcher.waiting_rows
+                waited, rows = entry.call is None, batcher.queued_rows
                 batcher.abandon(entry)
-                assert batcher.waiting_rows in ({rows, rows - one.count} if waited else {rows})
-                assert batcher.waiting_rows < rows or not waited or one.is_poison
+                assert batcher.queued_rows in ({rows, rows - one.count} if waited else {rows})
+                assert batcher.queued_rows < rows or not waited or one.is_poison
 
         for one in asked:
             loop.call_at(one.at, come, one)
@@ -128,7 +128,7 @@ def test_every_entry_ends_once_and_in_time(asked: list[Asked], fates: list[Fate]
             if isinstance(error, DeadlineExceeded):
                 assert output is None
         assert under_way == 0
-        assert batcher.waiting_rows == 0
+        assert batcher.queued_rows == 0
         async with asyncio.timeout(1):
             await batcher.close()
 

@@ -14,7 +14,7 @@ from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
-from gateway.trace import DEFAULT, Lane
+from gateway.trace import DEFAULT, Flow
 
 GPU = Price("a GPU", 22e-3, 0.5e-3, 0.0)
 CAPACITY = MAX_ROWS / GPU.seconds(MAX_ROWS, 0)
@@ -63,7 +63,7 @@ def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
             tenant.asked += counts
             if not batcher.is_full(DEFAULT, name):
                 with contextlib.suppress(Overloaded):
-                    batcher.begin([Row(12)], now + 60, done, lane=Lane(DEFAULT, name))
+                    batcher.begin([Row(12)], now + 60, done, flow=Flow(DEFAULT, name))
 
         for name in rates:
             loop.call_soon(arrive, name)

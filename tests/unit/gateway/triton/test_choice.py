@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shared.simulated import MIXES, Flow, Price, flow
+from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
 from gateway.triton.choice import Call, Paces, Server, choose, probed, spare
 
 CALL_S, ROW_S, TOKENS = 10e-3, 0.1e-3, 16
@@ -240,33 +240,33 @@ GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
 CAPACITY = 4 * 64 / GPU.seconds(64, 16)
 
 
-def four(load: float, *last: Price, seconds: float = 3.0) -> Flow:
+def four(load: float, *last: Price, seconds: float = 3.0) -> OpenLoad:
     """What becomes of a load on four servers of which the last may have another price."""
     prices = [GPU, GPU, GPU, *(last or (GPU,))]
-    return flow(prices[0], MIXES["short"], load * CAPACITY, seconds=seconds, warm=3.0, others=prices[1:])
+    return open_load(prices[0], MIXES["short"], load * CAPACITY, seconds=seconds, warm=3.0, others=prices[1:])
 
 
 @pytest.fixture(scope="module")
-def equal() -> Flow:
+def equal() -> OpenLoad:
     """What requests take with four equal servers at seven tenths of what they can do."""
     return four(0.7)
 
 
-def test_one_of_four_three_times_slower_does_not_set_the_tail(equal: Flow) -> None:
+def test_one_of_four_three_times_slower_does_not_set_the_tail(equal: OpenLoad) -> None:
     """Three do the work of four, in fuller calls."""
     found = four(0.7, GPU.slower(3.0))
     assert found.answers >= 0.98 * equal.answers
     assert found.percentile(99) <= 1.3 * equal.percentile(99)
 
 
-def test_one_of_four_that_pauses_does_not_set_the_tail(equal: Flow) -> None:
+def test_one_of_four_that_pauses_does_not_set_the_tail(equal: OpenLoad) -> None:
     """Half a second every three: what it had when it stopped waits, and nothing else goes there."""
     found = four(0.7, Price("pausing", GPU.call, GPU.row, 0.0, pauses=(3.0, 0.5)), seconds=6.0)
     assert found.answers >= 0.98 * equal.answers
     assert found.percentile(98) <= 1.4 * equal.percentile(98)
 
 
-def test_what_a_slow_server_can_do_is_not_given_up(equal: Flow) -> None:
+def test_what_a_slow_server_can_do_is_not_given_up(equal: OpenLoad) -> None:
     """More is asked for than the three others can answer: the slow one helps, and nearly nobody is refused."""
     del equal
     found = four(0.8, GPU.slower(3.0))
@@ -277,7 +277,7 @@ def test_two_of_which_one_is_slow_answer_as_much_as_by_turns() -> None:
     """The fast one alone cannot carry it: what the slow one works on takes nobody's place, and its tail is no worse."""
     load = 0.6 * 2 * 64 / GPU.seconds(64, 16)
     by_turns, found = (
-        flow(GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain)
+        open_load(GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain)
         for is_plain in (True, False)
     )
     assert found.answers >= 0.98 * by_turns.answers

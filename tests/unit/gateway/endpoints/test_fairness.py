@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gateway.endpoints.entries import BatchLimits, Entry
-from gateway.endpoints.order import Order
+from gateway.endpoints.fairness import FairOrder
 from gateway.prices import Prices
-from gateway.trace import BATCH, CRITICAL, DEFAULT, Lane
+from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
 
 LIMITS = BatchLimits(max_rows=8, max_padded_tokens=4096)
 
@@ -23,13 +23,13 @@ class Row:
 def entry(tenant: str = "a", rank: int = DEFAULT, tokens: int = 10) -> Entry[Row]:
     """One request of one row."""
     made = Entry[Row]([Row(tokens)], 1e9)
-    made.lane = Lane(rank, tenant)
+    made.flow = Flow(rank, tenant)
     return made
 
 
 def tenants(batch: list[Entry[Row]]) -> str:
     """Whose entries they are, in order."""
-    return "".join(one.lane.tenant for one in batch)
+    return "".join(one.flow.tenant for one in batch)
 
 
 def _gpu() -> Prices:
@@ -63,43 +63,43 @@ GPU, BY_ROW, BY_TOKEN = _gpu(), _by_row(), _by_token()
 def test_the_most_important_class_goes_first_whenever_it_came() -> None:
     """Then the next one."""
     waiting = [entry("b", BATCH), entry("d"), entry("c", CRITICAL), entry("D"), entry("C", CRITICAL)]
-    assert "cCdDb" == tenants(Order().first(waiting, 8))
+    assert "cCdDb" == tenants(FairOrder().first(waiting, 8))
 
 
 def test_of_one_tenant_the_oldest_goes_first() -> None:
     """Age decides last."""
     waiting = [entry() for _ in range(5)]
-    assert waiting == Order().first(waiting, 8)
+    assert waiting == FairOrder().first(waiting, 8)
 
 
 def test_two_tenants_get_the_same_whatever_they_send() -> None:
     """One sends twenty times its share; the other's requests do not wait behind them."""
-    order, waiting, served = Order(), [], Counter[str]()
+    order, waiting, served = FairOrder(), [], Counter[str]()
     for _ in range(200):
         waiting += [entry("flood") for _ in range(80)] + [entry("quiet") for _ in range(4)]
         batch = order.take(waiting, LIMITS, GPU)
         chosen = set(map(id, batch))
         waiting = [one for one in waiting if id(one) not in chosen][-2000:]
-        served.update(one.lane.tenant for one in batch)
-    assert 0 == sum(one.lane.tenant == "quiet" for one in waiting)
+        served.update(one.flow.tenant for one in batch)
+    assert 0 == sum(one.flow.tenant == "quiet" for one in waiting)
     assert 200 * 4 == served["quiet"] == served["flood"]
 
 
 def test_what_counts_is_tokens_not_requests() -> None:
     """Long texts are more work."""
-    order, served = Order(), Counter[str]()
+    order, served = FairOrder(), Counter[str]()
     for _ in range(300):
         batch = order.take(
             [entry("long", tokens=30) for _ in range(8)] + [entry("short") for _ in range(8)], LIMITS, GPU
         )
         for one in batch:
-            served[one.lane.tenant] += one.tokens
+            served[one.flow.tenant] += one.tokens
     assert 0.9 < served["long"] / served["short"] < 1.1
 
 
 def test_who_was_away_comes_back_without_a_credit() -> None:
     """It shares from now on; the others do not wait until it has had as much as they."""
-    order = Order()
+    order = FairOrder()
     for _ in range(100):
         order.take([entry("a") for _ in range(8)], LIMITS, GPU)
     batch = order.take([entry("a") for _ in range(8)] + [entry("b") for _ in range(8)], LIMITS, GPU)
@@ -108,31 +108,31 @@ def test_who_was_away_comes_back_without_a_credit() -> None:
 
 def test_less_important_work_fills_a_call_that_takes_no_longer_for_it() -> None:
     """If the price is the call, there is room in it."""
-    batch = Order().take([entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")], LIMITS, GPU)
+    batch = FairOrder().take([entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")], LIMITS, GPU)
     assert "ddbbbbbb" == tenants(batch)
 
 
 def test_less_important_work_waits_if_the_call_would_take_longer() -> None:
     """If the price is the row, two rows are answered before twenty of batch."""
     waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")]
-    assert "dd" == tenants(Order().take(waiting, LIMITS, BY_ROW))
+    assert "dd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
 
 
 def test_a_call_of_few_critical_rows_is_filled_with_others_that_are_no_dearer_in_it() -> None:
     """A small call of its own would cost everybody else its price; batch work still waits."""
     waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d") for _ in range(20)] + [entry("c", CRITICAL)]
-    assert "cddddddd" == tenants(Order().take(waiting, LIMITS, BY_ROW))
+    assert "cddddddd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
 
 
 def test_a_critical_call_is_not_filled_with_what_is_dearer_in_it_than_alone() -> None:
     """Seven short rows would be padded to the length of the long one."""
     waiting = [entry("c", CRITICAL, tokens=4) for _ in range(7)] + [entry("d", tokens=100)]
-    assert "ccccccc" == tenants(Order().take(waiting, LIMITS, BY_TOKEN))
+    assert "ccccccc" == tenants(FairOrder().take(waiting, LIMITS, BY_TOKEN))
 
 
 def test_it_remembers_a_bounded_number_of_tenants() -> None:
     """Whoever signs tokens may make them up."""
-    order = Order()
+    order = FairOrder()
     for number in range(5000):
         order.take([entry(str(number)), entry("a")], LIMITS, GPU)
     assert len(order._had) < 1100

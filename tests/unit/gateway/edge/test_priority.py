@@ -6,31 +6,31 @@ import pytest
 
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.edge.lanes import lane_of, seems_critical
+from gateway.edge.priority import flow_of, seems_critical
 from gateway.errors import RequestError
-from gateway.trace import BATCH, CRITICAL, DEFAULT, EVERYBODY, Lane
+from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 
 
 def test_who_has_to_show_nothing_may_ask_for_any_class() -> None:
     """And waits among everybody if it says nothing."""
-    assert EVERYBODY is lane_of(b"", None)
-    assert EVERYBODY is lane_of(b"default", None)
-    assert Lane(CRITICAL, "") == lane_of(b"Critical ", None)
+    assert DEFAULT_FLOW is flow_of(b"", None)
+    assert DEFAULT_FLOW is flow_of(b"default", None)
+    assert Flow(CRITICAL, "") == flow_of(b"Critical ", None)
 
 
 def test_a_key_limits_the_class() -> None:
     """Its own is the most important it gets; a less important one may be asked for."""
     caller = Caller("k", "acme")
-    assert Lane(DEFAULT, "acme") == lane_of(b"", caller)
-    assert Lane(DEFAULT, "acme") == lane_of(b"critical", caller)
-    assert Lane(BATCH, "acme") == lane_of(b"batch", caller)
-    assert Lane(CRITICAL, "acme") == lane_of(b"", Caller("k", "acme", priority="critical"))
+    assert Flow(DEFAULT, "acme") == flow_of(b"", caller)
+    assert Flow(DEFAULT, "acme") == flow_of(b"critical", caller)
+    assert Flow(BATCH, "acme") == flow_of(b"batch", caller)
+    assert Flow(CRITICAL, "acme") == flow_of(b"", Caller("k", "acme", priority="critical"))
 
 
 def test_another_word_is_the_callers_mistake() -> None:
     """It would be taken for something."""
     with pytest.raises(RequestError, match="critical, default, batch"):
-        lane_of(b"\xff", None)
+        flow_of(b"\xff", None)
 
 
 def test_an_unread_head_seems_critical_by_what_it_says_or_by_whose_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.errors import RequestError
-from gateway.trace import CLASSES, CRITICAL, DEFAULT, EVERYBODY, Lane
+from gateway.trace import CLASSES, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 
 HEADER: Final = b"x-priority"
 
@@ -25,7 +25,7 @@ def seems_critical(head: bytes, access: Access | None) -> bool:
     return _ASKED(head) is not None if caller is None else caller.priority == CLASSES[CRITICAL]
 
 
-def lane_of(asked: bytes, caller: Caller | None) -> Lane:
+def flow_of(asked: bytes, caller: Caller | None) -> Flow:
     """Return among whom a request waits whose header is ``asked`` (empty for none).
 
     A caller's own class is the most important it may ask for; more than that gets its own. Raises ``RequestError`` for
@@ -39,5 +39,5 @@ def lane_of(asked: bytes, caller: Caller | None) -> Lane:
         wanted = CLASSES.index(name)
         rank = wanted if caller is None else max(rank, wanted)
     if caller is None:
-        return EVERYBODY if rank == DEFAULT else Lane(rank, "")
-    return Lane(rank, caller.tenant)
+        return DEFAULT_FLOW if rank == DEFAULT else Flow(rank, "")
+    return Flow(rank, caller.tenant)

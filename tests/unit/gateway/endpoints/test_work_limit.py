@@ -9,9 +9,9 @@ from math import inf
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, Flow, Price, flow
+from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
 from gateway.endpoints.entries import BatchLimits
-from gateway.endpoints.limit import WorkLimit
+from gateway.endpoints.work_limit import WorkLimit
 from gateway.prices import Prices
 
 CALL_S, ROW_S, TOKENS = 22e-3, 0.5e-3, 16
@@ -124,15 +124,15 @@ def test_small_calls_that_are_all_alike_do_not_hold_it_down() -> None:
 
 
 @pytest.fixture(scope="module")
-def calm() -> Flow:
+def calm() -> OpenLoad:
     """What requests take at four fifths of the capacity."""
-    return flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=3.0, warm=3.0)
+    return open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=3.0, warm=3.0)
 
 
 @pytest.mark.parametrize("times", [1.3, 4.0])
-def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: Flow, times: float) -> None:
+def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: OpenLoad, times: float) -> None:
     """Arrivals at random that do not wait for answers."""
-    found = flow(GPU, MIXES["short"], times * CAPACITY, seconds=3.0, warm=4.0)
+    found = open_load(GPU, MIXES["short"], times * CAPACITY, seconds=3.0, warm=4.0)
     assert found.answers >= 0.97 * CAPACITY
     assert found.percentile(99) <= 1.1 * calm.percentile(99)
 
@@ -140,15 +140,15 @@ def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: Flow, time
 @pytest.mark.parametrize("times", [2.0, 10.0])
 def test_where_rows_are_dear_too_nobody_waits_for_more_than_the_call_in_front_and_its_own(times: float) -> None:
     """Whoever was let in as soon as a call had left waited for the whole of it."""
-    calm = flow(LARGE, MIXES["short"], 0.75 * LARGE_CAPACITY, seconds=6.0, warm=3.0)
-    found = flow(LARGE, MIXES["short"], times * LARGE_CAPACITY, seconds=6.0, warm=4.0, most=1024)
+    calm = open_load(LARGE, MIXES["short"], 0.75 * LARGE_CAPACITY, seconds=6.0, warm=3.0)
+    found = open_load(LARGE, MIXES["short"], times * LARGE_CAPACITY, seconds=6.0, warm=4.0, most=1024)
     assert found.answers >= 0.95 * LARGE_CAPACITY
     assert found.percentile(99) <= 1.4 * calm.percentile(99)
 
 
 def test_hardly_anybody_is_refused_when_the_load_has_fallen() -> None:
     """From five times the capacity to four fifths of it, and the limit still holds."""
-    found = flow(GPU, MIXES["short"], 5 * CAPACITY, seconds=3.0, warm=6.0,
+    found = open_load(GPU, MIXES["short"], 5 * CAPACITY, seconds=3.0, warm=6.0,
                  change=lambda now, _server: (5.0 if now < 6.0 else 0.8) * CAPACITY)  # fmt: skip
     assert found.refusals <= 0.02 * CAPACITY
     assert found.answers >= 0.75 * CAPACITY
@@ -156,15 +156,15 @@ def test_hardly_anybody_is_refused_when_the_load_has_fallen() -> None:
 
 def test_texts_of_all_lengths_do_not_upset_it() -> None:
     """On a GPU a row costs what it costs, however long it is padded: work is what the prices say, not tokens."""
-    assert flow(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
+    assert open_load(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
 
 
 @pytest.mark.parametrize("at_once", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) -> None:
     """Four Tritons, or one that works on four calls at a time: the next one that is free is nearer than with one."""
     price, others = replace(GPU, at_once=at_once), [GPU] * (3 if at_once == 1 else 0)
-    calm = flow(price, MIXES["short"], 0.8 * 4 * CAPACITY, seconds=2.0, warm=3.0, others=others)
-    found = flow(price, MIXES["short"], 2 * 4 * CAPACITY, seconds=2.0, warm=4.0, others=others)
+    calm = open_load(price, MIXES["short"], 0.8 * 4 * CAPACITY, seconds=2.0, warm=3.0, others=others)
+    found = open_load(price, MIXES["short"], 2 * 4 * CAPACITY, seconds=2.0, warm=4.0, others=others)
     assert found.answers >= 0.95 * 4 * CAPACITY
     assert found.percentile(99) <= 1.5 * calm.percentile(99)
 
@@ -176,10 +176,10 @@ def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: floa
     """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
     it one in twenty answers at most takes longer than what the slowest took before.
     """
-    calm = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
+    calm = open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
     assert not calm.refusals
     assert not calm.dropped
-    found = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=12.0, warm=4.0, rule="auto", most=1024,
+    found = open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=12.0, warm=4.0, rule="auto", most=1024,
                  change=lambda now, _server: (times if now >= 4.0 else 0.8) * CAPACITY)  # fmt: skip
     assert found.answers >= 0.95 * CAPACITY
     assert found.percentile(95) <= 1.1 * calm.percentile(99)
@@ -192,7 +192,7 @@ def test_a_step_of_demand_beyond_the_capacity_is_over_within_a_second() -> None:
     second are answered within one and a half times what the slowest took before, and as many as can be are answered.
     """
     step = 10.0
-    found = flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=14.0, warm=4.0, rule="auto", most=1024,
+    found = open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=14.0, warm=4.0, rule="auto", most=1024,
                  change=lambda now, _server: (1.12 if now >= step else 0.8) * CAPACITY)  # fmt: skip
     both = list(zip(found.sent, found.seconds, strict=True))
     calm = sorted(took for sent, took in both if sent < step - 0.5)

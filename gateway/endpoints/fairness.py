@@ -14,31 +14,31 @@ from typing import Final
 
 from gateway.endpoints.entries import BatchLimits, Entry, R, cut
 from gateway.prices import Prices
-from gateway.trace import BATCH, Lane
+from gateway.trace import BATCH, Flow
 
 _MAX_TENANTS: Final = 1000
 _FILLED: Final = 1.08
 """A call may take so many times as long with work of class batch in it."""
 
 
-class Order:
+class FairOrder:
     """What each tenant has had of the calls of one batcher, in tokens."""
 
     def __init__(self) -> None:
-        self._had: dict[Lane, float] = {}
+        self._had: dict[Flow, float] = {}
         self._now: dict[int, float] = {}
         """What those have had who are served now, by class."""
 
     def first(self, waiting: Sequence[Entry[R]], most: int) -> list[Entry[R]]:
         """Return the first ``most`` of ``waiting`` (the oldest first) in the order in which they are served."""
-        lines: dict[Lane, deque[Entry[R]]] = {}
+        lines: dict[Flow, deque[Entry[R]]] = {}
         for entry in waiting:
-            line = lines.get(entry.lane)
+            line = lines.get(entry.flow)
             if line is None:
-                line = lines[entry.lane] = deque()
+                line = lines[entry.flow] = deque()
             line.append(entry)
         # rank, tokens, number (so that nothing else is compared), line
-        heap = [(lane.rank, self._of(lane), number, line) for number, (lane, line) in enumerate(lines.items())]
+        heap = [(flow.rank, self._of(flow), number, line) for number, (flow, line) in enumerate(lines.items())]
         heapify(heap)
         found: list[Entry[R]] = []
         while heap and len(found) < most:
@@ -59,36 +59,36 @@ class Order:
         critical rows would take the servers' time from everybody.
         """
         ordered = self.first(waiting, 2 * limits.max_rows)
-        rank = ordered[0].lane.rank
-        batch = cut([entry for entry in ordered if entry.lane.rank == rank], limits, prices)
+        rank = ordered[0].flow.rank
+        batch = cut([entry for entry in ordered if entry.flow.rank == rank], limits, prices)
         rows, longest = sum(entry.count for entry in batch), max(entry.longest for entry in batch)
         takes = prices.expect(rows, rows * longest)
         most = _FILLED * takes
         for entry in ordered:
-            if entry.lane.rank == rank or entry.kind != batch[0].kind:
+            if entry.flow.rank == rank or entry.kind != batch[0].kind:
                 continue
             more, wider = rows + entry.count, max(longest, entry.longest)
             if more > limits.max_rows or more * wider > limits.max_padded_tokens:
                 continue
             longer = prices.expect(more, more * wider)
             alone = prices.expect(entry.count, entry.count * entry.longest)
-            if longer <= (most if entry.lane.rank == BATCH else takes + alone):
+            if longer <= (most if entry.flow.rank == BATCH else takes + alone):
                 batch.append(entry)
                 rows, longest, takes = more, wider, longer
-                most = most if entry.lane.rank == BATCH else _FILLED * takes
+                most = most if entry.flow.rank == BATCH else _FILLED * takes
         self._count(batch)
         return batch
 
-    def _of(self, lane: Lane) -> float:
-        return max(self._had.get(lane, 0.0), self._now.get(lane.rank, 0.0))
+    def _of(self, flow: Flow) -> float:
+        return max(self._had.get(flow, 0.0), self._now.get(flow.rank, 0.0))
 
     def _count(self, batch: Sequence[Entry[R]]) -> None:
         had, now = self._had, self._now
         if len(had) > _MAX_TENANTS:
-            self._had = had = {lane: tokens for lane, tokens in had.items() if tokens > now.get(lane.rank, 0.0)}
-        begun = {entry.lane: self._of(entry.lane) for entry in batch}
+            self._had = had = {flow: tokens for flow, tokens in had.items() if tokens > now.get(flow.rank, 0.0)}
+        begun = {entry.flow: self._of(entry.flow) for entry in batch}
         for entry in batch:
-            lane = entry.lane
-            now[lane.rank] = max(now.get(lane.rank, 0.0), begun[lane])
-            begun[lane] += entry.tokens
+            flow = entry.flow
+            now[flow.rank] = max(now.get(flow.rank, 0.0), begun[flow])
+            begun[flow] += entry.tokens
         had.update(begun)

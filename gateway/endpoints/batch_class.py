@@ -1,0 +1,81 @@
+"""Throttles calls that hold nothing but work of class batch, so that other classes rarely wait for them. Pure.
+
+A request of class default that arrives while a batch call runs waits for that call. So a batch call may use a server
+only while most servers are idle, and for a tenth of the time beyond that, and it is kept short. If no other class has
+sent anything for a second, batch work runs without these limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.endpoints.calls import CallInFlight, CallsInFlight
+from gateway.endpoints.capacity import Capacity
+from gateway.endpoints.entries import Entry
+from gateway.endpoints.entry_queue import EntryQueue
+from gateway.trace import BATCH
+
+_TIME_SHARE: Final = 0.1
+"""If fewer than half of the servers are idle, batch calls take 10 % of the time."""
+_MAX_LENGTH: Final = 2.0
+"""A batch call takes at most twice as long as a call of the other classes."""
+_ALONE_S: Final = 1.0
+"""The limits apply until 1 s after the last call of another class."""
+_SMOOTHING: Final = 1 / 16
+"""The weight of the newest call in the average time of the other classes' calls."""
+
+
+class BatchClassThrottle:
+    """The throttle of one batcher."""
+
+    __slots__ = ("_calls", "_capacity", "_clock", "_other_call_s", "_other_left_at", "_queue", "next_at")
+
+    def __init__(
+        self, queue: EntryQueue[Any], calls: CallsInFlight, capacity: Capacity, clock: Callable[[], float]
+    ) -> None:
+        self._queue = queue
+        self._calls = calls
+        self._capacity = capacity
+        self._clock = clock
+        self._other_left_at = -math.inf
+        """Clock time at which the last call of another class left."""
+        self._other_call_s = 0.0
+        """The average seconds of such calls."""
+        self.next_at = -math.inf
+        """Clock time from which the next batch call may leave beside other classes."""
+
+    def call_left(self, call: CallInFlight, rank: int) -> None:
+        """Record a call that left; ``rank`` is the class of its first entry."""
+        expected = self._capacity.prices.expect(call.rows, call.padded)
+        if rank == BATCH:
+            self.next_at = call.started + expected / _TIME_SHARE
+        else:
+            self._other_left_at = call.started
+            self._other_call_s += (expected - self._other_call_s) * _SMOOTHING
+
+    def must_wait(self) -> bool:
+        """Return whether the queue holds only batch work that may not leave yet."""
+        if not self._queue.is_batch_only:
+            return False
+        now = self._clock()
+        if now > self._other_left_at + _ALONE_S:
+            return False
+        concurrency = self._capacity.concurrency
+        idle = concurrency - len(self._calls.running)
+        return idle < 1 or (now < self.next_at and (idle < 2 or 2 * idle <= concurrency))
+
+    def shorten(self, batch: list[Entry[Any]]) -> list[Entry[Any]]:
+        """Return as much of a batch call as the other classes can wait for, and at least its first entry.
+
+        Called before the entries leave the queue.
+        """
+        if self._queue.class_rows[BATCH] < self._queue.rows or self._clock() > self._other_left_at + _ALONE_S:
+            return batch
+        max_s, rows, longest = _MAX_LENGTH * self._other_call_s, 0, 0
+        for number, entry in enumerate(batch):
+            rows, longest = rows + entry.count, max(longest, entry.longest)
+            if number and self._capacity.prices.expect(rows, rows * longest) > max_s:
+                return batch[:number]
+        return batch

@@ -1,0 +1,130 @@
+"""What the servers behind one batcher can take: how large calls may be, how many at a time, and what they cost.
+
+``prices`` holds the learned costs. ``Capacity`` adds what a server makes of several calls (one after the other, or
+several at a time), and the limits of the calls that are made now. Pure: times are given, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+from gateway.endpoints.calls import CallInFlight
+from gateway.endpoints.entries import BatchLimits
+from gateway.prices import Prices
+from gateway.triton.port import Servers
+
+KNOWN_CALLS: Final = 16
+"""The number of calls after which prices are good enough to refuse a request by them."""
+_LEARN_ALL_CALLS: Final = 64
+_LEARN_EVERY_S: Final = 5e-3
+"""Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
+_MERGED_SHARE: Final = 0.05
+"""If a call ends within 5 % of its time after the call in front, the server has merged the two."""
+_RECENT_CALLS: Final = 16
+_RECENT_S: Final = 1.0
+"""The quickest of the last 16 calls bounds the time of the next one, for 1 s after the last call."""
+_PARALLEL_QUEUEING: Final = 1 / 3
+"""Below this ``Prices.queueing``, a server works on several calls at a time: a second call need not wait."""
+_SERIAL_QUEUEING: Final = 0.7
+"""From this ``Prices.queueing`` on, a server works on one call after the other."""
+_SERIAL_QUEUEING_SHARED: Final = 0.55
+"""The same if other gateways send calls to the server, which blurs the measurement. It is not 0.5, because a server
+that takes four calls at a time measures as 0.5.
+"""
+
+
+class OneServer(Servers):
+    """A single server; for calls that name no servers."""
+
+    @property
+    def replicas(self) -> int:
+        """See ``Servers.replicas``."""
+        return 1
+
+
+class Capacity:
+    """What is known of the servers of one batcher."""
+
+    __slots__ = (
+        "_fresh_until", "_learn_at", "_recent", "_serial_queueing", "_split_limits", "full_limits", "limits", "prices",
+        "servers",
+    )  # fmt: skip
+
+    def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
+        self.prices = prices
+        self.servers = servers
+        self.limits = limits
+        """The limits of the calls that are made now."""
+        self.full_limits = self._split_limits = limits
+        """The limits of a call that is not split."""
+        self._serial_queueing = _SERIAL_QUEUEING
+        if limits.gateways > 1:
+            self._split_limits = replace(limits, max_rows=max(limits.max_rows // limits.gateways, 1))
+            self._serial_queueing = _SERIAL_QUEUEING_SHARED
+        self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
+        self._fresh_until = -math.inf
+        self._learn_at = 0.0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
+        return self.limits is not self.full_limits
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether there is one server, and it is known to work on one call after the other.
+
+        False if there is an outlier beside it: the work that the outlier takes would be refused.
+        """
+        prices, servers = self.prices, self.servers
+        return (
+            servers.replicas == 1
+            and not servers.has_outliers
+            and (self.is_split or (prices.queueing >= self._serial_queueing and prices.calls >= KNOWN_CALLS))
+        )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether a server works on several calls at a time."""
+        return self.prices.queueing < _PARALLEL_QUEUEING
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls the servers work on at a time."""
+        is_parallel = self.prices.queueing < _PARALLEL_QUEUEING and not self.is_split
+        return self.servers.replicas * (self.limits.max_in_flight if is_parallel else 1)
+
+    def split_calls(self, *, is_on: bool) -> None:
+        """Limit calls to this gateway's share of the rows of one call, or lift that.
+
+        While overloaded, a server that works on one call after the other merges the calls of all gateways into one.
+        Calls of a share each then add up to one full call.
+        """
+        if is_on is not self.is_split and (self.is_serial or not is_on):
+            self.limits = self._split_limits if is_on else self.full_limits
+
+    def quickest_call(self, now: float) -> float:
+        """Return the seconds that a call takes at least; 0 if that is not known.
+
+        Old measurements do not count: they would refuse requests for ever, because no call would correct them.
+        """
+        return min(self._recent, default=0.0) if now < self._fresh_until else 0.0
+
+    def learn(self, call: CallInFlight, now: float) -> None:
+        """Learn from a call that ended at ``now``."""
+        took = now - call.started
+        self._recent.append(took)
+        self._fresh_until = now + _RECENT_S
+        if self.is_split and call.started < call.front_ended > now - _MERGED_SHARE * took:
+            return
+        if now < self._learn_at and self.prices.calls > _LEARN_ALL_CALLS:
+            return
+        self._learn_at = now + _LEARN_EVERY_S
+        behind = max(call.front_ended - call.started, 0.0)
+        if self.is_split:
+            # A wait for one's own calls cannot be told from a wait for those of other gateways.
+            behind, took = 0.0, took - self.prices.queueing * behind
+        self.prices.learn(call.rows, call.padded, behind, took)
