@@ -23,6 +23,7 @@ _STATE: Final = "state.json"
 _SPLITS: Final = "dataset_dict.json"
 _SHOWN: Final = 8
 """Names of columns that a message lists."""
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 T = TypeVar("T")
@@ -74,20 +75,24 @@ def _separated(path: Path) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 1 << 30))
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        begins = 1
         try:
             head = next(reader, [])
+            begins = reader.line_num + 1
             for fields in reader:
+                begins = reader.line_num + 1
                 if not fields:
                     continue
                 if len(fields) != len(head):
                     raise DeployError(
                         f"{path} line {reader.line_num}, column {min(len(fields), len(head)) + 1}: {len(fields)} "
-                        f"columns, where the first line names {len(head)}",
+                        f"column{'s' * (len(fields) != 1)}, where the first line names {len(head)}",
                         hint='a text with commas or quotes stands in "…", quotes in it doubled',
                     )
                 yield Row(f"line {reader.line_num}", dict(zip(head, fields, strict=True)))
         except csv.Error as error:
-            raise DeployError(f"{path} line {reader.line_num}: {error}") from error
+            hint = 'a text that begins with " there never ends; quotes in it are doubled' if "end" in str(error) else ""
+            raise DeployError(f"{path} line {begins}: {error}", hint=hint) from error
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -196,6 +201,12 @@ def texts_of(
         for column in (text_column, *([label_column] if label_column else [])):
             if column not in values:
                 names = [str(name) for name in values][:_SHOWN]
+                other = next((one for one in ";\t|" if len(names) == 1 and one in names[0]), "")
+                if other:
+                    raise DeployError(
+                        f"{path}: columns are separated by {_SEPARATORS[other]}, not by commas",
+                        hint="write commas, or tabs in a file that ends in .tsv",
+                    )
                 raise DeployError(
                     f"{path} {where}: there is no column {column}",
                     hint=f"its columns are {', '.join(names) or 'none'}; name one with "

@@ -24,6 +24,7 @@ from deploy.tools.http_client import call_gateway
 from gateway.metrics import catalog, compared, drift, performance, texts, variables
 
 Bins = drift.Bins
+Words = drift.Words
 Compared = compared.Compared
 told = compared.told
 Standing = drift.Standing
@@ -38,6 +39,8 @@ LOOKS: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
 encode = drift.encode
 in_days = drift.in_days
 
+LEAST_TEXTS: Final = 3000
+"""Texts from which a data set tells its frequent words: a thousand to learn the words, the others to count them."""
 _TIMEOUT_S: Final = 30.0
 _ALL: Final = 1 << 40
 _COUNTERS = (
@@ -192,6 +195,21 @@ def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str]) 
     looked.carry()
     looked.counts[variables.LABEL].update(labels)
     return {name: drift.enum_bins(count) for name, count in looked.counts.items() if count}
+
+
+def words_of_texts(found: Sequence[str | tuple[str, str]]) -> tuple[drift.Words, dict[str, Bins]] | None:
+    """Return the frequent words of a data set and the references of the variables of words, or None if it is too small.
+
+    The texts are taken in random order, the same every time: a data set may be sorted by its labels.
+    """
+    if len(found) < LEAST_TEXTS:
+        return None
+    shuffled = random.Random(0).sample(found, len(found))  # noqa: S311 - no secret
+    usual, shares, risen = texts.learned(shuffled)
+    if usual is None or not shares:
+        return None
+    of_words = {variables.UNUSUAL: drift.scalar_bins(shares), variables.RISEN: drift.risen_bins(risen)}
+    return usual, {name: bins for name, bins in of_words.items() if bins.total}
 
 
 def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:

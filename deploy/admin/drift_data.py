@@ -75,7 +75,8 @@ def ask(
 
 
 def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
-    where = some[0].where if len(some) == 1 else f"{some[0].where} to {some[-1].where}"
+    kind, _, first = some[0].where.partition(" ")
+    where = some[0].where if len(some) == 1 else f"{kind}s {first} to {some[-1].where.partition(' ')[2]}"
     answer: http_client.Answer | None = None
     for _ in range(_TRIES):
         answer = http_client.call_gateway(

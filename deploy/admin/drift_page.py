@@ -37,10 +37,10 @@ table{border-collapse:collapse;width:100%;table-layout:fixed;margin-top:.4rem}
 th,td{text-align:right;padding:.1rem .35rem;font-variant-numeric:tabular-nums;vertical-align:middle}
 th{font-weight:600;font-size:.8rem;color:var(--dim)}
 th:first-child,td:first-child{text-align:left;width:28%}td:first-child{font:13px ui-monospace,monospace}
-.bar{width:auto}td.wide,th.wide{width:auto;text-align:left}.n{width:4.6rem}tr.moved td{font-weight:600}
-svg{display:block;width:100%;height:14px}.now{fill:var(--blue)}.was{fill:var(--ink)}
+.bar{width:auto}td.wide,th.wide{width:auto;text-align:left}.n{width:4.6rem;white-space:nowrap}
+tr.moved td{font-weight:600}svg{display:block;width:100%;height:14px}.now{fill:var(--blue)}.was{fill:var(--ink)}
 .key svg{display:inline-block;width:12px;height:12px;vertical-align:-1px;margin:0 .3em 0 .8em}
-@media(max-width:30rem){.n{width:3.7rem}th,td{padding:.1rem .2rem;font-size:.85rem}
+@media(max-width:30rem){.n{width:4.1rem}th,td{padding:.1rem .2rem;font-size:.85rem}
 th:first-child,td:first-child{width:30%}}
 @media print{details{display:block}}
 """

@@ -23,7 +23,10 @@ _MOST_LEVELS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records: of an endpoint, of one of its versions (or any: None), from ``start`` until before ``end``."""
+    """Which records: of an endpoint, of one of its versions (or any: None), from ``start`` until before ``end``.
+
+    ``endpoint`` may be the url of a version (``sentiment/2``).
+    """
 
     endpoint: str
     version: str | None = None
@@ -33,7 +36,7 @@ class Wanted:
     def has(self, record: Mapping[str, Any], at: datetime) -> bool:
         """Return whether a record is wanted."""
         return (
-            record.get("endpoint") == self.endpoint
+            self.endpoint in (record.get("endpoint"), record.get("url"))
             and self.version in (None, record.get("version"))
             and (self.start is None or at >= self.start)
             and (self.end is None or at < self.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, RegistryRefused
 from gateway import preview, registry, spec
 
 Registry = registry.ClearMLRegistry
@@ -54,4 +54,10 @@ def lineage(store: Registry, asked: str) -> dict[str, Any]:
     model_id = asked if endpoint is None else str(endpoint.model_id)
     urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
     url = endpoint.url if endpoint is not None else ""
-    return {"url": url, "served_as": urls, **registry.lineage_of(store, model_id)}
+    try:
+        found = registry.lineage_of(store, model_id)
+    except RegistryRefused as error:
+        if endpoint is not None:
+            raise
+        raise DeployError(f"ClearML has no model {asked}", hint="x-model-id of an answer names one") from error
+    return {"url": url, "served_as": urls, **found}

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.metrics import variables
+from gateway.metrics.drift import Words
 from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
 from gateway.metrics.wording import Hashes, Lookup, Numbers, Worded, hashed, worded
 from gateway.metrics.words import RISEN, Watched
@@ -53,6 +54,8 @@ MOST_COUNTED: Final = 1000
 _RUN: Final = 4096
 """Consecutive texts that are searched for duplicates."""
 _AT_ONCE: Final = 256
+_BETWEEN_LOOKS: Final = 2 * _AT_ONCE
+"""Texts after which ``Watched`` has learned at the latest."""
 _LEAST_S: Final = 0.05
 """Shortest time over which a rate is computed; less may be a single request."""
 
@@ -362,3 +365,26 @@ class Looks:
         take = self._takes.get(name)
         if take is not None and len(numbers):
             take(counted(name, numbers))
+
+
+def learned(listed: Sequence[Text]) -> tuple[Words | None, list[float], Mapping[str, int]]:
+    """Return the frequent words of a data set, learned from up to half of its texts, and what the others have.
+
+    That is the share of unusual words of each text, and how many texts have which value of ``RISEN``. A vocabulary
+    looks better than it is on the texts that it was learned from. The order of the texts must be random. The words are
+    None if there are too few texts.
+    """
+    shares: list[float] = []
+    risen: Counter[str] = Counter()
+
+    def begin() -> None:
+        shares.clear()
+        risen.clear()
+
+    watched = Watched(None, begin, learned_at=(len(listed) // 2 - _BETWEEN_LOOKS,))
+    takes: Mapping[str, Take] = {variables.RISEN: risen.update}
+    looks = Looks(takes, Sample(len(listed) + 1, lambda: 0.0), watched, shares.extend)
+    for text in listed:
+        looks.see([text])
+    looks.carry()
+    return watched.usual(), shares, risen

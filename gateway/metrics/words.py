@@ -220,8 +220,16 @@ class Recent:
 class Watched:
     """Counts the words of one version's texts. For use by one event loop."""
 
-    def __init__(self, reference: Words | None, begin: Callable[[], None] = lambda: None) -> None:
-        """``begin`` is called when the usual words change, which makes earlier counts meaningless."""
+    def __init__(
+        self,
+        reference: Words | None,
+        begin: Callable[[], None] = lambda: None,
+        learned_at: Sequence[int] = _LEARNED_AT,
+    ) -> None:
+        """``begin`` is called when the usual words change, which makes earlier counts meaningless.
+
+        ``learned_at``: numbers of texts after which the usual words are learned, if there is no reference.
+        """
         self._tally, self._older, self._newer = Tally(), Tally(), Tally()
         self._words, self._begin = reference, begin
         self._usual = Usual(reference or Words(0.0, {}))
@@ -241,7 +249,7 @@ class Watched:
         """Hashes of words first seen in the last but one, and in the last, 750 texts."""
         self._looked_at = self._came = 0
         self._has_reference = reference is not None
-        self._learned_at = [] if reference is not None else list(_LEARNED_AT)
+        self._learned_at = [] if reference is not None else list(learned_at)
         self._risen: list[int] = []
         self._is_risen = np.zeros(MOST + 1, dtype=bool)
         """By number; the last entry stands for words without a name."""

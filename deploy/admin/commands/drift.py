@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from deploy.tools.errors import DeployError
 
 _BAR = 40
 _MOST_WORDS = 10
+_MOST_LABELS = 10
 
 
 def _sources(command: Any) -> Any:
@@ -121,13 +123,21 @@ def capture(
             if not model_version and name and number.isdecimal():
                 endpoint, model_version = name, number
             found = drift_data.looked_at(texts, terminal)
-            gateway, source = "", f"{data.name}, without a model"
+            source = f"{data.name}, without a model"
+            if label_column:
+                click.echo(f"labels are compared by name with what the model answers: {_labels(texts)}", err=True)
         else:
             endpoint, model_version, found = _through(gateway, endpoint, model_version, texts, terminal, rate, batch)
             source = f"{data.name}, through a gateway"
-        return _keep(
-            gateway, found, endpoint.strip("/"), model_version, source=source, least=least, output=output
-        )  # fmt: skip
+        is_of_texts = bool(drift_counts.LOOKS & found.keys())
+        words, bins = (drift_counts.words_of_texts([one.text for one in texts]) if is_of_texts else None) or (None, {})
+        found = {**{one: of for one, of in found.items() if one not in drift_counts.OF_WORDS}, **bins}
+        if is_of_texts and words is None:
+            click.echo(
+                f"no words in the reference: that takes {drift_counts.LEAST_TEXTS:,} texts, these are {len(texts):,}",
+                err=True,
+            )
+        return _keep(found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output)
     before: list[Sample] = []
     if duration and not prometheus:
         before = from_gateway(gateway)
@@ -140,7 +150,9 @@ def capture(
     endpoint, model_version = _counted(samples, endpoint.strip("/"), model_version)
     found = drift_counts.references(samples, endpoint, model_version)
     source = prometheus or "a gateway's /metrics"
-    return _keep(gateway, found, endpoint, model_version, source=source, least=least, output=output)
+    url = _url(endpoint, model_version)
+    words = drift_counts.words(gateway, url) if drift_counts.OF_WORDS & found.keys() else None
+    return _keep(found, endpoint, model_version, words, source=source, least=least, output=output)
 
 
 def _through(
@@ -170,6 +182,8 @@ def _through(
         )
     if labelled:
         click.echo(f"its label is the one in the data for {agreed / labelled:.1%} of {labelled:,} texts", err=True)
+    if labelled and not agreed:
+        click.echo(f"labels in the data are {_labels(texts)}: does the model name them otherwise?", err=True)
     found = drift_counts.references(samples, endpoint, version)
     # A gateway looks at a hundred texts a second, whatever the rate; here all of them are at hand.
     looked_at = drift_data.looked_at([one._replace(label="") for one in texts], terminal)
@@ -177,10 +191,10 @@ def _through(
 
 
 def _keep(
-    gateway: str, found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str, *, source: str, least: int,
-    output: Path | None,
+    found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str, words: drift_counts.Words | None, *,
+    source: str, least: int, output: Path | None,
 ) -> int:  # fmt: skip
-    """Write the references that have enough values, and say so; ``gateway`` tells the words, if one has counted."""
+    """Write the references that have enough values, and say so; those of words only with the words themselves."""
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
@@ -188,8 +202,8 @@ def _keep(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
-    url = _url(endpoint, model_version)
-    words = drift_counts.words(gateway, url) if gateway and drift_counts.OF_WORDS & enough.keys() else None
+    if not drift_counts.OF_WORDS & enough.keys():
+        words = None
     if words is None:
         enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
     written = enough if words is None else drift_counts.known_later(enough, words)
@@ -239,6 +253,18 @@ def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[st
         f"nothing was counted of {_url(endpoint, version)}",
         hint=f"variables were counted of {known}; name one of them with --endpoint",
     )
+
+
+def _labels(texts: Sequence[data_rows.Text]) -> str:
+    """Return the labels of a data set for people, the most frequent first."""
+    found = [label for label, _ in Counter(one.label for one in texts).most_common(_MOST_LABELS + 1)]
+    return ", ".join(found[:_MOST_LABELS]) + (", …" if len(found) > _MOST_LABELS else "")
+
+
+def _is_of(endpoint: str, version: str, asked: str | None, of_version: str | None) -> bool:
+    """Return whether a version is asked for: by endpoint (None: any) and version, or by ``NAME/VERSION``."""
+    is_named = asked is None or asked.strip("/") in (endpoint, _url(endpoint, version))
+    return is_named and of_version in (None, version)
 
 
 def _url(endpoint: str, version: str) -> str:
@@ -317,7 +343,7 @@ def report(
     else:
         versions, apart, samples = [], [], _read(gateway, prometheus, window)
         every = drift_counts.verdicts(samples)
-        found = [v for v in every if endpoint in (None, v.endpoint) and model_version in (None, v.version)]
+        found = [v for v in every if _is_of(v.endpoint, v.version, endpoint, model_version)]
         if every and not found:
             known = ", ".join(sorted({_url(v.endpoint, v.version) for v in every}))
             raise DeployError(
@@ -368,7 +394,7 @@ def report(
     right = [
         drift_counts.accuracy_in_words(one)
         for one in drift_counts.accuracies(samples)
-        if endpoint in (None, one["endpoint"]) and model_version in (None, one["version"])
+        if _is_of(str(one["endpoint"]), str(one["version"]), endpoint, model_version)
     ]
     for line in () if as_json else right:
         click.echo(f"accuracy {line}")
@@ -399,7 +425,8 @@ def _compared(gateway: str, endpoint: str | None, version: str | None, compare: 
     wanted = {one for one in (version, None if compare == "canary" else compare) if one is not None}
     found = [
         one for one in every
-        if endpoint in (None, one.verdict.endpoint) and wanted <= {one.verdict.version, one.stable}
+        if any(_is_of(one.verdict.endpoint, of, endpoint, None) for of in (one.verdict.version, one.stable))
+        and wanted <= {one.verdict.version, one.stable}
     ]  # fmt: skip
     if not found:
         known = ", ".join(f"{_url(*pair)} beside {of[0].stable}" for pair, of in _pairs(every)) or "none"

@@ -116,7 +116,7 @@ def _drawn(where: Path, wanted: Wanted, most: int, whose: str) -> list[str]:
     if read.unreadable:
         click.echo(f"lines of {where} that are no records, left out: {read.unreadable}", err=True)
     hint = f"{read.records} of its requests are in {where}"
-    if wanted.endpoint not in read.endpoints:
+    if not read.records and wanted.endpoint not in read.endpoints:
         hint = f"{where} has requests of {', '.join(sorted(read.endpoints)) or 'nobody'}"
     return _enough(found, f"{whose} texts of {wanted.endpoint}", hint)
 

@@ -7,7 +7,7 @@ worker can count it, however late it comes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,15 @@ from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
 from gateway.edge.http.problems import problem
 from gateway.edge.rules import FEEDBACK_PATH, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
-from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed, Unavailable
+from gateway.errors import (
+    EndpointNotFound,
+    GatewayError,
+    InputRefused,
+    MalformedBody,
+    MethodNotAllowed,
+    Unavailable,
+    UnsupportedMedia,
+)
 from gateway.health import Health
 from gateway.metrics.feedback import Labelled
 from gateway.protocols.json_body import decode
@@ -95,7 +103,8 @@ class FeedbackRoute:
         except GatewayError as error:
             reply = problem(told_to(caller, error), request_id)
         else:
-            reply = Reply(200, [(b"content-type", b"application/json")], orjson.dumps({"counted": len(found)}))
+            said = {"counted": len(found), **_not_served(found, self._table.current)}
+            reply = Reply(200, [(b"content-type", b"application/json")], orjson.dumps(said))
         own = [(b"x-request-id", request_id.encode()), (b"content-length", str(len(reply.content)).encode())]
         await send_reply(scope, send, reply.status, [*reply.headers, *own], reply.content)
 
@@ -147,9 +156,20 @@ async def _body(receive: Receive, headers: Mapping[bytes, bytes], hold: Callable
     raw = await bodies.read(receive, limit=_MAX_BYTES, announced=headers.get(b"content-length", b""), hold=hold)
     raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=_MAX_BYTES)
     kind = headers.get(b"content-type", b"")
-    if len(raw) > MAX_INLINE_BYTES:
-        return await in_thread(partial(decode, raw, kind, takes_bytes=False))
-    return decode(raw, kind, takes_bytes=False)
+    try:
+        if len(raw) > MAX_INLINE_BYTES:
+            return await in_thread(partial(decode, raw, kind, takes_bytes=False))
+        return decode(raw, kind, takes_bytes=False)
+    except (MalformedBody, UnsupportedMedia) as error:
+        error.hint = f"send JSON (header content-type: application/json): {_FORM}"
+        raise
+
+
+def _not_served(found: Sequence[Labelled], snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return the versions that are not served: replaced ones, whose labels come late, or mistyped ones."""
+    served = {(one.identity.endpoint, one.identity.version) for one in snapshot.endpoints.values()}
+    gone = sorted({(one.endpoint, one.version) for one in found} - served)
+    return {"not_served": [f"{endpoint}/{version}" for endpoint, version in gone]} if gone else {}
 
 
 def _version(snapshot: Snapshot, url: str, where: str) -> _Version:

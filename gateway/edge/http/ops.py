@@ -80,7 +80,19 @@ _FEEDBACK: Final = {
         "200": {
             "description": "All are counted",
             "content": {
-                "application/json": {"schema": {"type": "object", "properties": {"counted": {"type": "integer"}}}}
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "counted": {"type": "integer"},
+                            "not_served": {
+                                "type": "array",
+                                "items": {"type": "string"},
+                                "description": "Versions among them that are not served: replaced or mistyped ones",
+                            },
+                        },
+                    }
+                }
             },
         },
         "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR}}},

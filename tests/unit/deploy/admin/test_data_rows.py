@@ -50,9 +50,10 @@ def test_json_lines_are_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.csv", "text,label\na,1\nb\n", "line 3, column 2: 1 columns, where the first line names 2"),
+        ("a.csv", "text,label\na,1\nb\n", "line 3, column 2: 1 column, where the first line names 2"),
         ("a.csv", "text\na,b,c\n", "line 2, column 2: 3 columns, where the first line names 1"),
         ("a.csv", 'text\n"never ends\n', "line 2: unexpected end of data"),
+        ("a.csv", 'text\na\n"never ends\nb\nc\n', "line 3: unexpected end of data"),
         ("a.jsonl", '{"text": "a"}\n{"text": b}\n', "line 2, column 10: Expecting value"),
         ("a.jsonl", '["a"]\n', "line 1, column 1: no JSON object"),
         ("a.jsonl", "[" * 100_000, "line 1: nested too deep"),
@@ -123,6 +124,7 @@ def test_texts_and_labels_are_taken_out_of_their_columns() -> None:
             "its columns are a, b; name one with --text-column",
         ),
         ({"text": "x"}, "f line 2: there is no column label", "its columns are text; name one with --label-column"),
+        ({"text;label": "x;y"}, "f: columns are separated by semicolons, not by commas", "tabs in a file that ends"),
         ({"text": 5, "label": "x"}, "f line 2, column text: int where a text is expected", "--text-column"),
     ],
 )

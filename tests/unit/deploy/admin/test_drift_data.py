@@ -135,7 +135,7 @@ def test_a_refusal_is_told_with_its_rows_and_leaves_the_former_reference(tmp_pat
     former.write_text("former")
     with counting() as (gateway, url):
         gateway.refusals = [(429, {"error": "full"}), (422, {"error": "too long"})]
-        with pytest.raises(DeployError, match="e/1 answers 422 to line 2 to line 17: too long"):
+        with pytest.raises(DeployError, match="e/1 answers 422 to lines 2 to 17: too long"):
             capture(url, data(tmp_path), "--output", former)
     assert "former" == former.read_text()
     with pytest.raises(DeployError, match="nothing answers"):
@@ -175,6 +175,29 @@ def test_without_a_model_it_is_what_texts_look_like_and_their_labels(tmp_path: P
     assert "length" not in found
 
 
+@pytest.mark.parametrize("more", [(), ("--without-model",)], ids=["through a gateway", "without a model"])
+def test_the_frequent_words_of_a_data_set_are_in_its_reference(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """All of its texts tell them, whatever a gateway has looked at; its order does not matter."""
+    texts = [f"{'good' if n < 1500 else 'bad'} film number{'abcdefgh'[n % 8]}" for n in range(3000)]
+    path = data(tmp_path, [Text("", text, "A") for text in texts])
+    with counting() as (_, url):
+        done = capture(url, path, "--output", tmp_path / "r.json", *more)
+    assert "11 words of 3000 texts" in done.stdout
+    found = drift.decode((tmp_path / "r.json").read_text())
+    assert found.words is not None
+    assert (1500.0, 1500.0, 3000.0) == tuple(found.words.counts[word] for word in ("good", "bad", "film"))
+    unusual = dict(zip(found["unusual_word_ratio"].names, found["unusual_word_ratio"].counts, strict=True))
+    assert found["unusual_word_ratio"].total == 1976
+    assert int(found["risen_word"].total) == 1976 + 1  # a little of it is always expected
+    assert max(unusual.values()) == unusual["0"]
+
+
+def test_a_small_data_set_says_that_it_has_no_words(tmp_path: Path) -> None:
+    """Shares of few texts would say that every word is new."""
+    done = capture("http://127.0.0.1:1", data(tmp_path), "--without-model", "--output", tmp_path / "r.json")
+    assert "no words in the reference: that takes 3,000 texts, these are 400" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -186,6 +209,22 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str], sa
     """Before anything is read."""
     with pytest.raises(click.UsageError, match=says):
         run("capture", "--endpoint", "e", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "labels in the data are 5, 1: does the model name them otherwise?"),
+        (("--without-model",), "labels are compared by name with what the model answers: 5, 1"),
+    ],
+    ids=["through a gateway", "without a model"],
+)  # fmt: skip
+def test_labels_of_other_names_are_told(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
+    """Held against such a reference, every answer would be a new label."""
+    path = data(tmp_path, [row._replace(label="51"[n % 2]) for n, row in enumerate(ROWS)])
+    with counting() as (_, url):
+        done = capture(url, path, "--label-column", "stars", "--output", tmp_path / "r.json", *more)
+    assert says in done.stderr
 
 
 def test_too_few_texts_are_no_reference(tmp_path: Path) -> None:

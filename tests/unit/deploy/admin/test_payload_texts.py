@@ -15,7 +15,8 @@ from deploy.tools.errors import DeployError
 
 def record(time: str, request: Any, *, endpoint: str = "e", version: str = "1") -> str:
     """A line as the log has it."""
-    return json.dumps({"time": time, "endpoint": endpoint, "version": version, "request": request}) + "\n"
+    told = {"time": time, "url": f"{endpoint}/{version}", "endpoint": endpoint, "version": version, "request": request}
+    return json.dumps(told) + "\n"
 
 
 def test_texts_are_those_of_the_endpoint_the_version_and_the_time(tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def test_texts_are_those_of_the_endpoint_the_version_and_the_time(tmp_path: Path
     assert (3, 3, {"e", "other"}) == (read.records, read.unreadable, read.endpoints - {"None"})
     nine = datetime(2026, 11, 20, 9, tzinfo=UTC)
     assert ["one"] == [*texts(tmp_path, Wanted("e", end=nine), Read())]
+    assert ["two", "three"] == [*texts(tmp_path, Wanted("e/2"), Read())]
     assert ["two", "three", "four"] == [*texts(tmp_path, Wanted("e", start=nine), Read())]
     assert ["four"] == [*texts(tmp_path / "payloads-2.jsonl.part", Wanted("e", "1", nine), Read())]
 

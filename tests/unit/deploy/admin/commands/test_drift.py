@@ -199,7 +199,8 @@ def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -
     gateway, url = served
     gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
     gateway.see([0.5] * 20, ["cat"] * 20)
-    assert "too few" in run("report", "--url", url, "--endpoint", "e", "--version", "1").output
+    for named in (("--endpoint", "e", "--version", "1"), ("--endpoint", "e/1")):
+        assert "too few" in run("report", "--url", url, *named).output
     with pytest.raises(DeployError) as caught:
         run("report", "--url", url, "--endpoint", "other")
     assert "no variable of other has a reference" in caught.value.message

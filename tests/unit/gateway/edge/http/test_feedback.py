@@ -54,8 +54,8 @@ async def test_the_forms_of_feedback(stack: Any) -> None:
 async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> None:
     """Labels come late; the endpoint is known, and so are its labels."""
     await served(stack)
-    reply = await stack.client.post("/v1/feedback", json={**ONE, "endpoint": "e/7"})
-    assert 200 == reply.status_code
+    reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
+    assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
     assert (
         'gateway_feedback_answers_total{endpoint="e",outcome="wrong",score="0.9",version="7"} 1.0'
         in (await stack.client.get("/metrics")).text
@@ -92,7 +92,10 @@ async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
     """In the gateway's own words."""
     await served(stack)
     assert 405 == (await stack.client.get("/v1/feedback")).status_code
-    assert "malformed_body" == (await stack.client.post("/v1/feedback", content=b"{")).json()["code"]
+    for content, kind, code in ((b"{", "application/json", "malformed_body"), (b"a=1", "a/form", "unsupported_media")):
+        reply = await stack.client.post("/v1/feedback", content=content, headers={"content-type": kind})
+        assert code == reply.json()["code"]
+        assert '"predicted": "POSITIVE"' in reply.json()["hint"]
     assert 413 == (await stack.client.post("/v1/feedback", content=b"x" * ((1 << 20) + 1))).status_code
 
 
