@@ -10,7 +10,7 @@ from typing import Final
 ASKED: Final = {
     "accept": "`/metrics`: OpenMetrics with exemplars if it is named. A browser's `text/html` gets refusals as a page",
     "authorization": "`Bearer KEY`, or a token of the identity provider; `Basic`, as browsers send it,"
-    " with the key as password ([who may ask](access.md))",
+    " with the key as password ([access](access.md))",
     "content-encoding": "`gzip`: the body is unpacked, within the same limit of bytes",
     "content-type": "`application/json` (or none) for JSON",
     "inference-header-content-length": "Open Inference Protocol: the length of the JSON in front of binary tensors",

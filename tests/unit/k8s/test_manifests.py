@@ -596,7 +596,7 @@ def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects
     assert "job:triton_replicas_wanted:waiting{" in wakes["query"]
     assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})
     for pairs in ({"autoscaling__gateway__min": "0"}, {"triton__pools": asleep, "autoscaling__triton__by": '"hpa"'}):
-        with pytest.raises(AssertionError, match=r"min: 0 is for Tritons"):
+        with pytest.raises(AssertionError, match=r"min: 0 is possible only for Tritons"):
             helm(**pairs)
 
 
@@ -719,7 +719,7 @@ def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: C
         ({"autoscaling__triton__max": "0"}, "autoscaling.triton"),
         ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
         ({"gateway__drainTimeout": '"1.5m"'}, "gateway.terminationGracePeriodSeconds: at least 107"),
-        ({"gateway__allowAnonymous": "false"}, "gateway: keysSecret says who may ask"),
+        ({"gateway__allowAnonymous": "false"}, "gateway: set keysSecret"),
         ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
         ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
     ],

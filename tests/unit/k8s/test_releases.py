@@ -182,8 +182,8 @@ def test_how_a_deployment_rolls_can_be_said(helm: Render) -> None:
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ({"triton__pools": '[{"name": "default"}]'}, "two are called default"),
-        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two are called a"),
+        ({"triton__pools": '[{"name": "default"}]'}, "two pools are called default"),
+        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two pools are called a"),
         ({"triton__pools": '[{"gpus": 1}]'}, "name"),
         ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
         ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),

@@ -96,7 +96,7 @@ automountServiceAccountToken: false # nothing of ours talks to the Kubernetes AP
 serviceAccountName: {{ include "name" . }}
 {{ end -}}
 automountServiceAccountToken: false
-enableServiceLinks: false # its TRITON_* variables would only be noise
+enableServiceLinks: false # Kubernetes' TRITON_* variables are not needed
 {{- with $.Values.images.pullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
@@ -139,14 +139,14 @@ over it. Who needs one object per pool loops over it: {{ range include "pools" (
 {{- $name := .name -}}
 {{- range $found -}}
 {{- if eq .name $name -}}
-{{- fail (printf "triton.pools: two are called %s; `default` is what `triton` itself says" $name) -}}
+{{- fail (printf "triton.pools: two pools are called %s (`default` is the pool of `triton` itself)" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- $found = append $found (include "over" (list $default .) | fromJson) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.triton.pools (or $.Values.kserve.enabled (not $found)) -}}
-{{- fail "triton.pools: needs triton.enabled, and Deployments of the chart's own: not with KServe" -}}
+{{- fail "triton.pools: needs triton.enabled, and does not work with KServe" -}}
 {{- end -}}
 {{ $found | toJson }}
 {{- end }}
@@ -309,7 +309,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- $service = printf "%s-predictor" (include "fullname" .) -}}
 {{- end -}}
 {{- if not (or $.Values.triton.enabled $.Values.triton.address) -}}
-{{- fail "triton.address: where your Triton is, as dns:///host:port" -}}
+{{- fail "triton.address: set the address of your Triton, as dns:///host:port" -}}
 {{- end -}}
 {{ default (printf "dns:///%s:8001" $service) $.Values.triton.address }}
 {{- end }}
@@ -322,7 +322,7 @@ podSelector: {{ include "selector" (list $ "triton") | nindent 2 }}
 {{- else -}}
 namespaceSelector:
   matchLabels:
-    kubernetes.io/metadata.name: {{ required "triton.namespace: the namespace of your Triton" $.Values.triton.namespace }}
+    kubernetes.io/metadata.name: {{ required "triton.namespace: set the namespace of your Triton" $.Values.triton.namespace }}
 {{- end }}
 {{- end }}
 

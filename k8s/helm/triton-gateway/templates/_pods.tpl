@@ -6,22 +6,22 @@
 - {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
 - {name: TRITON_GATEWAY_PORT, value: "8080"}
 {{- if not (or $gateway.allowAnonymous $gateway.keysSecret) }}
-{{- fail "gateway: keysSecret says who may ask, or allowAnonymous that a proxy in front knows them; without either a gateway does not start" }}
+{{- fail "gateway: set keysSecret, or allowAnonymous=true if a proxy in front decides who may call; without either a gateway does not start" }}
 {{- end }}
 {{- if $gateway.allowAnonymous }}
-- {name: TRITON_GATEWAY_ALLOW_ANONYMOUS, value: "true"} # what is in front of it knows who calls; else keys (docs/access.md)
+- {name: TRITON_GATEWAY_ALLOW_ANONYMOUS, value: "true"} # a proxy, a mesh or a policy in front decides who may call; otherwise keys (docs/access.md)
 {{- end }}
 {{- if $gateway.keysSecret }}
 - {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes
 {{- end }}
 - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
-- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # every Triton pod gets its share
+- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # the gateway spreads its calls over all Triton pods
 {{- with include "poolAddresses" (list $) }}
-- {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # what endpoints that name a pool run on
+- {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # addresses of the pools that endpoints name
 {{- end }}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
-- {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
-- {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
+- {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # makes callers that keep connections find new pods
+- {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # time in which answers tell callers that the pod ends
 - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
 {{- with $gateway.pinnedEndpoints }}
 - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
@@ -51,7 +51,7 @@
 {{- fail (printf "gateway.terminationGracePeriodSeconds: at least %d, so that a pod is not killed while it drains: preStopSeconds + 2 + drainTimeout + 5" $least) -}}
 {{- end -}}
 {{ include "pod" (list $ "gateway") }}
-# preStop 10 s + drain delay 2 s + what requests in flight may take (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
+# preStop 10 s + drain delay 2 s + time of requests in flight (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
 terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $gateway) }}
 {{ include "spread" (list $gateway (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
@@ -59,7 +59,7 @@ containers:
   - name: {{ ternary "kserve-container" "gateway" $kserve }}
     {{- include "image" (list $ $.Values.images.gateway) | nindent 4 }}
     {{- if $kserve }}
-    # KServe appends --model_name, --predictor_host and --http_port to args: they are not for us
+    # KServe appends --model_name, --predictor_host and --http_port to args; the gateway does not use them
     command: [sh, -c, exec triton-gateway serve, triton-gateway]
     args: []
     {{- else }}
@@ -75,7 +75,7 @@ containers:
       {{- $written | nindent 6 }}
       {{- range $name, $value := $gateway.env }}
       {{- if has $name $names }}
-      {{- fail (printf "gateway.env.%s: the chart writes this variable itself; set the value that it comes from" $name) }}
+      {{- fail (printf "gateway.env.%s: the chart sets this variable itself; set the chart value instead" $name) }}
       {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
@@ -87,14 +87,14 @@ containers:
       {{- if $gateway.grpcPort }}
       - {name: grpc, containerPort: {{ $gateway.grpcPort }}, protocol: TCP}
       {{- end }}
-    # models, tokenizers and hooks are loaded before the first answer: two minutes before liveness counts
+    # two minutes for loading models, tokenizers and hooks before liveness counts
     startupProbe: {{ include "probe" (concat (list $ "/livez" $http 2 2 60) $scheme) | nindent 6 }}
-    # can it serve what it is for? Depends on Triton and on every pinned endpoint
+    # whether the gateway can answer requests; depends on Triton and on every pinned endpoint
     readinessProbe: {{ include "probe" (concat (list $ "/readyz" $http 3 2 2) $scheme) | nindent 6 }}
-    # does the process answer? Depends on nothing else: restarting a gateway repairs neither ClearML nor Triton
+    # whether the process answers, and nothing else: restarting a gateway repairs neither ClearML nor Triton
     livenessProbe: {{ include "probe" (concat (list $ "/livez" $http 10 5 3) $scheme) | nindent 6 }}
     lifecycle:
-      # new requests still come until every node has heard that the pod leaves: go on answering them
+      # still answer: new requests come until every node knows that the pod ends
       preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
     resources: {{ include "resources" (list $ $gateway.resources $gateway.stateSize) | nindent 6 }}
     securityContext: {{ include "containerSecurity" . | nindent 6 }}
@@ -126,7 +126,7 @@ volumes:
   {{- end }}
   - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
   - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
-  # only to say why a model is not loaded: a gateway starts without it
+  # needed only to report why a model is not loaded: a gateway starts without it
   {{- include "tritonKey" (list $ true) | nindent 2 }}
 {{- end }}
 
@@ -137,10 +137,10 @@ type: RollingUpdate
 {{- if $triton.rollingUpdate }}
 rollingUpdate: {{ include "flow" $triton.rollingUpdate }}
 {{- else if $triton.gpus }}
-# one pod less, then its GPU is free for the new one: where every GPU is in use, one more would wait for ever
+# an old pod ends first, to free its GPU: one more pod would wait forever if every GPU is in use
 rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
 {{- else }}
-# one pod more, none less
+# the new pod starts first
 rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end }}
 {{- end }}
@@ -157,7 +157,7 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end -}}
 {{ include "pod" (list $ "triton") }}
 {{- if eq $triton.engine "python" }}
-shareProcessNamespace: true # sync counts the python backend's processes: of one that was killed Triton says nothing
+shareProcessNamespace: true # model sync watches the python backend's processes: Triton does not notice if one is killed
 {{- end }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $triton) }}
@@ -166,7 +166,7 @@ containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
     {{- include "image" (list $ $triton.image) | nindent 4 }}
     {{- with $triton.extraArgs }}
-    # NVIDIA's server has its own arguments in its entrypoint; the CPU server's are its image's command, which this replaces
+    # NVIDIA's image has its arguments in the entrypoint; the CPU server's image has them in its command, which this replaces
     args: {{ concat (ternary (list "triton" "--repository" "/models" "--host" "0.0.0.0") list (eq $triton.engine "python")) . | toJson }}
     {{- end }}
     {{- with $triton.extraEnv }}
@@ -183,11 +183,11 @@ containers:
       {{- end }}
       - {name: metrics, containerPort: 8002, protocol: TCP}
     startupProbe: {{ include "probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
-    # the server; whether it is filled is what sync's readiness says, and a rollout goes on when both are
+    # whether the server answers; model sync's readiness says whether the models are loaded. A rollout needs both
     readinessProbe: {{ include "probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
     livenessProbe: {{ include "probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
     lifecycle:
-      # gateways learn of it with their next look at DNS: answer until then
+      # still answer: gateways learn from DNS that the pod ends
       preStop: {exec: {command: [sleep, {{ $triton.preStopSeconds | quote }}]}}
     resources: {{ include "resources" (list $ $resources) | nindent 6 }}
     securityContext: {{ include "containerSecurity" . | nindent 6 }}
@@ -200,7 +200,7 @@ containers:
       - {name: triton-tmp, mountPath: /tmp}
       - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
       {{- if $triton.engineCacheClaim }}
-      - {name: engines, mountPath: /tmp/trt-engines} # where models' configurations tell TensorRT to keep its engines
+      - {name: engines, mountPath: /tmp/trt-engines} # folder in which the models' configurations make TensorRT keep its engines
       {{- end }}
       {{- with $triton.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
@@ -238,10 +238,10 @@ env:
   - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
   - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $pool.engine }}}
   {{- if ne $pool.name "default" }}
-  - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # endpoints of other pools are not loaded
+  - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # models of other pools are not loaded
   {{- end }}
   {{- if eq (index . 1) "127.0.0.1:8001" | and (not $.Values.kserve.enabled) }}
-  # who of the pool holds a model that is on some of them only (gateway.replicas)
+  # the members of the pool, for models that are on some of them only (gateway.replicas)
   - {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "name" (list $ "triton" $pool.name) }}:8001"}
   {{- end }}
   - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
@@ -256,7 +256,7 @@ env:
 ports:
   - {name: health, containerPort: 8081, protocol: TCP}
 startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
-# the Triton it fills holds every model that is wanted: before that, no pod before this one may end
+# ready when Triton holds every wanted model; until then an older pod may not end
 readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
 livenessProbe: {{ include "probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
 resources: {{ include "resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}
@@ -266,7 +266,7 @@ volumeMounts:
   - {name: sync-state, mountPath: /var/lib/triton-gateway}
   - {name: sync-tmp, mountPath: /tmp}
   {{- if $.Values.triton.enabled }}
-  # by subPath: a Secret that is changed reaches both containers together, with the next pod
+  # by subPath: both containers see a changed Secret at the same time, in the next pod
   - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
   {{- else }}
   - {name: triton-key, mountPath: /keys, readOnly: true}
