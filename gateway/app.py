@@ -399,7 +399,7 @@ class Gateway:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
-                while not self.health.first_sync_done or reconciler.is_settling:  # noqa: ASYNC110 - facts, not events
+                while not self.health.first_sync_done or reconciler.standing.is_settling:  # noqa: ASYNC110 - facts, not events
                     await asyncio.sleep(0.02)
 
     def _status(self) -> dict[str, Any]:

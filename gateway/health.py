@@ -20,7 +20,7 @@ _MAX_LISTED: Final = 5
 
 
 class Standing(Protocol):
-    """What is served and what is not, as readiness needs it: ``control.reconcile`` says it of its versions."""
+    """What readiness asks about served urls; implemented by ``control.standing``."""
 
     def needs(self) -> Mapping[str, str]:
         """Return every url that is served, and the address of the Triton it needs; empty if it needs none."""

@@ -24,8 +24,10 @@ from gateway.control.housekeeping import Housekeeping
 from gateway.control.last_good import LastGood
 from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
+from gateway.control.saved_state import SavedState
+from gateway.control.standing import Standing
 from gateway.control.threads import ControlThreads, Result, run_in
-from gateway.control.tritons import Key, Tritons
+from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Versions
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
@@ -35,25 +37,18 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.objectives import Objective
 from gateway.pace import Pace, unhurried
-from gateway.pools import DEFAULT
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import Fault, ServingSpec, decode, decode_model
+from gateway.spec import Fault, ServingSpec, decode
 
 _log = logging.getLogger("triton_gateway.control")
 
 _LOOK_TIMEOUT_S: Final = 90.0
 """Deadline of one look at the registry."""
-_PROBE_S: Final = 1.0
-"""Pause between two probes of the Tritons."""
 _FIRST_LOOK_S: Final = 3.0
 """How long start-up waits for the registry before it serves the last-good state from disk."""
-_PRUNE_S: Final = 600.0
-"""Cached files that are no longer needed are deleted this often, and after every change of the configuration."""
 _MAX_LOGGED: Final = 20
 """Faults logged per change; ``/v1/status`` lists all of them."""
-MANY_NEW: Final = 200
-"""``settled`` is called after this many new endpoints have begun to serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,6 @@ class Reconciler:
     - ``_newest`` and ``_marker`` are what the registry answered last. ``_newest`` differs from ``_task`` only while the
       newest Task has a section that cannot be read.
     - The states of versions are in ``versions`` alone; routes, readiness, status and metrics are derived from it.
-    - ``_previously_served`` never grows after the first configuration was applied.
     """
 
     def __init__(
@@ -103,6 +97,7 @@ class Reconciler:
         settled: Callable[[], None] = unhurried,
     ) -> None:
         """``settled`` is called after many endpoints have begun to serve and their state is saved."""
+        self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._settings = settings
         self._registry = registry
         self._store = store
@@ -111,16 +106,20 @@ class Reconciler:
         self._table = table
         self._health = health
         self._observer = observer
-        self._tritons = tritons
+        self._probe = TritonProbe(tritons, self.versions, health, observer)
         self._references = references
         self._mirror = mirror
+        self.standing = health.standing = Standing(self.versions, table, settings.pinned)
         self._threads = threads
-        self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,
             metric_log_frequency=settings.metric_log_frequency, published=self._published,
         )  # fmt: skip
-        self._housekeeping = Housekeeping(self._save, self._keep)
+        self._saved_state = SavedState(
+            store, records, assembler, threads, self.standing, self.versions,
+            task=lambda: self._task, plan=lambda: self._plan, settled=settled,
+        )  # fmt: skip
+        self._housekeeping = Housekeeping(self._saved_state.save, self._saved_state.prune)
         self._builds = Builds(
             assembler, records, observer, self.versions,
             finished=self._publisher.finished, learned=self._housekeeping.save_soon,
@@ -137,27 +136,19 @@ class Reconciler:
         """Why the gateway may miss that a model's files were replaced; empty if it cannot."""
         self._restored: Mapping[str, LastGood] | None = {}
         """Versions to restore: those served before this process started. None once a configuration was applied."""
-        self._previously_served: frozenset[str] | None = None
-        """Urls that were served before this process started; None if no file says so."""
-        self._waits_until = 0.0
-        self._settled = settled
-        self._new_endpoints = 0
-        """Endpoints that began to serve since ``settled`` was last called."""
-        self._prune_due, self._pruned_revision = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
-        health.standing = self
 
     async def run(self) -> None:
         """Follow the Task until cancelled: look at once, then every ``poll_period`` seconds."""
-        probe = asyncio.create_task(self._probe_forever())
+        probe = asyncio.create_task(self._probe.run())
         period = self._settings.poll_period
         self._observer.polls(period)
         self._restored = last_good.decode(await self._local(self._store.last_good))
         # A model that has been deleted from the registry is still served from the cache.
-        save_now = await self._local(self._store.load)
-        self._records.learn(save_now[1] if save_now is not None else {})
-        self._previously_served = await self._local(self._store.served)
+        stored = await self._local(self._store.load)
+        self._records.learn(stored[1] if stored is not None else {})
+        self.standing.previously_served = await self._local(self._store.served)
         try:
             await self._first_look()
             while True:
@@ -203,7 +194,8 @@ class Reconciler:
             self._observer.contacted(self.last_contact)
             self._answered = True
             self._health.note()
-            self._prune()
+            if self._saved_state.is_prune_due():
+                self._housekeeping.prune_soon()
             if await self._local(self._references.look):
                 self._publisher.watch(again=True)
             return
@@ -291,11 +283,7 @@ class Reconciler:
         self._task, self._plan = task, plan
         begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
         self._restored = None
-        configured = self.versions.urls
-        # If no file says what was served before, assume every configured url was.
-        self._previously_served = (
-            configured if self._previously_served is None else self._previously_served & configured
-        )
+        self.standing.configured()
         self._publisher.soon()
         self._builds.begin(begun)
         return True
@@ -312,60 +300,11 @@ class Reconciler:
     def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self._waits_until = asyncio.get_running_loop().time() + self._settings.startup_wait
+            self.standing.begin_wait(self._settings.startup_wait)
         self._health.note()
         if served:
-            self._new_endpoints += served
+            self._saved_state.new_endpoints += served
             self._housekeeping.save_soon()
-
-    # Files that are needed on disk
-
-    def _prune(self) -> None:
-        """Delete unneeded files now and then; wanted, serving and last-good versions need theirs."""
-        now = asyncio.get_running_loop().time()
-        if self._plan is None or (now < self._prune_due and self._pruned_revision == self._plan.revision):
-            return
-        self._prune_due, self._pruned_revision = now + _PRUNE_S, self._plan.revision
-        self._housekeeping.prune_soon()
-
-    async def _keep(self) -> None:
-        if self._plan is None:
-            return
-        known = [version.last_good for version in self.versions if version.last_good is not None]
-        # This may write missing hashes to the registry, which can be slow: it belongs to the threads of downloads.
-        await run_in(self._threads.downloads, self._keep_files, self._plan, known)
-
-    def _keep_files(self, plan: Plan, served: Sequence[LastGood]) -> None:
-        pause, known = Pace(), self._records.known()
-        needed = [(one.spec, known.get(one.spec.model_id or "")) for one in plan.endpoints.values()]
-        for one in served:
-            needed.append((one.plan.spec, decode_model(one.record) if one.record is not None else None))
-            pause()
-        self._assembler.keep(needed)
-
-    async def _save(self) -> None:
-        if self._task is None:
-            return
-        served = sorted({*(self._previously_served or ()), *self.versions.served()})
-        outdated = self.versions.last_good()
-        try:
-            await self._local(self._store_all, self._task, self._records.snapshot(), outdated, served)
-        except OSError as error:
-            _log.warning("the last-good state cannot be save_now: %s", error)
-        except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
-            _log.exception("storing the last-good state failed unexpectedly")
-        if self._new_endpoints >= MANY_NEW:
-            self._new_endpoints = 0
-            self._settled()
-
-    def _store_all(
-        self,
-        task: Mapping[str, Any],
-        models: Mapping[str, Mapping[str, Any]],
-        outdated: Mapping[str, LastGood],
-        served: Sequence[str],
-    ) -> None:
-        self._store.save(task, models, last_good.encode(outdated, Pace()), served)
 
     def _report(self, message: str, error: BaseException | None) -> None:
         hint = getattr(error, "hint", "")
@@ -374,87 +313,6 @@ class Reconciler:
             level = logging.ERROR if isinstance(error, RegistryRefused) else logging.WARNING
             _log.log(level, "%s", text)
         self.last_error = text
-
-    # The Tritons
-
-    async def _probe_forever(self) -> None:
-        while True:
-            try:
-                await self._probe()
-            except Exception:  # noqa: BLE001 - if this loop ended, readiness would never change again
-                _log.exception("unexpected error while asking the Tritons whether they answer")
-            await asyncio.sleep(_PROBE_S)
-
-    async def _probe(self) -> None:
-        live = await self._tritons.probe(self._needed())
-        for address, answers in live.items():
-            if self._health.backend_live.get(address) != answers:
-                _log.log(
-                    logging.INFO if answers else logging.WARNING,
-                    "Triton at %s %s", address, "answers" if answers else "does not answer",
-                )  # fmt: skip
-        now = {address for address, _ in self._needed()}
-        found = {address: answers for address, answers in live.items() if address in now}
-        pools = self._pools()
-        if found != self._health.backend_live or pools != self._health.pools:
-            self._health.backend_live, self._health.pools = found, pools
-            self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
-        waiting: dict[str, int] = {}
-        for address, count in self._tritons.waiting(self._needed()).items():
-            for pool in pools.get(address, "").split(","):
-                waiting[pool] = waiting.get(pool, 0) + count
-        self._observer.pools(waiting)
-        self._health.note()  # a Triton may have come back, or the start-up wait may be over
-        if not self.versions.retiring:  # a retiring version still needs the Triton of its last requests
-            await self._tritons.forget(self._needed())
-
-    def _needed(self) -> set[Key]:
-        """Return the Tritons that versions are served or built on."""
-        plans = (version.plan for version in self.versions)
-        return {(p.triton_address, p.triton_compression) for p in plans if p is not None and p.spec.engine == "triton"}
-
-    def _pools(self) -> dict[str, str]:
-        """Return the pools of each needed address, separated by commas."""
-        plans = (version.plan for version in self.versions)
-        found: dict[str, set[str]] = {}
-        for plan in plans:
-            if plan is not None and plan.spec.engine == "triton":
-                found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
-        return {address: ",".join(sorted(pools)) for address, pools in found.items()}
-
-    # The state that readiness reads (``health.Standing``)
-
-    def needs(self) -> dict[str, str]:
-        """Return each served url with the address of the Triton that it needs, or with an empty string."""
-        return {
-            url: version.plan.triton_address if version.plan is not None and version.endpoint.identity.triton_name
-            else "" for url, version in self.versions.served().items() if version.endpoint is not None
-        }  # fmt: skip
-
-    def unserved(self) -> dict[str, str]:
-        """Return each url that is configured but not served, with its state and reason."""
-        return {
-            url: f"{'has' if one.state == 'failed' else 'is'} {one.state}: {one.reason}"
-            for url, one in sorted(self.versions.pending().items()) if self.versions.serving(url) is None
-        }  # fmt: skip
-
-    def awaited(self) -> Sequence[str]:
-        """Return the urls that start-up still waits for: served before this process started, and may still serve."""
-        if asyncio.get_running_loop().time() >= self._waits_until:
-            return ()
-        return [url for url in sorted(self._previously_served or ()) if self.versions.may_still_serve(url)]
-
-    def missing(self) -> Sequence[str]:
-        """Return the pinned paths that have no route now."""
-        names = self._table.current.names()
-        return [path for path in self._settings.pinned if path not in names]
-
-    @property
-    def is_settling(self) -> bool:
-        """True while a url that was served before this process started is in its first build."""
-        pending = self.versions.pending()
-        coming = (pending.get(url) for url in self._previously_served or () if self.versions.may_still_serve(url))
-        return any(one is not None and one.state == "building" for one in coming)
 
     async def close(self) -> None:
         """Save the state and retire every endpoint. Call it after the loop was cancelled."""
@@ -479,7 +337,7 @@ class Reconciler:
             "triton": dict(self._health.backend_live),
             "pools": [
                 {"pool": pool, "address": address, "answers": self._health.backend_live.get(address)}
-                for address, pool in sorted(self._pools().items())
+                for address, pool in sorted(self._probe.pools().items())
             ],
         }
 

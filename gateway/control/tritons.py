@@ -1,14 +1,25 @@
 """The connections to Tritons: one backend per address, made at first use and closed when no version needs it.
 
-``reconcile`` decides which ones are needed. Requests use them through the endpoints that were built on them.
+``TritonProbe`` asks the needed ones whether they answer. Requests use them through the endpoints built on them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
+from typing import Final
 
+from gateway.control.version import Versions
+from gateway.health import Health
+from gateway.metrics.observer import Observer
+from gateway.pools import DEFAULT
 from gateway.triton.port import Backend
+
+_log = logging.getLogger("triton_gateway.control")
+
+_PROBE_S: Final = 1.0
+"""Pause between two probes."""
 
 Key = tuple[str, bool]
 """The address, and whether requests to it are compressed."""
@@ -53,3 +64,59 @@ class Tritons:
     async def close(self) -> None:
         """Close all backends."""
         await self.forget(())
+
+
+class TritonProbe:
+    """Probes the Tritons that versions need, publishes the result, and closes connections to all others."""
+
+    def __init__(self, tritons: Tritons, versions: Versions, health: Health, observer: Observer) -> None:
+        self._tritons = tritons
+        self._versions = versions
+        self._health = health
+        self._observer = observer
+
+    async def run(self) -> None:
+        """Probe once a second until cancelled."""
+        while True:
+            try:
+                await self._probe()
+            except Exception:  # noqa: BLE001 - if this loop ended, readiness would never change again
+                _log.exception("unexpected error while asking the Tritons whether they answer")
+            await asyncio.sleep(_PROBE_S)
+
+    async def _probe(self) -> None:
+        live = await self._tritons.probe(self._needed())
+        for address, answers in live.items():
+            if self._health.backend_live.get(address) != answers:
+                _log.log(
+                    logging.INFO if answers else logging.WARNING,
+                    "Triton at %s %s", address, "answers" if answers else "does not answer",
+                )  # fmt: skip
+        now = {address for address, _ in self._needed()}
+        found = {address: answers for address, answers in live.items() if address in now}
+        pools = self.pools()
+        if found != self._health.backend_live or pools != self._health.pools:
+            self._health.backend_live, self._health.pools = found, pools
+            self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
+        waiting: dict[str, int] = {}
+        for address, count in self._tritons.waiting(self._needed()).items():
+            for pool in pools.get(address, "").split(","):
+                waiting[pool] = waiting.get(pool, 0) + count
+        self._observer.pools(waiting)
+        self._health.note()  # a Triton may have come back, or the start-up wait may be over
+        if not self._versions.retiring:  # a retiring version still needs the Triton of its last requests
+            await self._tritons.forget(self._needed())
+
+    def _needed(self) -> set[Key]:
+        """Return the Tritons that versions are served or built on."""
+        plans = (version.plan for version in self._versions)
+        return {(p.triton_address, p.triton_compression) for p in plans if p is not None and p.spec.engine == "triton"}
+
+    def pools(self) -> dict[str, str]:
+        """Return the pools of each needed address, separated by commas."""
+        found: dict[str, set[str]] = {}
+        for version in self._versions:
+            plan = version.plan
+            if plan is not None and plan.spec.engine == "triton":
+                found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
+        return {address: ",".join(sorted(pools)) for address, pools in found.items()}

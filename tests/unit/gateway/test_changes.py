@@ -16,7 +16,7 @@ import pytest
 
 from gateway import hocon
 from gateway.app import Gateway
-from gateway.control import reconcile
+from gateway.control import saved_state
 from gateway.registry.cache import SpecStore
 from gateway.testing import FakeRegistry
 
@@ -192,8 +192,8 @@ async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
     """A few are not worth it."""
     settled: list[int] = []
     follower = stack.gateway._reconciler
-    monkeypatch.setattr(reconcile, "MANY_NEW", 5)
-    follower._settled = lambda: settled.append(len(stack.gateway.table.current.endpoints))
+    monkeypatch.setattr(saved_state, "MANY_NEW", 5)
+    follower._saved_state._settled = lambda: settled.append(len(stack.gateway.table.current.endpoints))
     stack.add_text_model("m1")
     for number in range(4):
         stack.deploy(f"few{number}")

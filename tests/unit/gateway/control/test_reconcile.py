@@ -184,7 +184,7 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         world.assembler.waits["a"].set()
         await world.until(lambda: routes.pending["a"].state == "failed")
         assert routes is world.table.current  # nothing was published: the object says it
-        assert {"a": "has failed: no such model; register it"} == world.follower.unserved()
+        assert {"a": "has failed: no such model; register it"} == world.follower.standing.unserved()
         assert world.follower.status()["pending"][0]["is_final"]
 
 
@@ -243,7 +243,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
     """What changed last is stored after that, while everything is being retired."""
     world.want("a")
     is_storing, may_store = threading.Event(), threading.Event()
-    store = world.follower._store_all
+    store = world.follower._saved_state._store_all
 
     def slow(*args: Any) -> None:
         is_storing.set()
@@ -254,8 +254,10 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         await world.until(lambda: "a" in world.table.current.endpoints)
         world.assembler.fails["a"] = SpecFault("it cannot be built")
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
-        await world.until(lambda: world.follower.unserved() == {} and "a" in world.follower.versions.last_good())
-        monkeypatch.setattr(world.follower, "_store_all", slow)
+        await world.until(
+            lambda: world.follower.standing.unserved() == {} and "a" in world.follower.versions.last_good()
+        )
+        monkeypatch.setattr(world.follower._saved_state, "_store_all", slow)
         world.follower._housekeeping.save_soon()
         await world.until(is_storing.is_set)
         world.follower._housekeeping.save_soon()

@@ -52,7 +52,7 @@ def test_other_answers_to_other_texts_are_put_down_to_them() -> None:
     """Nobody should look for the fault in the model first."""
     both = [one("language", "texts", UNEVEN), one("predicted_label", "answers", UNEVEN)]
     assert told(read([{"compared": both}]))["answers"].endswith("; its texts may be the reason")
-    assert "may be why" not in told(read([{"compared": both[1:]}]))["answers"]
+    assert "may be the reason" not in told(read([{"compared": both[1:]}]))["answers"]
 
 
 def test_of_several_gateways_evidence_is_the_mean() -> None:
