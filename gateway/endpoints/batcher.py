@@ -269,15 +269,17 @@ class Batcher(Generic[R]):
         queue, calls, capacity = self._queue, self._calls, self._capacity
         calls.max_running = capacity.limits.max_in_flight * capacity.servers.replicas
         now = self._loop.time()
-        self._deadlines.update(now)
+        if now >= self._deadlines.update_at:
+            self._deadlines.update(now)
         if queue.entries and self._expire_at < self._deadlines.near:
             self._drop(self._deadlines.too_late(now), _deadline_unreachable)
-        self._drop(self._overload.update(), _work_full)
+        if self.pressure.is_on is not self._overload.is_in_force:
+            self._drop(self._overload.switch(), _work_full)
         while len(calls.running) < calls.max_running:
             if queue.retries:
                 self._start([entry for entry in queue.retries.popleft() if not entry.is_over])
             elif queue.entries and (not calls.running or self._pacing.may_leave()):
-                if self._batch_class.must_wait():
+                if queue.class_rows[BATCH] and self._batch_class.must_wait():
                     break
                 self._start(self._take())
             else:
@@ -309,17 +311,21 @@ class Batcher(Generic[R]):
     def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
         queue, limits = self._queue, self._capacity.limits
-        if self._overload.is_newest_first():
+        if self.pressure.may_change and self._overload.is_newest_first():
             queue.entries.reverse()
         if queue.is_mixed:
             batch = self._order.take(queue.entries, limits, self.prices)
         else:
             batch = queue.entries if len(queue.entries) == 1 else cut(queue.entries, limits, self.prices)
-        batch = self._batch_class.shorten(batch)
+        if queue.class_rows[BATCH]:
+            batch = self._batch_class.shorten(batch)
         self._batches += 1
         if len(batch) >= _PROBE_MIN_ENTRIES and not self._batches % _PROBE_EVERY and self.prices.are_guessed:
             batch = batch[: len(batch) // 2]
-        queue.remove(batch)
+        if len(batch) == len(queue.entries):
+            queue.clear()
+        else:
+            queue.remove(batch)
         return batch
 
     def _start(self, batch: list[Entry[R]], *, is_outlier: bool = False) -> None:
@@ -375,7 +381,7 @@ class Batcher(Generic[R]):
         before = self._queue.rows + calls.rows, self._queue.tokens + calls.tokens
         is_outlier = calls.remove(call, now)
         self._overload.call_ended(before[0], is_outlier=is_outlier)
-        self._pacing.call_ended()
+        self._pacing.leave_at = None
         call.task = None
         outputs: Sequence[Any] = ()
         error: BaseException | None = None
@@ -409,7 +415,9 @@ class Batcher(Generic[R]):
 
     def _learn(self, call: CallInFlight, now: float, rows_before: int, tokens_before: int) -> None:
         self._capacity.learn(call, now)
-        self._overload.learn(call, now, rows_before, tokens_before, self._loop.time())
+        self.limit.ended(now, call.rows, call.padded, rows_before, tokens_before)
+        if self.limit.is_rising and self._overload.exceeds_limit():
+            self.pressure.press(self._loop.time())
 
     def _halve(self, entries: list[Entry[R]], now: float) -> None:
         # Halving finds one bad entry among n in about 2·log2(n) calls instead of n.

@@ -83,7 +83,10 @@ class CallsInFlight(ClassCounts):
             front = call.front = self.last()
             front.follower = call
         self.running[call] = None
-        self._count(call, 1)
+        self.rows += call.rows
+        self.tokens += call.padded
+        if call.class_rows:
+            self._count_classes(call, 1)
 
     def remove(self, call: CallInFlight, now: float) -> bool:
         """Remove a call that ended at ``now``; return True if it was a call to an outlier."""
@@ -92,7 +95,10 @@ class CallsInFlight(ClassCounts):
             del self.outliers[call]
         else:
             del self.running[call]
-            self._count(call, -1)
+            self.rows -= call.rows
+            self.tokens -= call.padded
+            if call.class_rows:
+                self._count_classes(call, -1)
         if call.front is not None:
             # It ended before the call that it was expected to wait for.
             call.front.follower, call.front, call.front_ended = None, None, now
@@ -117,9 +123,7 @@ class CallsInFlight(ClassCounts):
         """Return the clock time at which the first of the running calls should end."""
         return min(call.expected_end(prices) for call in self.running)
 
-    def _count(self, call: CallInFlight, sign: int) -> None:
-        self.rows += sign * call.rows
-        self.tokens += sign * call.padded
+    def _count_classes(self, call: CallInFlight, sign: int) -> None:
         for rank, rows in call.class_rows.items():
             self.class_rows[rank] += sign * rows
             self.class_tokens[rank] += sign * rows * call.longest

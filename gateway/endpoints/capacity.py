@@ -118,13 +118,14 @@ class Capacity:
         took = now - call.started
         self._recent.append(took)
         self._fresh_until = now + _RECENT_S
-        if self.is_split and call.started < call.front_ended > now - _MERGED_SHARE * took:
+        is_split = self.limits is not self.full_limits
+        if is_split and call.started < call.front_ended > now - _MERGED_SHARE * took:
             return
         if now < self._learn_at and self.prices.calls > _LEARN_ALL_CALLS:
             return
         self._learn_at = now + _LEARN_EVERY_S
         behind = max(call.front_ended - call.started, 0.0)
-        if self.is_split:
+        if is_split:
             # A wait for one's own calls cannot be told from a wait for those of other gateways.
             behind, took = 0.0, took - self.prices.queueing * behind
         self.prices.learn(call.rows, call.padded, behind, took)

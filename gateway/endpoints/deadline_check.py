@@ -29,7 +29,7 @@ _rank: Final[Callable[[Entry[Any]], int]] = attrgetter("flow.rank")
 class DeadlineCheck:
     """The check of one batcher."""
 
-    __slots__ = ("_calls", "_capacity", "_clock", "_queue", "_update_at", "near")
+    __slots__ = ("_calls", "_capacity", "_clock", "_queue", "near", "update_at")
 
     def __init__(
         self, queue: EntryQueue[Any], calls: CallsInFlight, capacity: Capacity, clock: Callable[[], float]
@@ -40,13 +40,13 @@ class DeadlineCheck:
         self._clock = clock
         self.near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so the check is skipped."""
-        self._update_at = -math.inf
+        self.update_at = -math.inf
+        """Loop time at which ``near`` should be computed again."""
 
     def update(self, now: float) -> None:
-        """Compute ``near`` anew if it is old; ``now`` is loop time."""
-        if now >= self._update_at:
-            self._update_at = now + _UPDATE_S
-            self.near = now + _NEAR_TIMES * self._expected_s(self._queue.rows, self._queue.tokens) + _NEAR_S
+        """Compute ``near`` anew; ``now`` is loop time."""
+        self.update_at = now + _UPDATE_S
+        self.near = now + _NEAR_TIMES * self._expected_s(self._queue.rows, self._queue.tokens) + _NEAR_S
 
     def is_too_late(self, entry: Entry[Any], now: float) -> bool:
         """Return whether a new entry cannot be answered in time, behind everything of its class and above."""

@@ -42,9 +42,6 @@ class EntryQueue(ClassCounts, Generic[R]):
 
     def remove(self, entries: Sequence[Entry[R]]) -> None:
         """Remove entries that are in the queue."""
-        if len(entries) == len(self.entries):
-            self.clear()
-            return
         gone = set(map(id, entries))
         self.entries = [entry for entry in self.entries if id(entry) not in gone]
         for entry in entries:

@@ -49,7 +49,7 @@ class OverloadControl:
 
     __slots__ = (
         "_calls", "_calm_at", "_capacity", "_clock", "_is_growing", "_opens_at", "_queue", "_rows_at_last_end",
-        "_shares", "_shares_until", "_was_on", "_window", "limit", "pressure",
+        "_shares", "_shares_until", "_window", "is_in_force", "limit", "pressure",
     )  # fmt: skip
 
     def __init__(
@@ -61,8 +61,9 @@ class OverloadControl:
         clock: Callable[[], float],
     ) -> None:
         self.pressure = pressure
-        """Whether the limit is in force."""
-        self._was_on = pressure.is_on
+        """Whether the limit should be in force."""
+        self.is_in_force = pressure.is_on
+        """What ``pressure`` said at the last ``switch``."""
         self._queue = queue
         self._calls = calls
         self._capacity = capacity
@@ -157,16 +158,13 @@ class OverloadControl:
 
     # --- the limit comes into force, or ends --------------------------------------------------------------------------
 
-    def update(self) -> list[Entry[Any]]:
-        """React if the limit came into force or ended since the last update; return queued entries to refuse.
+    def switch(self) -> list[Entry[Any]]:
+        """Put the limit into force or lift it, as ``pressure`` says; return queued entries to refuse.
 
         The entries are the oldest of class default, as far as the work in hand exceeds the limit: otherwise all others
         would be answered as late as they. More important entries, and those of class batch, stay.
         """
-        is_on = self.pressure.is_on
-        if is_on is self._was_on:
-            return []
-        self._was_on = is_on
+        is_on = self.is_in_force = self.pressure.is_on
         self.split_calls(is_on=is_on)
         self._window.lead = _FIRST_LEAD * self.limit.floor if is_on else math.inf
         return self._excess() if is_on else []
@@ -221,8 +219,6 @@ class OverloadControl:
             self._is_growing = rows_before >= least
             self._rows_at_last_end = rows_before
 
-    def learn(self, call: CallInFlight, now: float, rows_before: int, tokens_before: int, loop_time: float) -> None:
-        """Learn from an answered call; the limit comes into force if more work arrives than is done."""
-        self.limit.ended(now, call.rows, call.padded, rows_before, tokens_before)
-        if self.limit.is_rising and self.work_up_to(DEFAULT) >= self.max_work:
-            self.pressure.press(loop_time)
+    def exceeds_limit(self) -> bool:
+        """Return whether the work of class default and above reaches the limit, in force or not."""
+        return self.work_up_to(DEFAULT) >= self.max_work

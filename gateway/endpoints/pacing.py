@@ -34,7 +34,7 @@ class Pacing:
     """The pacing of one batcher."""
 
     __slots__ = (
-        "_batch_class", "_calls", "_capacity", "_clock", "_expected_rows", "_leave_at", "_overload", "_queue",
+        "_batch_class", "_calls", "_capacity", "_clock", "_expected_rows", "_overload", "_queue", "leave_at",
         "wake_rows",
     )  # fmt: skip
 
@@ -55,8 +55,8 @@ class Pacing:
         self._clock = clock
         self._expected_rows = 0.0
         """How many rows were recently here at the same time, queued and in calls."""
-        self._leave_at: float | None = None
-        """Clock time at which a call behind another may leave; None if it was not computed since the calls changed."""
+        self.leave_at: float | None = None
+        """Clock time at which a call behind another may leave; None if the calls have changed since it was computed."""
         self.wake_rows = 0.0
         """While the batcher waits for ``wake_at``: with so many queued rows, it should look again before that."""
 
@@ -113,18 +113,14 @@ class Pacing:
 
     def call_left(self) -> None:
         """Record that a call left."""
-        self._leave_at = None
+        self.leave_at = None
         rows = self._queue.rows - self._queue.class_rows[BATCH] + self._calls.rows
         change = rows - self._expected_rows
         self._expected_rows += change if change > 0 else change * _FORGET
 
-    def call_ended(self) -> None:
-        """Record that a call ended."""
-        self._leave_at = None
-
     def woke(self) -> None:
         """Record that ``wake_at`` has come: the next call may leave."""
-        self._leave_at = 0.0
+        self.leave_at = 0.0
 
     def refused(self) -> None:
         """Record that a request was refused."""
@@ -139,8 +135,8 @@ class Pacing:
         return self._capacity.is_serial and (self._capacity.is_split or self._overload.is_newest_first())
 
     def _leave_time(self) -> float:
-        if self._leave_at is None:
+        if self.leave_at is None:
             front, prices = self._calls.last(), self._capacity.prices
             took = prices.expect(front.rows, front.padded)
-            self._leave_at = front.expected_end(prices) - min(_LEAD_S + prices.spread * took, took / 2)
-        return self._leave_at
+            self.leave_at = front.expected_end(prices) - min(_LEAD_S + prices.spread * took, took / 2)
+        return self.leave_at
