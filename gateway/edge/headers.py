@@ -8,47 +8,48 @@ from __future__ import annotations
 from typing import Final
 
 ASKED: Final = {
-    "accept": "`/metrics`: OpenMetrics with exemplars if it is named. A browser's `text/html` gets refusals as a page",
-    "authorization": "`Bearer KEY`, or a token of the identity provider; `Basic`, as browsers send it,"
-    " with the key as password ([access](access.md))",
-    "content-encoding": "`gzip`: the body is unpacked, within the same limit of bytes",
-    "content-type": "`application/json` (or none) for JSON",
-    "inference-header-content-length": "Open Inference Protocol: the length of the JSON in front of binary tensors",
-    "traceparent": "W3C trace context: its trace id is in the log (`trace_id`), calls to Triton carry it, "
-    "[spans](tracing.md) hang below it; a call that several requests share carries the first one's. "
-    "Such requests take the gateway's ordinary, slightly slower way",
+    "accept": "`/metrics`: OpenMetrics with exemplars, if named here. A browser's `text/html`: refusals are pages",
+    "authorization": "`Bearer KEY`, or a token of the identity provider; or `Basic`, as browsers send it, "
+    "with the key as password ([access](access.md))",
+    "content-encoding": "`gzip`: the body is compressed; the size limit also holds after unpacking",
+    "content-type": "`application/json`, or none, for JSON",
+    "inference-header-content-length": "Open Inference Protocol: bytes of JSON before the binary tensors",
+    "traceparent": "W3C trace context: the log (`trace_id`), calls to Triton and [spans](tracing.md) belong to this "
+    "trace. A call that several requests share carries the first request's id. Requests "
+    "with this header do not use the fast path and are slightly slower",
     "x-api-key": "the same key as in `authorization`",
-    "x-priority": "`critical`, `default` or `batch`: who is let in and served first [under overload](overload.md)",
-    "x-request-id": "your id for the request, at most 128 printable characters; else one is made",
-    "x-request-timeout-ms": "how long you are willing to wait, at most `TRITON_GATEWAY_REQUEST_TIMEOUT`",
-    "x-route-to": "`endpoint/version`: exactly that version, past the canary; ignored unless "
+    "x-priority": "priority class `critical`, `default` or `batch`: which requests are admitted and served first "
+    "[under overload](overload.md)",
+    "x-request-id": "your id for the request, at most 128 printable characters; without it, the gateway makes one",
+    "x-request-timeout-ms": "time limit of the request in milliseconds, at most `TRITON_GATEWAY_REQUEST_TIMEOUT`",
+    "x-route-to": "`endpoint/version`: send the request to exactly that version, past the canary. Ignored unless "
     "`TRITON_GATEWAY_ALLOW_PINS=true`",
-    "x-routing-key": "on a canary: the same key always gets the same version, and keeps the canary while its weight "
-    "grows ([more](canary.md#canaries)). `TRITON_GATEWAY_ROUTING_KEY_HEADER` names another header",
+    "x-routing-key": "for canaries: requests with the same key get the same version, and stay on the canary while its "
+    "weight grows ([more](canary.md#canaries)). `TRITON_GATEWAY_ROUTING_KEY_HEADER` changes the header's name",
 }
 """Headers of requests; over gRPC, metadata of the same names."""
 
 ANSWERED: Final = {
-    "allow": "405: the methods that the address takes",
-    "inference-header-content-length": "Open Inference Protocol: the length of the JSON in front of binary tensors",
-    "retry-after": "429, 503, 504: seconds after which to ask again",
-    "www-authenticate": "401: how to show a key",
-    "x-accel-buffering": "`no` on answers in pieces: a proxy passes each on as it comes",
-    "x-compute-time": "milliseconds: everything but waiting",
+    "allow": "405: the allowed methods",
+    "inference-header-content-length": "Open Inference Protocol: bytes of JSON before the binary tensors",
+    "retry-after": "429, 503, 504: seconds to wait before a retry",
+    "www-authenticate": "401: how to send credentials",
+    "x-accel-buffering": "`no` on streamed answers, so that proxies do not buffer them",
+    "x-compute-time": "milliseconds: total time without waiting",
     "x-content-type-options": "`nosniff` on pages for browsers",
-    "x-error-code": "gRPC, trailing: the `code` of the refusal",
+    "x-error-code": "gRPC trailer: the `code` of the refusal",
     "x-inference-time": "milliseconds: the call to Triton",
-    "x-model-id": "ClearML's id of the model of the version that answered",
+    "x-model-id": "ClearML id of the model that answered",
     "x-queue-time": "milliseconds: waiting for a call to Triton",
-    "x-ratelimit-limit": "with `-requests` and `-tokens`: what the tenant may do in a minute "
+    "x-ratelimit-limit": "with `-requests` and `-tokens`: the tenant's limit per minute "
     "([quotas](access.md#quotas-and-usage))",
-    "x-ratelimit-remaining": "with `-requests` and `-tokens`: what is left of it",
-    "x-ratelimit-reset": "with `-requests` and `-tokens`: seconds until all of it is there again",
-    "x-refused-because": "401, 403, 429, 503, 504: which rule, limit or quota it was",
-    "x-request-id": "as sent, or made",
-    "x-route": "`direct`, or on a canary `stable`, `canary` or `fallback`, or `pinned`",
-    "x-served-by": "the endpoint version that answered, or refused",
+    "x-ratelimit-remaining": "with `-requests` and `-tokens`: what is left of the limit",
+    "x-ratelimit-reset": "with `-requests` and `-tokens`: seconds until the whole limit is available again",
+    "x-refused-because": "401, 403, 429, 503, 504: the rule, limit or quota that caused the refusal",
+    "x-request-id": "the id that you sent, or a generated one",
+    "x-route": "how the version was chosen: `direct`, `pinned`, or on a canary `stable`, `canary` or `fallback`",
+    "x-served-by": "the endpoint version that answered or refused",
     "x-tokenization-time": "milliseconds: parsing and tokenizing, or `preprocess`",
-    "x-total-time": "milliseconds: all of it",
+    "x-total-time": "milliseconds: total time",
 }
 """Headers of answers and refusals; over gRPC, trailing metadata of the same names."""

@@ -55,9 +55,9 @@ class Address(NamedTuple):
 
 
 ADDRESSES: Final = (
-    Address("ours, Hugging Face", "/serve/{endpoint}", "every endpoint; Hugging Face's bodies: text tasks"),
-    Address("Hugging Face", "/serve/{endpoint}/pipeline/{task}", "the same, refused unless the endpoint does the task"),
-    Address("Hugging Face Infinity", "/predict", "the only thing that is served"),
+    Address("own, Hugging Face", "/serve/{endpoint}", "every endpoint; Hugging Face's bodies only for text tasks"),
+    Address("Hugging Face", "/serve/{endpoint}/pipeline/{task}", "the same; refused if the endpoint has another task"),
+    Address("Hugging Face Infinity", "/predict", "the only served endpoint"),
     Address("OpenAI", "/v1/embeddings", "sentence-embeddings, named by `model`"),
     Address("OpenAI", "/v1/completions", "text-generation, named by `model`"),
     Address("OpenAI", "/v1/chat/completions", "text-generation, named by `model`"),
@@ -68,11 +68,11 @@ ADDRESSES: Final = (
     Address("Cohere", "/v2/rerank", "ranking, named by `model`"),
     *(
         Address("Text Embeddings Inference", route, f"{', '.join(call.tasks) or 'every text task'}; {whom}")
-        for start, whom in (("", "the setting names it"), ("/tei/{endpoint}", "the path names it"))
+        for start, whom in (("", "named by the setting"), ("/tei/{endpoint}", "named by the path"))
         for route, call in ((start + route, call) for route, call in tei.ROUTES.items())
         if route != "/predict"
     ),
-    Address("Text Embeddings Inference", "/tei/{endpoint}", "what the endpoint's task has a route for"),
+    Address("Text Embeddings Inference", "/tei/{endpoint}", "endpoints whose task has a route"),
     Address("OpenAI", "/tei/{endpoint}/v1/embeddings", "sentence-embeddings"),
     Address("Cohere, Jina", "/tei/{endpoint}/v1/rerank", "ranking"),
     Address("Cohere", "/tei/{endpoint}/v2/rerank", "ranking"),
