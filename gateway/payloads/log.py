@@ -112,7 +112,9 @@ class PayloadLog:
         if size > _MAX_RECORD:
             self._counted(TOO_LARGE, 1)
         elif len(self._waiting) >= _MAX_WAITING or self._came - self._went + size > _MAX_WAITING_BYTES:
-            self._counted(QUEUE_FULL, 1)
+            reason = f"the queue is full: {self._sink.where} takes fewer records than come"
+            self._complain(reason)
+            self._counted(QUEUE_FULL, 1, reason)
         else:
             self._came += size
             self._waiting.append(_Waiting(self._clock(), trace, size))

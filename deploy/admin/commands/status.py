@@ -106,8 +106,15 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     lines += objective.budgets(gateway.get("objectives", []))
     lines += [f"accuracy {drift_counts.accuracy_in_words(one)}" for one in gateway.get("accuracy", [])]
     if kept := gateway.get("payload_log"):
-        shares = ", ".join(f"{share:.3%} of {pattern}" for pattern, share in dict(kept.get("shares", {})).items())
+        shares = ", ".join(
+            f"{100 * share:.6g}% of {pattern}" for pattern, share in dict(kept.get("shares", {})).items()
+        )
         lines.append(f"payload log: {shares} to {kept.get('to')}")
+        if lost := {str(reason): int(n) for reason, n in dict(kept.get("lost") or {}).items()}:
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in lost.items())
+            lines.append(
+                f"payload log: {sum(lost.values()):,} records lost, {kept.get('written', 0):,} kept ({reasons})"
+            )
         lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
     lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
     for model in (sync or {}).get("models", []):

@@ -169,14 +169,18 @@ def test_what_cannot_be_written_costs_only_itself() -> None:
     assert 1 == len(sink.records)
 
 
-def test_a_slow_sink_costs_records_and_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is bounded in number and in bytes; the rest is dropped and counted."""
+def test_a_slow_sink_costs_records_and_no_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What waits is bounded in number and in bytes; the rest is dropped, counted and said."""
     monkeypatch.setattr(log_module, "_MAX_WAITING", 5)
     counts: Counter[str] = Counter()
     kept = log(Kept(), counts=counts)
     for _ in range(8):
         kept.answered(trace())
     assert {QUEUE_FULL: 3} == counts
+    assert "the queue is full: memory takes fewer records than come" == kept.status()["problem"]
+    assert ["payload log: the queue is full: memory takes fewer records than come"] == caplog.messages
     kept.write()
     monkeypatch.setattr(log_module, "_MAX_WAITING_BYTES", 1000)
     for _ in range(3):

@@ -40,11 +40,14 @@ def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> N
     """Where texts go is nobody's secret; accuracy with what it is of."""
     share = {"value": 0.9, "low": 0.85, "high": 0.94, "answers": 1200}
     status = {
-        "ready": True, "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full"},
+        "ready": True,
+        "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full", "written": 101,
+                        "lost": {"queue_full": 3800, "too_large": 2}},
         "accuracy": [{"endpoint": "faq", "version": "2", "real": share, "expected": None}],
     }  # fmt: skip
     lines = describe("http://g", status, None)
     assert [
         "accuracy faq 2: 90.0% right by labels (85.0% to 94.0%, 1,200 labels)",
-        "payload log: 10.000% of faq, 0.100% of * to /kept", "payload log: it is full",
-    ] == lines[-3:]  # fmt: skip
+        "payload log: 10% of faq, 0.1% of * to /kept",
+        "payload log: 3,802 records lost, 101 kept (queue_full 3,800, too_large 2)", "payload log: it is full",
+    ] == lines[-4:]  # fmt: skip
