@@ -162,7 +162,7 @@ class Permits:
     def _set_easy(self) -> None:
         self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
 
-    def room(self) -> int:
+    def free(self) -> int:
         """Return how many requests of no special class would be let in now."""
         return self.max_requests - self.in_flight
 

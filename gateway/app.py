@@ -189,7 +189,7 @@ class Gateway:
             body_timeout=settings.request_timeout + 1,
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=self.observer.ended_connection, room=self.permits.room,
+            count=self.observer.ended_connection, room=self.permits.free,
             is_urgent=lambda head: seems_critical(head, access),
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.turns.retry_after)

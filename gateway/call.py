@@ -81,7 +81,7 @@ class Call:
         raise NotImplementedError
 
 
-class Ask(Call):
+class InternalCall(Call):
     """A question of the gateway's own (a hook's ``send_request``, a shadow, a trial): no protocol on either side."""
 
     def __init__(self, path: str, body: object) -> None:

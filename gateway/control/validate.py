@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dataplane.asking import ask_version
+from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
 from gateway.hooks.wire import json_form

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from gateway.dataplane.room import Room
+from gateway.dataplane.admission import AdmissionControl
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import OF_CALLERS, DeadlineExceeded, GatewayError, Overloaded
 from gateway.metrics.observer import Observer
@@ -22,9 +22,9 @@ Listener = Callable[[Trace], None]
 class Records:
     """The ledger (``inflight.Ledger``) of the requests of one event loop; ``room`` counts those it had none for."""
 
-    def __init__(self, observer: Observer, room: Room, *, access_log: bool = False) -> None:
+    def __init__(self, observer: Observer, admission: AdmissionControl, *, access_log: bool = False) -> None:
         self._observer = observer
-        self._room = room
+        self._admission = admission
         self._access_log = access_log
         self._listeners: tuple[Listener, ...] = ()
         self.keeps_pieces = False
@@ -49,7 +49,7 @@ class Records:
             if self._access_log:
                 _write_log(trace)
         elif isinstance(error, Overloaded):
-            self._room.count(error, trace.flow.rank)
+            self._admission.count(error, trace.flow.rank)
             if self._access_log:
                 _write_log(trace)
         else:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.dataplane.asking import ask_version
+from gateway.dataplane.coroutines import ask_version
 from gateway.dataplane.neighbours import Neighbours
 from gateway.dataplane.records import Listener
 from gateway.dataplane.routing.table import RoutingTable

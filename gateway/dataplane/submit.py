@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.admission import Permit, Permits
-from gateway.call import Ask, Call, Refuse
-from gateway.dataplane.asking import PINNED, Watch, until_end
+from gateway.call import Call, InternalCall, Refuse
+from gateway.dataplane.admission import AdmissionControl
+from gateway.dataplane.coroutines import PINNED, Watch, wait_until_ended
 from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import Done, InFlight, Send
 from gateway.dataplane.records import Records
-from gateway.dataplane.room import Room
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.errors import Draining, Overloaded, Unavailable
 from gateway.health import Health
@@ -60,8 +60,8 @@ class DataPlane:
     ) -> None:
         self.timeout = timeout
         self.permits = permits
-        self.room = Room(table, permits, observer, health)
-        self.records = Records(observer, self.room, access_log=access_log)
+        self.admission = AdmissionControl(table, permits, observer, health)
+        self.records = Records(observer, self.admission, access_log=access_log)
         self.is_quiet = spans is None and not access_log
         """Whether a request that is refused at once leaves nothing but a number."""
         self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
@@ -91,7 +91,7 @@ class DataPlane:
         if not health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
         if path is not None:
-            self.room.require(path, rank, tenant)
+            self.admission.check(path, rank, tenant)
         return self.permits.take(size, rank)
 
     def expect(self, path: str) -> None:
@@ -108,7 +108,7 @@ class DataPlane:
         ``path``: who was asked, if that is known.
         """
         if isinstance(error, Overloaded):
-            trace.endpoint = self.room.endpoint_at(path)
+            trace.endpoint = self.admission.endpoint_at(path)
         call = Call()
         call.refuse = refuse
         flight = InFlight(call, trace, _nobody, self.records, self._deadlines)
@@ -147,7 +147,7 @@ class DataPlane:
         self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None
     ) -> InFlight:
         """Do what ``submit`` does, and return the flight when it has ended; cancelling cancels the flight."""
-        return await until_end(lambda done: self.submit(call, done, trace, send), watch)
+        return await wait_until_ended(lambda done: self.submit(call, done, trace, send), watch)
 
     async def call(self, path: str, body: object, timeout: float) -> object:
         """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``.
@@ -155,7 +155,7 @@ class DataPlane:
         It needs no permit: the request whose hook calls has one.
         """
         around = TRACEPARENT.get()
-        question = Ask(path, body)
+        question = InternalCall(path, body)
         question.timeout = timeout
         try:
             flight = await self.ask(question, self.open("", around))

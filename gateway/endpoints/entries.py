@@ -58,7 +58,7 @@ OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
 
 class Entry(Generic[R]):
     """Rows of one request that travel together, and who is told what became of them: ``on_done``, or a subclass's own
-    ``tell``.
+    ``deliver``.
 
     ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
     one each. Only entries of the same ``kind`` share a call. ``submitted`` is set by the batcher.
@@ -104,11 +104,11 @@ class Entry(Generic[R]):
         self.is_over = True
         self.call = None
         try:
-            self.tell(outputs, error)
+            self.deliver(outputs, error)
         except Exception:  # noqa: BLE001 - it must not reach the next entry
             _log.exception("telling a request's outcome failed")
 
-    def tell(self, outputs: Any, error: Exception | None) -> None:
+    def deliver(self, outputs: Any, error: Exception | None) -> None:
         """Tell what became of it; called once, by ``end``."""
         told, self.on_done = self.on_done, None  # it may refer to the entry: a cycle that only the collector can free
         if told is not None:

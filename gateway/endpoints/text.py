@@ -180,8 +180,8 @@ class _Asked(Entry[Encoded]):
     job: Job
     prepared: Prepared
 
-    def tell(self, outputs: Outputs | None, error: Exception | None) -> None:
-        """See ``Entry.tell``; called for every entry of a call in turn."""
+    def deliver(self, outputs: Outputs | None, error: Exception | None) -> None:
+        """See ``Entry.deliver``; called for every entry of a call in turn."""
         job = self.job
         if outputs is None:
             if isinstance(error, BackendRefused):

@@ -425,7 +425,7 @@ class RpcServer:
                 call = await self._read_aside(request, permit.size, timeout)
                 call.streams = send is not None
                 self._address(call, metadata, timeout, caller)
-                plane.room.require(call.path, *trace.flow)
+                plane.admission.check(call.path, *trace.flow)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise

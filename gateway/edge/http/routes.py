@@ -123,7 +123,7 @@ class InferRoute:
                     self._check(call, caller, path)
                 if call.path != path:
                     path = call.path
-                    plane.room.require(path, *flow)
+                    plane.admission.check(path, *flow)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -135,7 +135,7 @@ class InferRoute:
             if flight.error is not None and permit is not None:
                 permit.release()  # what it has sent is of no use any more, however long its refusal takes to be read
             if isinstance(flight.error, Overloaded):
-                rest(scope, partial(plane.room.is_full, path, *trace.flow))
+                rest(scope, partial(plane.admission.is_full, path, *trace.flow))
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
                 await taken(scope)
@@ -264,7 +264,7 @@ class FastPath:
     def is_full(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
         permits = self._permits
-        return permits.in_flight >= permits.easy[plain.flow.rank] and self._plane.room.is_full(
+        return permits.in_flight >= permits.easy[plain.flow.rank] and self._plane.admission.is_full(
             plain.reading.path, *plain.flow
         )
 
@@ -278,14 +278,14 @@ class FastPath:
         if plain.request_id or not plane.is_quiet:
             return None
         rank = plain.flow.rank
-        error = plane.room.refusal(plain.reading.path, rank)
+        error = plane.admission.refusal(plain.reading.path, rank)
         key = (refuse, error.message, error.retry_after)
         made = self._refusals.get(key)
         if made is None:
             if len(self._refusals) >= _MAX_REFUSALS:
                 self._refusals.clear()
             made = self._refusals[key] = _refusal(refuse, error)
-        plane.room.refused(error, rank, plain.reading.path, seconds)
+        plane.admission.refused(error, rank, plain.reading.path, seconds)
         head, body = made
         request_id = new_id().encode()
         return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)
@@ -310,10 +310,10 @@ class FastPath:
             if call.path != path:  # it had none when `is_full` was asked
                 path = call.path
                 if self._permits.in_flight >= self._permits.easy[flow.rank]:
-                    plane.room.require(path, *flow)
+                    plane.admission.check(path, *flow)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
-                pending.rest(partial(plane.room.is_full, path, *trace.flow))
+                pending.rest(partial(plane.admission.is_full, path, *trace.flow))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
         call.key = key
@@ -340,7 +340,7 @@ def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight)
             pending.send(head_of(flight.trace, endpoint.head, len(content)), content)
         else:
             if isinstance(flight.error, Overloaded):
-                pending.rest(partial(plane.room.is_full, path, *flight.trace.flow))
+                pending.rest(partial(plane.admission.is_full, path, *flight.trace.flow))
             pending.reply(*reply_of(flight))
     except BaseException:
         pending.abort()

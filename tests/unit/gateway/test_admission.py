@@ -61,9 +61,9 @@ def test_endpoints_that_want_everything_share_and_leave_room(floods: int) -> Non
     used = [0] * floods
     for _ in range(2000):
         for one in range(floods):
-            if used[one] < SHARE * permits.room() and permits.room():
+            if used[one] < SHARE * permits.free() and permits.free():
                 permits.take()
                 used[one] += 1
     assert max(used) - min(used) <= 1
     left = 1024 / (1 + SHARE * floods)
-    assert left - floods <= permits.room() <= left + floods
+    assert left - floods <= permits.free() <= left + floods

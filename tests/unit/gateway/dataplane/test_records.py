@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.call import Ask
+from gateway.call import InternalCall
 from gateway.errors import BackendUnavailable, MalformedBody
 from gateway.trace import Trace
 from tests.unit.gateway.dataplane.flights import Plane
@@ -27,9 +27,9 @@ async def test_listeners_come_and_go() -> None:
     made = Plane("e")
     heard: list[Trace] = []
     leave = made.plane.records.subscribe(heard.append)
-    made.submit(Ask("e", {}))
+    made.submit(InternalCall("e", {}))
     made.job("e").answered(1)
     leave()
-    made.submit(Ask("e", {}))
+    made.submit(InternalCall("e", {}))
     made.job("e").answered(2)
     assert (1, 2) == (len(heard), len(made.ended))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.call import Ask
+from gateway.call import InternalCall
 from gateway.dataplane.inflight import InFlight
 from gateway.errors import ModelFailed
 from tests.unit.gateway.story import counting
@@ -97,7 +97,7 @@ async def test_a_closed_stream_gives_everything_back(story: Any) -> None:
     """The lease and the backend's call, within a few turns of the loop."""
     gateway = story.gateway
     endpoint = gateway.table.current.endpoints["story"]
-    call = Ask("story", {"text": "one"})
+    call = InternalCall("story", {"text": "one"})
     call.streams = True
     begun = asyncio.Event()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.dataplane.asking import ask_version
+from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.endpoint import Endpoint, Identity
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TensorHandler, TritonCall

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.call import Ask
+from gateway.call import InternalCall
 
 
-class Told(Ask):
+class Told(InternalCall):
     """Remembers the thread in which its reply was written."""
 
     written_in = 0

@@ -464,7 +464,7 @@ class Stuck(Turns):
 
 def stick(port: Port) -> Stuck:
     """Let everybody wait who comes from now on."""
-    turns = port.stack.gateway.connections.turns = Stuck(port.stack.gateway.permits.room)
+    turns = port.stack.gateway.connections.turns = Stuck(port.stack.gateway.permits.free)
     return turns
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dataplane.asking import ask_version
+from gateway.dataplane.coroutines import ask_version
 from gateway.errors import DeadlineExceeded
 from gateway.trace import Trace
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Plane

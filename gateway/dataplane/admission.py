@@ -28,7 +28,7 @@ _PRESS_EVERY_S: Final = 0.1
 """While this process is full it is looked so often at who fills it."""
 
 
-class Room:
+class AdmissionControl:
     """Knows who is served and what is in flight. One per event loop."""
 
     def __init__(self, table: RoutingTable, permits: Permits, observer: Observer, health: Health) -> None:
@@ -40,7 +40,7 @@ class Room:
         self._press_at = 0.0
         self._tell_at = 0.0
 
-    def require(self, path: str, rank: int, tenant: str = "") -> None:
+    def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if what is at ``path`` has its share of this process, or as much work as it needs."""
         if self._is_full_at(path, rank, tenant):
             raise self.refusal(path, rank)

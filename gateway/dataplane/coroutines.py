@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from gateway.call import Ask
+from gateway.call import InternalCall
 from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import ENDED, Done, InFlight
 from gateway.endpoints.endpoint import Endpoint
@@ -21,7 +21,7 @@ Watch = Callable[[InFlight], Callable[[], None]]
 """``watch(flight)`` looks whether the caller leaves, and then cancels the flight; returns what ends the watch."""
 
 
-async def until_end(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:
+async def wait_until_ended(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:
     """Begin a flight and return it when it has ended; who is cancelled while waiting cancels it."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -52,11 +52,11 @@ async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: T
     nobody = _Unrecorded()
 
     def begin(done: Done) -> InFlight:
-        flight = InFlight(Ask(endpoint.identity.url, body), trace, done, nobody, nobody.deadlines)
+        flight = InFlight(InternalCall(endpoint.identity.url, body), trace, done, nobody, nobody.deadlines)
         flight.begin(endpoint, PINNED, None, timeout)
         return flight
 
-    flight = await until_end(begin)
+    flight = await wait_until_ended(begin)
     if flight.error is not None:
         raise flight.error
     return flight.reply

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.admission import PRESSED_S, Pressure
-from gateway.call import Ask
+from gateway.call import InternalCall
 from gateway.errors import Overloaded
 from gateway.trace import BATCH, DEFAULT
 from tests.unit.gateway.dataplane.flights import Plane
@@ -18,7 +18,7 @@ from tests.unit.gateway.dataplane.flights import Plane
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that ``room`` reads: the first of these."""
     now = [100.0]
-    monkeypatch.setattr("gateway.dataplane.room.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.dataplane.admission.time.monotonic", lambda: now[0])
     return now
 
 
@@ -34,8 +34,8 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 
 def refuse(made: Plane, url: str) -> Overloaded:
     """Refuse a request as both ways through do."""
-    error = made.plane.room.refusal(url, DEFAULT)
-    made.plane.room.refused(error, DEFAULT, url, 0.0)
+    error = made.plane.admission.refusal(url, DEFAULT)
+    made.plane.admission.refused(error, DEFAULT, url, 0.0)
     return error
 
 
@@ -45,20 +45,20 @@ async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_secon
     """
     made, _ = pressed("e")
     easy = made.permits.easy
-    made.plane.room.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
-    assert not made.plane.room.is_full("e", DEFAULT)
-    flights = [made.submit(Ask("e", {})) for _ in range(18)]
+    made.plane.admission.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
+    assert not made.plane.admission.is_full("e", DEFAULT)
+    flights = [made.submit(InternalCall("e", {})) for _ in range(18)]
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "e").because
     made.permits.in_flight = len(flights) // 2
     assert made.permits.easy == (0, 0, 0)
-    assert made.plane.room.is_full("e", DEFAULT)
+    assert made.plane.admission.is_full("e", DEFAULT)
     with pytest.raises(Overloaded) as refused:
-        made.plane.room.require("e", DEFAULT)
+        made.plane.admission.check("e", DEFAULT)
     assert refused.value.because == "work_full"
-    assert not made.plane.room.is_full("another", DEFAULT)
+    assert not made.plane.admission.is_full("another", DEFAULT)
     clock[0] += PRESSED_S
-    assert not made.plane.room.is_full("e", DEFAULT)
+    assert not made.plane.admission.is_full("e", DEFAULT)
     assert made.permits.easy == easy
 
 
@@ -66,13 +66,13 @@ async def test_one_endpoint_that_is_refused_limits_no_other(clock: list[float]) 
     """Whether its share of the process is full or all of it: who has little in hand is none of the reasons."""
     made, pressures = pressed("flooded", "quiet")
     for _ in range(16):
-        made.submit(Ask("flooded", {}))
-    made.submit(Ask("quiet", {}))
+        made.submit(InternalCall("flooded", {}))
+    made.submit(InternalCall("quiet", {}))
     made.permits.in_flight = 17
     assert "endpoint_full" == refuse(made, "flooded").because
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
     clock[0] += PRESSED_S
-    assert not made.plane.room.is_full("quiet", DEFAULT)
+    assert not made.plane.admission.is_full("quiet", DEFAULT)
     assert not any(one.is_on for one in pressures.values())
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "quiet").because
@@ -85,7 +85,7 @@ async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock
     urls = [f"e{number}" for number in range(17)]
     made, pressures = pressed(*urls)
     for url in (*urls, "e3"):
-        made.submit(Ask(url, {}))
+        made.submit(InternalCall(url, {}))
     made.permits.in_flight = 18
     refuse(made, "e5")
     assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
@@ -95,4 +95,4 @@ async def test_the_last_place_is_for_whoever_has_none() -> None:
     """gRPC and protocols that name the endpoint in the body have their place before it is known whose it is."""
     made = Plane("e", "another", max_requests=1)
     with made.plane.permit():
-        made.plane.room.require("e", DEFAULT)
+        made.plane.admission.check("e", DEFAULT)
