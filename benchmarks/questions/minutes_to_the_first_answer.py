@@ -39,11 +39,11 @@ _READY = re.compile(r"\] ready in ")
 _ASKED = re.compile(r"curl -s (\S+)")
 
 PEERS = (
-    ("Text Embeddings Inference", "a container, by its quick tour",
+    ("Text Embeddings Inference", "in a container (its quick tour)",
      "`docker run -p 8080:80 -v $PWD/data:/data …/text-embeddings-inference:cpu-1.9 --model-id $model`"),
-    ("Text Embeddings Inference", "without containers, by its page on CPUs: Rust, then compiled",
+    ("Text Embeddings Inference", "without containers (its page on CPUs): install Rust, then compile",
      "`cargo install --path router -F mkl`, `text-embeddings-router --model-id $model --port 8080`"),
-    ("vLLM", "by its quickstart: Linux, Python 3.10 to 3.13, an NVIDIA GPU (CPUs: another installation)",
+    ("vLLM", "its quickstart: Linux, Python 3.10 to 3.13, an NVIDIA GPU (CPUs need another installation)",
      "`uv pip install vllm --torch-backend=auto`, `vllm serve $model`"),
 )  # fmt: skip
 
@@ -189,7 +189,7 @@ def environment(*, pinned: bool, home: Path) -> dict[str, str]:
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the tables of docs/first-answer.md."""
-    rows = [["Python", "way", "typed", "seconds", "MB"]]
+    rows = [["Python", "way", "command", "seconds", "MB"]]
     ways: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for step in found["steps"]:
         ways.setdefault((step["python"], step["way"]), []).append(step)
@@ -197,11 +197,11 @@ def page(found: Mapping[str, Any]) -> str:
         rows += [[python, way, f"`{one['typed']}`", f"{one['seconds']:.1f}", f"{one['mb']:.0f}"] for one in steps]
         total = sum(one["seconds"] for one in steps), sum(one["mb"] for one in steps)
         rows.append([python, way, "**from nothing to the first answer**", f"**{total[0]:.0f}**", f"**{total[1]:.0f}**"])
-    peers = [["", "how", "typed"], *map(list, PEERS)]
+    peers = [["project", "how", "commands"], *map(list, PEERS)]
     return "\n\n".join([
-        f"Measured on {found['cores']} cores at a load of {found['load']:.1f} beside it, without pip's cache.",
+        f"Measured on {found['cores']} cores with a background load of {found['load']:.1f}, without pip's cache.",
         table(rows, align=["---", "---", "---", "---:", "---:"]),
-        "What others say is to be typed, by their own pages; not measured here:",
+        "For comparison, the commands that other projects' pages name. They were not measured here:",
         table(peers),
     ])  # fmt: skip
 

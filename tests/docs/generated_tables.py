@@ -102,14 +102,14 @@ def versions_table() -> str:
          "3.11, 3.12 and 3.13, each with its numpy ([decision 0054](decisions/0054-pythons-and-their-numpy.md))"),
         ("NVIDIA Triton", "2.x with explicit model control; other frameworks and GPUs: NVIDIA's container",
          f"the server of `nvidia-pytriton` {pins['nvidia-pytriton']} ([which](triton.md)); the image "
-         f"stands on `{image.rpartition(':')[2]}`, which no GPU here could run"),
-        ("ClearML server", "what the SDK talks to",
-         "recorded exchanges of server 2.3.0, and the embedded one ([how](clearml-compatibility.md))"),
+         f"is based on `{image.rpartition(':')[2]}` and was not run on a GPU"),
+        ("ClearML server", "any server that the SDK supports",
+         "recorded exchanges of server 2.3.0, and the embedded server ([how](clearml-compatibility.md))"),
         ("`clearml` SDK", next(one for one in project["dependencies"] if one.startswith("clearml")), pins["clearml"]),
         ("`clearml-serving` CLI", cli.replace("==", " ").partition(" ")[2] + ", unmodified", pins["clearml-serving"]),
-        ("Kubernetes", chart["kubeVersion"].replace("-0", ""), "`make cluster`: the oldest and a new one"),
+        ("Kubernetes", chart["kubeVersion"].replace("-0", ""), "the oldest and a recent version (`make cluster`)"),
     ]  # fmt: skip
-    table = ["| part | fits | tested with |", "|---|---|---|"]
+    table = ["| part | compatible | tested with |", "|---|---|---|"]
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
