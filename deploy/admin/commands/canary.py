@@ -101,9 +101,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @command.command(name="run")
 @_ENDPOINT
 @click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to continue an interrupted rollout.")
-@click.option(
-    "--from", "from_", help="The stable version.  [default: the one with the largest share now, or the only other one]"
-)
+@click.option("--from", "from_", help="The stable version.  [default: the one that answers most requests now]")
 @click.option(
     "--steps",
     default="1,5,25,50,100",
@@ -353,11 +351,25 @@ def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str
 
 
 def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+    """Return the version that answers most requests now. Raises ``DeployError`` if none does, or ``canary`` itself.
+
+    A first step gives all but a few requests to the stable version: it must be the one that answers them already.
+    """
     from deploy.rollout import record
 
-    current = {url: w for url, w in (record.weights(task, endpoint) or {}).items() if url != canary and w > 0}
+    current = record.weights(task, endpoint) or {}
+    if not any(current.values()):
+        default = endpoint if endpoint in serving.endpoints else serving.defaults.get(endpoint, "")
+        current = {default: 1.0} if default in serving.endpoints else {}
     if current:
-        return max(current, key=lambda url: current[url])
+        most = max(current, key=lambda url: current[url])
+        if most == canary:
+            raise DeployError(
+                f"{canary} already answers {'all' if len(current) == 1 else 'most'} requests for {endpoint} without a "
+                "version: a rollout to it would first give them to another version",
+                hint="name another version with --to; if you mean this one, name the stable version with --from",
+            )
+        return most
     others = [url for url in serving.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
     if len(others) == 1:
         return others[0]

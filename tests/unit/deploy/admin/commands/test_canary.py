@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,3 +81,38 @@ def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: 
     with pytest.raises(DeployError, match=message):
         planned(CLASSIFIER, new)
     assert planned(CLASSIFIER, new, is_free_of_labels=True).gate.pairs is not None
+
+
+def stable(to: str, default: str = "", weights: Mapping[str, float] | None = None, versions: str = "123") -> str:
+    """Return the version that a rollout of ``e`` to ``to`` is compared with if nobody names it."""
+    registry = FakeRegistry()
+    for version in versions:
+        registry.add_endpoint("e", f"m{version}", version=version)
+    if weights:
+        registry.canary["e"] = {
+            "endpoint": "e", "weights": list(weights.values()), "load_endpoints": list(weights),
+        }  # fmt: skip
+    serving = registry.spec()
+    return canary._stable(replace(serving, defaults={"e": default} if default else {}), registry.task(), "e", to)
+
+
+def test_what_answers_now_is_the_stable_version() -> None:
+    """The largest share of a canary, else what the bare name means, else the only other version."""
+    assert "e/3" == stable("e/1", weights={"e/2": 0.1, "e/3": 0.9})
+    assert "e/2" == stable("e/3", default="e/2")
+    assert "e/1" == stable("e/2", versions="12")
+    with pytest.raises(DeployError, match="which version is stable") as caught:
+        stable("e/3")
+    assert "--from" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("default", "weights"), [("e/1", None), ("", {"e/1": 0.9, "e/2": 0.1}), ("", {"e/2": 0.0, "e/1": 1.0})],
+)  # fmt: skip
+@pytest.mark.parametrize("versions", ["12", "123"])
+def test_a_rollout_to_what_answers_already_is_refused(
+    default: str, weights: Mapping[str, float] | None, versions: str
+) -> None:
+    """Its first step would give nearly all requests to another version, which nothing has tried."""
+    with pytest.raises(DeployError, match=r"e/1 already answers .* requests for e without a version"):
+        stable("e/1", default, weights, versions)
