@@ -97,7 +97,7 @@ NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 def _work_limit(value: object) -> str:
     rule = str(value).strip()
     if rule not in ("auto", "always", "off") and not parse_duration(rule):
-        raise ValueError("a limit of no work lets nobody in: write auto, always, off or a time such as 200ms")
+        raise ValueError("a limit of 0 refuses every request: write auto, always, off or a time such as 200ms")
     return rule
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gateway.metrics.wording import Worded
+from gateway.metrics.wording import TextWords
 
 
-def names(found: Worded) -> list[set[str]]:
+def names(found: TextWords) -> list[set[str]]:
     """The words of each text."""
     return [{found.name(i) for i in range(first, last)} for first, last in pairwise(found.firsts.tolist())]

@@ -22,7 +22,7 @@ from benchmarks.shared.results import DOCS, put, save, table
 from gateway.metrics import evidence
 from gateway.metrics.accumulator import Floats
 from gateway.metrics.drift import ALARM_DAYS, shares
-from gateway.metrics.evidence import Purse
+from gateway.metrics.evidence import Stakes
 
 TAKES = "a minute"
 SAVES = "results/drift.json"
@@ -74,7 +74,7 @@ class Endpoints:
             gains, weights = np.zeros((number, most, len(p))), np.zeros((number, most))
             for i, (reference, q) in enumerate(zip(references, expected, strict=True)):
                 gains[i, : len(q)], weights[i, : len(q)] = np.log(q / reference), 1 / len(q) / len(VARIABLES)
-            purse = Purse.new(number, most)
+            purse = Stakes.new(number, most)
             self._parts.append((name, p / p.sum(), gains, weights, purse, math.log(most * ALARM_DAYS) + 4))
 
     def step(self, texts: int, days: float, changed: Mapping[str, Floats] | None = None) -> Floats:

@@ -74,7 +74,7 @@ def _judged(bins: Bins, chains: list[Numbers], step: int, days: float) -> int:
     hits = np.zeros((len(chains), int(max(chain[-1] for chain in chains)) + 1))
     for row, chain in zip(hits, chains, strict=True):
         np.add.at(row, chain, 1)
-    purse, most = evidence.Purse.new(len(chains), len(bets)), math.log(len(bets) * ALARM_DAYS) + 4
+    purse, most = evidence.Stakes.new(len(chains), len(bets)), math.log(len(bets) * ALARM_DAYS) + 4
     is_on = np.zeros(len(chains), dtype=bool)
     for now in (*[np.zeros(len(chains))] * _QUIET_STEPS, *hits.T):
         owned = purse.step(nothing * step + now[:, None] * hit, float(step), days, bins.total, most)
@@ -91,7 +91,7 @@ def _arrivals(of: Floats, texts: float, rng: np.random.Generator) -> tuple[Numbe
 
 
 def _nth(times: Numbers, words: Numbers) -> Numbers:
-    """Return how often each word has come lately: as ``words.Lately`` counts, in this stretch of texts and the last."""
+    """Return each word's recent occurrences, counted as ``words.UnseenWords`` does: in this stretch and the last."""
     stretch = words * _BLOCKS + times // LATELY
     found: Numbers = np.arange(len(times)) - np.searchsorted(stretch, stretch - 1) + 1
     return found

@@ -14,7 +14,7 @@ from gateway.metrics import catalog, drift, evidence, texts, variables
 from gateway.metrics.accumulator import Floats
 from gateway.metrics.drift import ALARM_DAYS, Bins, Words
 from gateway.metrics.languages import FUNCTION_WORDS
-from gateway.metrics.words import Watched
+from gateway.metrics.words import WordWatch
 
 RATES: Final = (10, 300, 10_000)
 """Texts a minute."""
@@ -69,7 +69,7 @@ class Seen:
 
     def __init__(self, words: Words | None) -> None:
         self.found: dict[str, list[Any]] = {name: [] for name in (*_ENUMS, variables.UNUSUAL)}
-        self.watched = Watched(words, self._begin)
+        self.watched = WordWatch(words, self._begin)
 
     def _begin(self) -> None:
         for name in (variables.RISEN, variables.UNUSUAL):
@@ -80,8 +80,8 @@ class Seen:
         for values in self.found.values():
             values.clear()
         for start in range(0, len(came), 64):
-            looked = texts.look([texts.beginning(text) for text in came[start : start + 64]])
-            shares, risen = self.watched.see(looked.worded)
+            looked = texts.examine([texts.beginning(text) for text in came[start : start + 64]])
+            shares, risen = self.watched.see(looked.words)
             self.found[variables.UNUSUAL] += shares.tolist()
             for name, numbers in [*looked.numbers.items(), (variables.RISEN, risen)]:
                 self.found[name] += [texts.VALUES[name][i] for i in numbers.tolist()]

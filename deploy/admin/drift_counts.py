@@ -26,7 +26,7 @@ from gateway.metrics import catalog, compared, drift, performance, texts, variab
 Bins = drift.Bins
 Words = drift.Words
 Compared = compared.Compared
-told = compared.told
+sentences = compared.sentences
 Standing = drift.Standing
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
@@ -175,7 +175,7 @@ class Looked:
     def __init__(self, names: Iterable[str] = variables.BUILT_IN) -> None:
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
         takes = {name: count.update for name, count in self.counts.items()}
-        self._looks = texts.Looks(takes, texts.Sample(_ALL, random.random))
+        self._looks = texts.TextCounter(takes, texts.Sample(_ALL, random.random))
 
     def see(self, text: str | tuple[str, str]) -> None:
         """Count a text."""

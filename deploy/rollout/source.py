@@ -128,7 +128,7 @@ def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
 def apart(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
     """Return what differs between two versions as gateways have compared them, a sentence for each kind."""
     found = metrics.compared.read(status for status in statuses if status is not None)
-    return metrics.compared.told(
+    return metrics.compared.sentences(
         one for one in found
         if (one.verdict.endpoint, one.verdict.version, one.stable)
         == (canary.endpoint, canary.version, stable.version)

@@ -40,7 +40,7 @@ Key = tuple[str, str]
 """Endpoint and version."""
 
 
-class Standing(NamedTuple):
+class VersionAccuracy(NamedTuple):
     """A version's accuracy: measured from labels, and expected from its recent scores."""
 
     real: Estimate | None
@@ -56,7 +56,9 @@ class Accuracy:
         self._has_begun = False
         self._saved_at = -math.inf
 
-    def look(self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> Mapping[Key, Standing]:
+    def look(
+        self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried
+    ) -> Mapping[Key, VersionAccuracy]:
         """Add what was counted since the last look; ``now`` is Unix time."""
         if not self._has_begun:
             self._read()
@@ -136,10 +138,10 @@ class _Labels:
             while len(self._seen) > 1 and self._seen[1][0] <= now - _WINDOWS_S[-1]:
                 self._seen.popleft()
 
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> VersionAccuracy:
         """Return the current accuracy."""
         labelled, right = self.kept[:-1].sum(axis=1), self.kept[:-1, 1]
-        return Standing(
+        return VersionAccuracy(
             performance.measured(float(self.kept[:, 1].sum()), float(self.kept.sum())),
             performance.expected(right, labelled, self._lately(now), catalog.RATIO_BUCKETS),
         )
@@ -179,7 +181,7 @@ def _scores(snapshot: Snapshot, keys: Collection[Key], pause: Callable[[], None]
     return found
 
 
-def told(snapshot: Snapshot) -> list[dict[str, Any]]:
+def of_gauges(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return the accuracy gauges for the status: by version, ``real`` and ``expected`` with intervals."""
     values: dict[Key, dict[str, float]] = defaultdict(dict)
     for (name, labels, _), value in snapshot.shown():

@@ -66,16 +66,16 @@ def _merged(several: Sequence[Mapping[str, Any]]) -> Compared:
     return Compared(verdict, most["beside"], most["kind"])
 
 
-def told(found: Iterable[Compared]) -> dict[str, str]:
+def sentences(found: Iterable[Compared]) -> dict[str, str]:
     """Return a sentence for each kind of difference that is certain (state ``drift``)."""
     differs = [one for one in found if one.verdict.state == "drift"]
-    sentences = {
+    found_by_kind = {
         kind: meaning.format("; ".join(map(_how, of[:_MOST_NAMED])))
         for kind, meaning in _MEANINGS.items() if (of := [one.verdict for one in differs if one.kind == kind])
     }  # fmt: skip
-    if "texts" in sentences and "answers" in sentences:
-        sentences["answers"] += "; its texts may be the reason"
-    return sentences
+    if "texts" in found_by_kind and "answers" in found_by_kind:
+        found_by_kind["answers"] += "; its texts may be the reason"
+    return found_by_kind
 
 
 def _how(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ Page, board and alert show it, and nothing else decides.
 The method is an e-detector (Shin, Ramdas and Rinaldo 2023). Each variable has a list of bets, such as "this bin has
 become 1.5 times as likely" or "the values have moved up a little". Each text multiplies a bet's money by how much more
 likely the text is under the bet than under the reference. While nothing has changed, this does not grow on average,
-however often one looks. Every bet receives one unit of money a day. Money received since the bet began waits; once it
+however often one looks. Every bet receives one unit of money a day. Wealth received since the bet began waits; once it
 exceeds what is left of the stake, the bet restarts with it, so some bet began at about the time of any change. If
 nothing has changed, all money together, over all bets of all variables, has received one day's worth per day on
 average, so it reaches N days' worth at most once in N days. This holds if variables depend on each other, and for any
@@ -100,7 +100,7 @@ def _by(p: Floats, logs: Floats) -> Floats:
 
 
 @dataclass(slots=True)
-class Purse:
+class Stakes:
     """The money of bets, in arrays (bets,), or (endpoints, bets) in simulations."""
 
     log_stake: Floats
@@ -110,10 +110,10 @@ class Purse:
     seen: Floats
     """Number of texts since then."""
     waiting: Floats
-    """Money received since then, in days' worth."""
+    """Wealth received since then, in days' worth."""
 
     @classmethod
-    def new(cls, *shape: int) -> Purse:
+    def new(cls, *shape: int) -> Stakes:
         """Return bets without money."""
         return cls(np.full(shape, -math.inf), np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
@@ -151,20 +151,20 @@ class Judged:
     """When the strongest bet began (Unix time): about when the change did."""
 
 
-class Money:
+class Wealth:
     """The money of the bets on one variable, and when each bet began. ``days``: money received beforehand."""
 
     def __init__(self, bets: int, alarm_days: float, days: float = 0.0) -> None:
         self._most = math.log(max(1, bets) * alarm_days) + _ABOVE
-        self.purse = Purse.new(bets)
-        self.purse.waiting += days
+        self.stakes = Stakes.new(bets)
+        self.stakes.waiting += days
         self.began = np.zeros(bets)
 
     def step(self, grown: Floats, texts: float, days: float, size: float, now: float) -> tuple[float, float]:
-        """Do ``Purse.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
-        owned = self.purse.step(grown, texts, days, size, self._most)
+        """Do ``Stakes.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
+        owned = self.stakes.step(grown, texts, days, size, self._most)
         # A bet at its upper limit restarts at that limit and keeps the time at which it began.
-        self.began[(self.purse.seen == 0) & (self.purse.log_stake < self._most)] = now
+        self.began[(self.stakes.seen == 0) & (self.stakes.log_stake < self._most)] = now
         return float(owned.mean()), float(self.began[owned.argmax()])
 
 
@@ -180,7 +180,7 @@ class Variable:
         self._alarm = alarm_days
         self._lately = 0.0
         """Texts per day, averaged with exponential decay over a day."""
-        self._money = Money(len(expected), alarm_days)
+        self._money = Wealth(len(expected), alarm_days)
 
     @property
     def is_judged(self) -> bool:
@@ -211,12 +211,12 @@ class Variable:
         )
         if {len(column) for column in columns} != {len(self._gains)}:
             raise ValueError("the state belongs to other bets")
-        self._money.purse, self._money.began = Purse(log_stake, grown, seen, waiting), began
+        self._money.stakes, self._money.began = Stakes(log_stake, grown, seen, waiting), began
         self._lately = float(lately)
 
     def _columns(self) -> tuple[Floats, ...]:
-        purse = self._money.purse
-        return purse.log_stake, purse.grown, purse.seen, purse.waiting, self._money.began
+        stakes = self._money.stakes
+        return stakes.log_stake, stakes.grown, stakes.seen, stakes.waiting, self._money.began
 
 
 def visible(both: float, growth: float) -> float:

@@ -25,7 +25,7 @@ import numpy as np
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
-from gateway.metrics.accuracy import Standing
+from gateway.metrics.accuracy import VersionAccuracy
 from gateway.metrics.evidence import Judged
 from gateway.metrics.exemplars import Exemplars
 from gateway.metrics.feedback import FeedbackCounts
@@ -277,7 +277,7 @@ class Observer:
         self._numbers.show(catalog.COMPARED_EVIDENCE, found)
 
     @_harmless
-    def accuracies(self, found: Mapping[tuple[str, str], Standing]) -> None:
+    def accuracies(self, found: Mapping[tuple[str, str], VersionAccuracy]) -> None:
         """Publish the accuracy of versions."""
         for pair, standing in found.items():
             for kind, estimate in zip(("real", "expected"), standing, strict=True):

@@ -104,7 +104,7 @@ def _moved(chance: Floats, now: Floats, then: Floats, scores: Floats, widths: Fl
 
 
 def described(one: Mapping[str, Any]) -> str:
-    """Return a sentence on one version of the status (``accuracy.told``); empty without labels."""
+    """Return a sentence on one version of the status (``accuracy.of_gauges``); empty without labels."""
     kinds = (("real", "by labels", "labels"), ("expected", "expected of what it answers now", "answers"))
     return ", ".join(
         f"{found['value']:.1%} right {what} ({found['low']:.1%} to {found['high']:.1%}, {found['answers']:,} {of})"

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, versions, words
 from gateway.metrics.accumulator import Snapshot
-from gateway.metrics.accuracy import Accuracy, Standing
+from gateway.metrics.accuracy import Accuracy, VersionAccuracy
 from gateway.metrics.births import Births
 from gateway.metrics.evidence import Judged
 from gateway.metrics.judge import Judge, Key
@@ -38,7 +38,7 @@ _LAST_S: Final = 1.0
 """How long a stopping worker waits until its last numbers are written."""
 
 T = TypeVar("T")
-_Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], Standing]]
+_Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], VersionAccuracy]]
 
 
 class Publisher:
@@ -135,7 +135,7 @@ class Publisher:
         return {
             "last_minute": self._live.rows(now, snapshot, pause), "drift": drifts,
             "compared": self._compared if self._judges or self._folder is None else versions.gathered(self._folder),
-            "accuracy": accuracy.told(snapshot),
+            "accuracy": accuracy.of_gauges(snapshot),
             "objectives": self._live.objectives(now, snapshot),
         }  # fmt: skip
 
@@ -197,7 +197,7 @@ class Publisher:
             self._observer.complain()
 
     def _look(
-        self, recent: Mapping[words.Pair, words.Recent], snapshot: Snapshot, pause: Callable[[], None]
+        self, recent: Mapping[words.Pair, words.RecentWords], snapshot: Snapshot, pause: Callable[[], None]
     ) -> _Looked | None:
         self._live.sample(time.monotonic(), snapshot, pause)
         moved = {}

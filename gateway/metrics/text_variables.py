@@ -82,20 +82,20 @@ class TextVariables:
         of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
         self._vectors = texts.Sample(texts.MOST_A_SECOND, chance, clock)
-        self.words: words.Watched | None = None
+        self.words: words.WordWatch | None = None
         """Created with the first text: its tables would waste memory for hundreds of other versions."""
         self._reference = served.words if watches_words else None
 
-        def looks() -> texts.Looks:
-            self.words = words.Watched(served.words, begin) if watches_words else None
-            return texts.Looks(
+        def looks() -> texts.TextCounter:
+            self.words = words.WordWatch(served.words, begin) if watches_words else None
+            return texts.TextCounter(
                 {name: found.take_counts for name, found in looked.items() if found is not None},
                 texts.Sample(texts.MOST_A_SECOND, chance, clock),
                 self.words, self._unusual.take_all,
             )  # fmt: skip
 
         self._make_looks = looks
-        self._looks: texts.Looks | None = None
+        self._looks: texts.TextCounter | None = None
         self._drawn = texts.Sample(texts.MOST_COUNTED, chance, clock)
         self._runs = texts.Runs(texts.MOST_COUNTED, clock)
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from gateway.metrics import variables
 from gateway.metrics.drift import Words
 from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
-from gateway.metrics.wording import Hashes, Lookup, Numbers, Worded, hashed, worded
-from gateway.metrics.words import RISEN, Watched
+from gateway.metrics.wording import Hashes, Lookup, Numbers, TextWords, hashed, split_words
+from gateway.metrics.words import RISEN, WordWatch
 
 MOST_CHARS: Final = 200
 """Characters of a text that are examined: about thirty words."""
@@ -55,7 +55,7 @@ _RUN: Final = 4096
 """Consecutive texts that are searched for duplicates."""
 _AT_ONCE: Final = 256
 _BETWEEN_LOOKS: Final = 2 * _AT_ONCE
-"""Texts after which ``Watched`` has learned at the latest."""
+"""Texts after which ``WordWatch`` has learned at the latest."""
 _LEAST_S: Final = 0.05
 """Shortest time over which a rate is computed; less may be a single request."""
 
@@ -120,7 +120,7 @@ def _table() -> NDArray[np.uint8]:
     return table
 
 
-def language(of: Worded, written: Numbers) -> Numbers:
+def language(of: TextWords, written: Numbers) -> Numbers:
     """Return for each text the index of the language with the most function words, given the text's script."""
     known, votes, may, usually = _function_words()
     found = known.find(of.hashes)
@@ -155,11 +155,11 @@ def _function_words() -> tuple[Lookup, Hashes, NDArray[np.uint8], Numbers]:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class TextProperties:
     """Properties of some texts: for each variable, each text's index into ``VALUES``; and the texts' words."""
 
     numbers: Mapping[str, Numbers]
-    worded: Worded
+    words: TextWords
 
 
 VALUES: Final[Mapping[str, Sequence[str]]] = {
@@ -168,12 +168,12 @@ VALUES: Final[Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 
 
-def look(texts: Sequence[str]) -> Looked:
+def examine(texts: Sequence[str]) -> TextProperties:
     """Examine the beginnings of texts."""
     written = scripts(texts)
-    words = worded(texts, _is_unspaced()[written])
+    words = split_words(texts, _is_unspaced()[written])
     cases = np.fromiter(map(letter_case, texts), np.int64, len(texts))
-    return Looked(
+    return TextProperties(
         {variables.SCRIPT: written, variables.LANGUAGE: language(words, written), variables.CASE: cases}, words
     )
 
@@ -189,7 +189,7 @@ def counted(name: str, numbers: Numbers) -> dict[str, int]:
     return {values[i]: times for i, times in enumerate(np.bincount(numbers).tolist()) if times}
 
 
-class Recent:
+class Duplicates:
     """Detects texts that occurred among the last few hundred, by their hash.
 
     A hash selects one of ``_PLACES`` places and stays there until another text takes it, for about as many texts as
@@ -303,11 +303,11 @@ Take = Callable[[Mapping[str, int]], object]
 Shares = Callable[[list[float]], object]
 
 
-class Looks:
+class TextCounter:
     """Examines and counts the texts of one version, in groups. For use by one event loop."""
 
     def __init__(
-        self, takes: Mapping[str, Take], sample: Sample, watched: Watched | None = None, unusual: Shares | None = None
+        self, takes: Mapping[str, Take], sample: Sample, watched: WordWatch | None = None, unusual: Shares | None = None
     ) -> None:
         """``takes`` maps each variable that is counted to its function; others are not examined.
 
@@ -315,7 +315,7 @@ class Looks:
         """
         self._takes = takes
         self._sample = sample
-        self._recent = Recent() if variables.DUPLICATE in takes else None
+        self._recent = Duplicates() if variables.DUPLICATE in takes else None
         self._watched, self._unusual = watched, unusual
         self._drawn: list[str] = []
         """Beginnings of sampled texts."""
@@ -352,11 +352,11 @@ class Looks:
     def _count(self) -> None:
         texts, self._drawn = self._drawn, []
         for start in range(0, len(texts), _AT_ONCE):
-            looked = look(texts[start : start + _AT_ONCE])
-            for name, numbers in looked.numbers.items():
+            examined = examine(texts[start : start + _AT_ONCE])
+            for name, numbers in examined.numbers.items():
                 self._take(name, numbers)
             if self._watched is not None:
-                shares, risen = self._watched.see(looked.worded)
+                shares, risen = self._watched.see(examined.words)
                 self._take(variables.RISEN, risen)
                 if self._unusual is not None:
                     self._unusual(shares.tolist())
@@ -381,9 +381,9 @@ def learned(listed: Sequence[Text]) -> tuple[Words | None, list[float], Mapping[
         shares.clear()
         risen.clear()
 
-    watched = Watched(None, begin, learned_at=(len(listed) // 2 - _BETWEEN_LOOKS,))
+    watched = WordWatch(None, begin, learned_at=(len(listed) // 2 - _BETWEEN_LOOKS,))
     takes: Mapping[str, Take] = {variables.RISEN: risen.update}
-    looks = Looks(takes, Sample(len(listed) + 1, lambda: 0.0), watched, shares.extend)
+    looks = TextCounter(takes, Sample(len(listed) + 1, lambda: 0.0), watched, shares.extend)
     for text in listed:
         looks.see([text])
     looks.carry()

@@ -28,7 +28,7 @@ import orjson
 from gateway.metrics import catalog, drift, sharing, variables
 from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import MISSING, OTHER, Bins, Standing, Verdict
-from gateway.metrics.evidence import DAY_S, Money, visible
+from gateway.metrics.evidence import DAY_S, Wealth, visible
 from gateway.pace import unhurried
 from gateway.trace import CANARY, STABLE
 
@@ -212,7 +212,7 @@ class _Variable:
         self._bins: Bins | None = None
         """The bins that are bet on; None until there are enough values."""
         self._groups: list[Floats] = []
-        self._money = Money(0, alarm_days)
+        self._money = Wealth(0, alarm_days)
         self._at: float | None = None
         self.days, self.since = 0.0, math.nan
 
@@ -235,7 +235,7 @@ class _Variable:
             # Made from both sides together, so the bins do not depend on the split that is tested.
             self._bins = _bins(self._waiting, self._bounds)
             self._groups = _groups(self._bins)
-            self._money = Money(len(self._groups) * len(_ODDS), self._alarm_days, self._began_with)
+            self._money = Wealth(len(self._groups) * len(_ODDS), self._alarm_days, self._began_with)
         ours, theirs = (_folded(side, self._bins) for side in self._waiting)
         gains = [
             drift.likelier(numbers[0], int(ours @ group), numbers[1], int(theirs @ group), _ODDS)

@@ -99,8 +99,8 @@ class Watch:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
-    def recent_words(self) -> dict[words.Pair, words.Recent]:
-        """Return the recent words of texts by endpoint and version, for another thread; see ``words.Recent``."""
+    def recent_words(self) -> dict[words.Pair, words.RecentWords]:
+        """Return the recent words of texts by endpoint and version, for another thread; see ``words.RecentWords``."""
         found = {}
         for url, watched in self._watched.items():
             recent = watched.recent_words()
@@ -138,12 +138,12 @@ class WatchedVersion:
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
-    def recent_words(self) -> words.Recent | None:
-        """See ``words.Watched.recent``."""
+    def recent_words(self) -> words.RecentWords | None:
+        """See ``words.WordWatch.recent``."""
         return None if self._text is None or self._text.words is None else self._text.words.recent()
 
     def usual_words(self) -> Words | None:
-        """See ``words.Watched.usual``."""
+        """See ``words.WordWatch.usual``."""
         return None if self._text is None else self._text.usual_words()
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:

@@ -35,7 +35,7 @@ _SHIFTS: Final = (np.uint64(48), np.uint64(32), np.uint64(16))
 
 
 @dataclass(frozen=True, slots=True)
-class Worded:
+class TextWords:
     """The words of texts, text by text; each word once per text."""
 
     hashes: Hashes
@@ -59,7 +59,7 @@ class Worded:
         return np.diff(sums[self.firsts])
 
 
-def worded(texts: Sequence[str], is_unspaced: NDArray[np.bool_]) -> Worded:
+def split_words(texts: Sequence[str], is_unspaced: NDArray[np.bool_]) -> TextWords:
     """Return the words of texts; ``is_unspaced`` marks texts whose words are pairs of letters."""
     joined = f" {' '.join(texts)} "
     letters = _letters(joined)
@@ -85,11 +85,11 @@ def worded(texts: Sequence[str], is_unspaced: NDArray[np.bool_]) -> Worded:
     last[keys] = numbers
     found = last[keys]
     kept = np.flatnonzero((found == numbers) | (hashes[found] != hashes))
-    return Worded(hashes[kept], np.searchsorted(kept, firsts), letters, places[kept], ends[kept])
+    return TextWords(hashes[kept], np.searchsorted(kept, firsts), letters, places[kept], ends[kept])
 
 
 def hashed(words: Sequence[str]) -> Hashes:
-    """Return the hashes of words that are written as in ``Worded.name``."""
+    """Return the hashes of words that are written as in ``TextWords.name``."""
     codes = _codes(f" {' '.join(words)} ")
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     ends = np.cumsum(lengths + 1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gateway.metrics import sharing
 from gateway.metrics.drift import MOST_WORDS, Words
-from gateway.metrics.wording import Hashes, Lookup, Numbers, Vocabulary, Worded, hashed
+from gateway.metrics.wording import Hashes, Lookup, Numbers, TextWords, Vocabulary, hashed
 
 MOST: Final = 4096
 """Most words that are counted by name."""
@@ -62,7 +62,7 @@ Moved = dict[str, dict[str, Shares]]
 """Words that ``rose`` and that ``fell``, the largest change first."""
 
 
-class Usual:
+class UsualWords:
     """The usual share of texts for each word. Usual words have the first numbers."""
 
     def __init__(self, words: Words) -> None:
@@ -107,16 +107,16 @@ class Usual:
         return numbers
 
 
-class Tally:
+class WordCounts:
     """The number of texts with each named word, by the word's number, among ``texts`` texts."""
 
     def __init__(self) -> None:
         self.texts = 0
         self.counts = np.zeros(MOST, dtype=np.int32)
 
-    def copy(self) -> Tally:
+    def copy(self) -> WordCounts:
         """Return a copy."""
-        copy = Tally()
+        copy = WordCounts()
         copy.texts, copy.counts = self.texts, self.counts.copy()
         return copy
 
@@ -132,7 +132,7 @@ class Tally:
         self.counts = counts
 
 
-class Lately:
+class UnseenWords:
     """Counts recent occurrences of words that were never seen before, by hash."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Lately:
         self._older, self._newer = self._newer, np.zeros(_PLACES, dtype=np.int32)
 
 
-class Nameless:
+class RareWords:
     """Counts words without a name, by hash. Of words that share a place, the most frequent one keeps it."""
 
     def __init__(self) -> None:
@@ -193,13 +193,13 @@ class Nameless:
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class RecentWords:
     """Recent words: the number of texts with each, among ``texts`` texts."""
 
     names: Sequence[str]
     counts: Counts
     texts: int
-    usual: Usual
+    usual: UsualWords
     unseen: Numbers
     """Numbers of frequent words that were never seen before."""
 
@@ -217,7 +217,7 @@ class Recent:
         }  # fmt: skip
 
 
-class Watched:
+class WordWatch:
     """Counts the words of one version's texts. For use by one event loop."""
 
     def __init__(
@@ -230,21 +230,21 @@ class Watched:
 
         ``learned_at``: numbers of texts after which the usual words are learned, if there is no reference.
         """
-        self._tally, self._older, self._newer = Tally(), Tally(), Tally()
+        self._tally, self._older, self._newer = WordCounts(), WordCounts(), WordCounts()
         self._words, self._begin = reference, begin
-        self._usual = Usual(reference or Words(0.0, {}))
+        self._usual = UsualWords(reference or Words(0.0, {}))
         self._names = list(self._usual.shares)
         self._hashes = np.zeros(MOST, dtype=np.uint64)
         self._hashes[: len(self._names)] = hashed(self._names)
         self._lookup = Lookup(self._hashes[: len(self._names)])
-        self._nameless = Nameless()
+        self._rare = RareWords()
         self._seen = Vocabulary(reference.seen if reference is not None else b"")
         """All words, except those first seen recently."""
         self._known: Vocabulary | None = self._seen
         """The words that count as seen; None if unknown."""
         if reference is not None:
             self._known = Vocabulary(reference.seen) if reference.seen else None
-        self._lately, self._aged_at = Lately(), 0
+        self._unseen_words, self._aged_at = UnseenWords(), 0
         self._first_seen: tuple[list[Hashes], list[Hashes]] = [], []
         """Hashes of words first seen in the last but one, and in the last, 750 texts."""
         self._looked_at = self._came = 0
@@ -254,7 +254,7 @@ class Watched:
         self._is_risen = np.zeros(MOST + 1, dtype=bool)
         """By number; the last entry stands for words without a name."""
 
-    def see(self, texts: Worded) -> tuple[Floats, NDArray[np.int64]]:
+    def see(self, texts: TextWords) -> tuple[Floats, NDArray[np.int64]]:
         """Count the words of texts.
 
         Returns for each text its share of unusual words (float64), and its value of ``risen_word`` as an index into
@@ -286,25 +286,25 @@ class Watched:
         self._see_others(texts, np.flatnonzero(~is_named))
         return shares, risen
 
-    def _see_unseen(self, texts: Worded, unusual: Numbers) -> NDArray[np.bool_]:
+    def _see_unseen(self, texts: TextWords, unusual: Numbers) -> NDArray[np.bool_]:
         """Remember these words; return for each word of the texts whether it is never seen and recently frequent."""
         is_again = np.zeros(len(texts.hashes), dtype=bool)
         if self._known is not None:
             unusual = unusual[~self._known.has(texts.hashes[unusual])]
-            is_again[unusual] = self._lately.see(texts.hashes[unusual])
+            is_again[unusual] = self._unseen_words.see(texts.hashes[unusual])
         older, newer = self._first_seen
         newer.append(texts.hashes[unusual])
         if self._tally.texts - self._aged_at >= LATELY:
-            self._lately.age()
+            self._unseen_words.age()
             self._seen.add(np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *older])))
             self._first_seen, self._aged_at = (newer, []), self._tally.texts
         return is_again
 
-    def _see_others(self, texts: Worded, others: NDArray[np.int64]) -> None:
+    def _see_others(self, texts: TextWords, others: NDArray[np.int64]) -> None:
         """Count words without a name, and name those that occur often."""
         hashes, first, counts = np.unique(texts.hashes[others], return_index=True, return_counts=True)
         times = counts.astype(np.int32)
-        new = np.flatnonzero(self._nameless.see(hashes, times))[:_MOST_NAMED]
+        new = np.flatnonzero(self._rare.see(hashes, times))[:_MOST_NAMED]
         if len(self._names) + len(new) > MOST:
             self._forget()
         at = len(self._names)
@@ -327,7 +327,7 @@ class Watched:
         known = 0 if self._has_reference or self._seen.is_full else self._came
         return Words(texts, found, self._seen.content(), known)
 
-    def recent(self) -> Recent | None:
+    def recent(self) -> RecentWords | None:
         """Return recent words for another thread; None without a reference or with too few texts."""
         texts = self._tally.texts - self._older.texts
         if not self._has_reference or texts < _LOOKED:
@@ -338,7 +338,7 @@ class Watched:
             often = np.flatnonzero(counts >= _LEAST)
             often = often[often >= len(self._usual.shares)]
             unseen = often[~self._known.has(self._hashes[often])]
-        return Recent(self._names, counts, texts, self._usual, unseen)
+        return RecentWords(self._names, counts, texts, self._usual, unseen)
 
     def _look(self) -> None:
         tally = self._tally
@@ -353,7 +353,7 @@ class Watched:
         elif tally.texts - self._newer.texts >= _WINDOW:
             self._older, self._newer = self._newer, tally.copy()
             if not self._learned_at:
-                self._nameless.age()
+                self._rare.age()
         self._looked_at = tally.texts
 
     def _learn(self) -> None:
@@ -364,7 +364,7 @@ class Watched:
         self._words = Words(
             float(self._tally.texts), {self._names[i]: float(counts[i]) for i in frequent}, self._seen.content()
         )
-        self._usual = Usual(self._words)
+        self._usual = UsualWords(self._words)
         usual = set(frequent)
         self._renumber(frequent + [i for i in range(len(self._names)) if i not in usual])
         self._begin()

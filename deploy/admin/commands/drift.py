@@ -339,7 +339,9 @@ def report(
         samples: list[Sample] = []
         versions = _compared(gateway, endpoint, model_version, compare)
         found = [replace(one.verdict, version=f"{one.verdict.version} beside {one.stable}") for one in versions]
-        apart = [f"{_url(*pair)}: {how}" for pair, of in _pairs(versions) for how in drift_counts.told(of).values()]
+        apart = [
+            f"{_url(*pair)}: {how}" for pair, of in _pairs(versions) for how in drift_counts.sentences(of).values()
+        ]
     else:
         versions, apart, samples = [], [], _read(gateway, prometheus, window)
         every = drift_counts.verdicts(samples)

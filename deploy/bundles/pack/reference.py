@@ -29,7 +29,7 @@ def distributions(
         variables.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
     }
     beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
-    for name, numbers in texts.look(beginnings).numbers.items():
+    for name, numbers in texts.examine(beginnings).numbers.items():
         found[name] = drift.enum_bins(texts.counted(name, numbers))
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
     if labelled:

@@ -175,7 +175,7 @@ class _Row:
     def pairs(self) -> _Pairs:
         """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
         pairs = groupby(self.beside, key=lambda one: (one.verdict.version, one.stable))
-        return {pair: (variables, compared.told(variables)) for pair, of in pairs for variables in [list(of)]}
+        return {pair: (variables, compared.sentences(variables)) for pair, of in pairs for variables in [list(of)]}
 
     @cached_property
     def state(self) -> tuple[int, str, str]:

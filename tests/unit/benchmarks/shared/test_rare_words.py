@@ -8,14 +8,14 @@ import numpy as np
 
 from benchmarks.shared import rare_words
 from gateway.metrics import drift
-from gateway.metrics.words import LATELY, Lately
+from gateway.metrics.words import LATELY, UnseenWords
 
 
 def test_words_are_counted_as_a_gateway_counts_those_that_it_has_never_seen() -> None:
     rng = np.random.default_rng(1)
     times, words = rare_words._arrivals(np.full(40, 0.002), 6 * LATELY, rng)
     nth = dict(zip(zip(times.tolist(), words.tolist(), strict=True), rare_words._nth(times, words) >= 4, strict=True))
-    lately, found = Lately(), {}
+    lately, found = UnseenWords(), {}
     for text in range(6 * LATELY):
         if text and text % LATELY == 0:
             lately.age()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.accuracy import FILE, Accuracy, told
+from gateway.metrics.accuracy import FILE, Accuracy, of_gauges
 from gateway.metrics.feedback import FeedbackCounts, Labelled
 from gateway.metrics.observer import Observer
 
@@ -105,10 +105,10 @@ def test_gauges_say_what_is_known() -> None:
     gateway, kept, observer = Gateway(), Accuracy(), Observer()
     gateway.labels(900, 100)
     observer.accuracies(kept.look(0.0, gateway.numbers.snapshot()))
-    [found] = told(observer.snapshot())
+    [found] = of_gauges(observer.snapshot())
     assert ("e", "1", 1000, None) == (found["endpoint"], found["version"], found["real"]["answers"], found["expected"])
     gateway.answers(50, 0.98)
     observer.accuracies(kept.look(5.0, gateway.numbers.snapshot()))
-    [found] = told(observer.snapshot())
+    [found] = of_gauges(observer.snapshot())
     assert 50 == found["expected"]["answers"]
     assert found["expected"]["low"] < 0.9 < found["expected"]["high"]

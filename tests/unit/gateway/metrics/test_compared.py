@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.metrics import drift
-from gateway.metrics.compared import read, told
+from gateway.metrics.compared import read, sentences
 from gateway.metrics.drift import Standing, Verdict
 
 
@@ -29,7 +29,7 @@ UNEVEN = {"en": 360.0, "de": 40.0}
 
 def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
     """With the variable, the bin that moved most, and both shares."""
-    found = told(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
+    found = sentences(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
     assert ["texts"] == list(found)
     assert "language: en 89.7%, stable 50.0%" in found["texts"]
     assert "split unevenly" in found["texts"]
@@ -38,7 +38,7 @@ def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
 
 def test_other_answers_are_no_uneven_split() -> None:
     """Each kind of difference has its own meaning."""
-    found = told(read([{"compared": [
+    found = sentences(read([{"compared": [
         one("predicted_label", "answers", UNEVEN), one("token_length", "tokens", UNEVEN),
         one("mine", "declared", UNEVEN),
     ]}]))  # fmt: skip
@@ -51,8 +51,8 @@ def test_other_answers_are_no_uneven_split() -> None:
 def test_other_answers_to_other_texts_are_put_down_to_them() -> None:
     """Nobody should look for the fault in the model first."""
     both = [one("language", "texts", UNEVEN), one("predicted_label", "answers", UNEVEN)]
-    assert told(read([{"compared": both}]))["answers"].endswith("; its texts may be the reason")
-    assert "may be the reason" not in told(read([{"compared": both[1:]}]))["answers"]
+    assert sentences(read([{"compared": both}]))["answers"].endswith("; its texts may be the reason")
+    assert "may be the reason" not in sentences(read([{"compared": both[1:]}]))["answers"]
 
 
 def test_of_several_gateways_evidence_is_the_mean() -> None:
@@ -64,7 +64,7 @@ def test_of_several_gateways_evidence_is_the_mean() -> None:
     ]
     (found,) = read(statuses)
     assert (21.0, 980.0, "steady") == (found.verdict.standing.days, found.verdict.n, found.verdict.state)
-    assert {} == told([found])
+    assert {} == sentences([found])
     assert 2 == len(read([{"compared": [one("a", "texts", EVEN), one("a", "texts", EVEN, version="3")]}]))
 
 
@@ -74,5 +74,5 @@ def test_numbers_are_told_by_what_they_are_below() -> None:
         "e", "2", "top_score", ("0.5", "0.9", "+Inf", "missing"), (0.3, 0.3, 0.3, 0.1), (10.0, 10.0, 900.0, 0.0), 900.0,
         Standing(99.0, 99.0, 0.1, math.nan),
     )  # fmt: skip
-    found = told(read([{"compared": [{**verdict.described(), "beside": "1", "kind": "answers"}]}]))
+    found = sentences(read([{"compared": [{**verdict.described(), "beside": "1", "kind": "answers"}]}]))
     assert "top_score: above 0.9 97.7%, stable 30.0%" in found["answers"]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.metrics import drift, evidence
 from gateway.metrics.accumulator import Floats
-from gateway.metrics.evidence import Purse, Variable
+from gateway.metrics.evidence import Stakes, Variable
 
 LABEL = np.array([0.5, 0.5, 0.0, 0.0])
 UNKNOWN = np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0])
@@ -53,7 +53,7 @@ def test_stationary_traffic_spends_no_more_than_the_budget(rate: int, size: int,
         gains, weights = np.zeros((endpoints, most, len(share))), np.zeros((endpoints, most))
         for i, (p, q) in enumerate(zip(references, expected, strict=True)):
             gains[i, : len(q)], weights[i, : len(q)] = np.log(q / p), 1 / len(q) / len(KINDS)
-        purses[name] = (share, gains, weights, Purse.new(endpoints, most))
+        purses[name] = (share, gains, weights, Stakes.new(endpoints, most))
     alarms, was_on = 0, np.zeros(endpoints, dtype=bool)
     for _ in range(steps):
         owned = np.zeros(endpoints)

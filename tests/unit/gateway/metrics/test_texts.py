@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import texts, variables
-from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Looks, Recent, Runs, Sample, Text
+from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Duplicates, Runs, Sample, Text, TextCounter
 from tests.words import names
 
 SENTENCES = {
@@ -50,12 +50,12 @@ SENTENCES = {
 
 def look(text: str) -> tuple[str, str]:
     """Script and language of one text."""
-    found = texts.look([text]).numbers
+    found = texts.examine([text]).numbers
     return SCRIPT_NAMES[found[variables.SCRIPT][0]], LANGUAGES[found[variables.LANGUAGE][0]]
 
 
 def words(text: str) -> set[str]:
-    return names(texts.look([text]).worded)[0]
+    return names(texts.examine([text]).words)[0]
 
 
 @pytest.mark.parametrize("text", SENTENCES)
@@ -66,7 +66,7 @@ def test_script_and_language_of_a_sentence(text: str) -> None:
 def test_a_text_looks_the_same_alone_and_among_others() -> None:
     """Emoji take two places in the encoding that scripts are found in; they must not move their neighbours' letters."""
     listed = list(SENTENCES)
-    found = texts.look(listed).numbers
+    found = texts.examine(listed).numbers
     seen = zip(found[variables.SCRIPT].tolist(), found[variables.LANGUAGE].tolist(), strict=True)
     assert [SENTENCES[text] for text in listed] == [(SCRIPT_NAMES[i], LANGUAGES[j]) for i, j in seen]
 
@@ -75,11 +75,11 @@ def test_a_text_looks_the_same_alone_and_among_others() -> None:
 def test_whatever_the_text_it_has_one_of_the_values(listed: list[str]) -> None:
     """Lone surrogates, marks and control characters included."""
     beginnings = [texts.beginning(text) for text in listed]
-    together, alone = texts.look(beginnings), [texts.look([text]) for text in beginnings]
+    together, alone = texts.examine(beginnings), [texts.examine([text]) for text in beginnings]
     for name, numbers in together.numbers.items():
         assert numbers.tolist() == [one.numbers[name][0] for one in alone]
         assert sum(texts.counted(name, numbers).values()) == len(listed)
-    assert names(together.worded) == [words for one in alone for words in names(one.worded)]
+    assert names(together.words) == [words for one in alone for words in names(one.words)]
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
     assert "question answer" == texts.beginning(("question", "answer"))
 
 
-def see(recent: Recent, listed: Sequence[Text]) -> list[int]:
+def see(recent: Duplicates, listed: Sequence[Text]) -> list[int]:
     return recent.see([texts.key(text) for text in listed]).tolist()
 
 
 def test_a_text_is_a_duplicate_while_few_others_came_in_between() -> None:
-    recent = Recent()
+    recent = Duplicates()
     assert [] == see(recent, [f"warm up {i}" for i in range(1024)])
     assert [0, 1, 0, 1] == see(recent, ["new", "new", ("new", "pair"), ("new", "pair")])
     see(recent, [f"other {i}" for i in range(10_000)])
@@ -126,14 +126,14 @@ def test_a_text_is_a_duplicate_while_few_others_came_in_between() -> None:
 def test_texts_that_are_looked_at_together_are_duplicates_as_they_are_one_by_one() -> None:
     random_ = random.Random(3)
     traffic = [f"{random_.randrange(2000)}" for _ in range(6000)]
-    one, many = Recent(), Recent()
+    one, many = Duplicates(), Duplicates()
     single = [found for text in traffic for found in see(one, [text])]
     assert single == [found for i in range(0, 6000, 256) for found in see(many, traffic[i : i + 256])]
     assert 0.1 < sum(single) / len(single) < 0.5
 
 
 def test_long_texts_are_the_same_if_beginning_and_length_are() -> None:
-    recent = Recent()
+    recent = Duplicates()
     see(recent, [f"warm up {i}" for i in range(1024)])
     long = "y" * 100_000
     assert [0, 1, 0] == see(recent, [long, "y" * 100_000, long + "y"])
@@ -144,8 +144,8 @@ def test_a_share_of_repeated_texts_is_found_alike_by_one_worker_and_by_several()
     random_ = random.Random(0)
     popular = [f"popular {i}" for i in range(40)]
     traffic = [random_.choice(popular) if random_.random() < 0.3 else f"{i}" for i in range(40_000)]
-    workers = [Recent() for _ in range(4)]
-    whole = see(Recent(), traffic)
+    workers = [Duplicates() for _ in range(4)]
+    whole = see(Duplicates(), traffic)
     parts = [seen for i, worker in enumerate(workers) for seen in see(worker, traffic[i::4])]
     assert abs(sum(whole) / len(whole) - sum(parts) / len(parts)) < 0.02
     assert 0.2 < sum(whole) / len(whole) < 0.3
@@ -223,12 +223,12 @@ def test_duplicates_are_as_frequent_of_runs_as_of_all() -> None:
 
 
 class Counted:
-    """What `Looks` counts."""
+    """What `TextCounter` counts."""
 
     def __init__(self, names: Sequence[str] = (variables.SCRIPT, variables.LANGUAGE, variables.CASE)) -> None:
         self.found: dict[str, Counter[str]] = {name: Counter() for name in names}
         takes: dict[str, texts.Take] = {name: counter.update for name, counter in self.found.items()}
-        self.looks = Looks(takes, Sample(1_000_000, random.random))
+        self.looks = TextCounter(takes, Sample(1_000_000, random.random))
 
     def see(self, seen: Sequence[Text]) -> dict[str, Counter[str]]:
         """Count these, whole."""
@@ -266,9 +266,8 @@ def test_pairs_are_looked_at_as_one_text() -> None:
 
 def test_a_python_that_hashes_otherwise_counts_the_same() -> None:
     """Sets are gone through in an order of their own in each process: ties must not follow it."""
-    code = (
-        "from gateway.metrics import texts\nprint(texts.look(['de la', 'en de', 'men vi', 'da du', 'der de']).numbers)"
-    )
+    listed = ["de la", "en de", "men vi", "da du", "der de"]
+    code = f"from gateway.metrics import texts\nprint(texts.examine({listed}).numbers)"
     runs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True

@@ -11,12 +11,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics.wording import Lookup, Vocabulary, Worded, hashed, worded
+from gateway.metrics.wording import Lookup, TextWords, Vocabulary, hashed, split_words
 from tests.words import names
 
 
-def of(texts: list[str], *, is_unspaced: bool = False) -> Worded:
-    return worded(texts, np.full(len(texts), is_unspaced))
+def of(texts: list[str], *, is_unspaced: bool = False) -> TextWords:
+    return split_words(texts, np.full(len(texts), is_unspaced))
 
 
 def plainly(text: str, *, is_unspaced: bool = False) -> set[str]:
@@ -38,7 +38,7 @@ def test_words_are_those_that_are_found_letter_by_letter(texts: list[str], is_un
 
 
 def test_texts_with_and_without_spaces_may_come_together() -> None:
-    found = worded(["the lake", "\u5929\u6c14\u5f88", "we went", "\u597d"], np.array([False, True, False, True]))
+    found = split_words(["the lake", "\u5929\u6c14\u5f88", "we went", "\u597d"], np.array([False, True, False, True]))
     assert [{"the", "lake"}, {"\u5929\u6c14", "\u6c14\u5f88"}, {"we", "went"}, {"\u597d"}] == names(found)
 
 

@@ -1,4 +1,4 @@
-"""Usual, unusual and risen words: learned, held against a reference, named, and bounded."""
+"""UsualWords, unusual and risen words: learned, held against a reference, named, and bounded."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.metrics import drift, words
 from gateway.metrics.drift import Words
-from gateway.metrics.wording import VOCABULARY_BYTES, worded
-from gateway.metrics.words import RISEN, Moved, Watched
+from gateway.metrics.wording import VOCABULARY_BYTES, split_words
+from gateway.metrics.words import RISEN, Moved, WordWatch
 
 USUAL = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 SHARES = [0.5 / (1 + i / 10) for i in range(200)]
@@ -39,13 +39,15 @@ class Traffic:
         ]
 
 
-def at_once(watched: Watched, texts: list[set[str]]) -> tuple[list[float], list[str]]:
+def at_once(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], list[str]]:
     """Let them be seen at once."""
-    shares, risen = watched.see(worded([" ".join(sorted(words)) for words in texts], np.zeros(len(texts), dtype=bool)))
+    shares, risen = watched.see(
+        split_words([" ".join(sorted(words)) for words in texts], np.zeros(len(texts), dtype=bool))
+    )
     return shares.tolist(), [RISEN[i] for i in risen.tolist()]
 
 
-def see(watched: Watched, texts: list[set[str]]) -> tuple[list[float], Counter[str]]:
+def see(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], Counter[str]]:
     """Let them be seen, as many at a time as in a gateway."""
     shares: list[float] = []
     risen: Counter[str] = Counter()
@@ -59,14 +61,14 @@ def see(watched: Watched, texts: list[set[str]]) -> tuple[list[float], Counter[s
 @cache
 def learned() -> Words:
     """What 5,000 texts teach."""
-    watched = Watched(None)
+    watched = WordWatch(None)
     see(watched, Traffic(0).texts(5000))
     found = watched.usual()
     assert found is not None
     return found
 
 
-def moved(watched: Watched) -> Moved:
+def moved(watched: WordWatch) -> Moved:
     recent = watched.recent()
     assert recent is not None
     return recent.moved()
@@ -79,17 +81,17 @@ def test_frequent_words_are_learned_and_rare_ones_are_not() -> None:
 
 
 def test_nothing_is_counted_before_it_is_known_what_is_usual() -> None:
-    watched = Watched(None)
+    watched = WordWatch(None)
     assert ([], Counter()) == see(watched, Traffic(0).texts(900))
     assert watched.usual() is None
 
 
 def test_what_was_counted_with_other_words_is_begun_anew() -> None:
     begun: list[int] = []
-    watched = Watched(None, lambda: begun.append(1))
+    watched = WordWatch(None, lambda: begun.append(1))
     see(watched, Traffic(0).texts(5000))
     assert [1, 1] == begun
-    with_reference = Watched(learned(), lambda: begun.append(1))
+    with_reference = WordWatch(learned(), lambda: begun.append(1))
     see(with_reference, Traffic(0).texts(5000))
     assert [1, 1] == begun
 
@@ -97,16 +99,16 @@ def test_what_was_counted_with_other_words_is_begun_anew() -> None:
 def test_shares_of_unusual_words_are_the_same_of_the_reference_and_of_like_traffic() -> None:
     """Measured with words that were learned from other texts: else a reference would know its own texts too well."""
     collected: list[float] = []
-    learning = Watched(None, lambda: collected.clear())
+    learning = WordWatch(None, lambda: collected.clear())
     traffic = Traffic(1)
     for _ in range(100):
         collected += at_once(learning, traffic.texts(64))[0]
-    live, _ = see(Watched(learning.usual()), Traffic(2).texts(3000))
+    live, _ = see(WordWatch(learning.usual()), Traffic(2).texts(3000))
     assert abs(sum(collected) / len(collected) - sum(live) / len(live)) < 0.01
 
 
 def test_like_traffic_names_no_word() -> None:
-    watched = Watched(learned())
+    watched = WordWatch(learned())
     _, risen = see(watched, Traffic(3).texts(10_000))
     assert {"rose": {}, "fell": {}} == moved(watched)
     assert risen["none"] / risen.total() > 0.99
@@ -114,7 +116,7 @@ def test_like_traffic_names_no_word() -> None:
 
 def test_a_word_that_comes_in_one_text_of_a_hundred_is_named() -> None:
     for seed in range(5):
-        watched = Watched(learned())
+        watched = WordWatch(learned())
         _, risen = see(watched, Traffic(seed).texts(3000, injected=0.01))
         rose = moved(watched)["rose"]
         assert ["flimmer"] == list(rose)
@@ -122,7 +124,9 @@ def test_a_word_that_comes_in_one_text_of_a_hundred_is_named() -> None:
         assert 0.004 < now < 0.02
         assert was is None
         assert risen["unseen"] > 10
-        _, by_shares = see(Watched(Words(learned().texts, learned().counts)), Traffic(seed).texts(3000, injected=0.01))
+        _, by_shares = see(
+            WordWatch(Words(learned().texts, learned().counts)), Traffic(seed).texts(3000, injected=0.01)
+        )
         assert by_shares["new"] > 10, "of a reference that does not know what was never seen"
         assert "unseen" not in by_shares
 
@@ -131,20 +135,20 @@ def test_a_word_that_was_never_seen_counts_from_the_fourth_text_on() -> None:
     """Whether they come at once or one by one; one that came once before the reference was captured does not."""
     before = Traffic(1).texts(3000)
     before[100] |= {"seldom"}
-    learning = Watched(None)
+    learning = WordWatch(None)
     see(learning, before)
     usual = learning.usual()
     some = Traffic(2).texts(40)
     for i in (3, 4, 9, 20, 21, 30):
         some[i] |= {"flimmer", "seldom"}
-    found = at_once(Watched(usual), some)[1]
-    watched = Watched(usual)
+    found = at_once(WordWatch(usual), some)[1]
+    watched = WordWatch(usual)
     assert found == [kind for one in some for kind in at_once(watched, [one])[1]]
     assert [20, 21, 30] == [i for i, kind in enumerate(found) if kind == "unseen"]
 
 
 def test_a_word_that_was_never_seen_is_forgotten_when_it_does_not_come_for_long() -> None:
-    watched, traffic = Watched(learned()), Traffic(5)
+    watched, traffic = WordWatch(learned()), Traffic(5)
     assert ["none"] * 3 == at_once(watched, [{"flimmer"}] * 3)[1]
     see(watched, traffic.texts(600))
     assert ["unseen"] == at_once(watched, [{"flimmer"}])[1]
@@ -153,7 +157,7 @@ def test_a_word_that_was_never_seen_is_forgotten_when_it_does_not_come_for_long(
 
 
 def test_a_word_that_was_never_seen_is_named_from_five_texts_on() -> None:
-    watched, texts = Watched(learned()), Traffic(6).texts(600)
+    watched, texts = WordWatch(learned()), Traffic(6).texts(600)
     for i in (0, 100, 200, 300):
         texts[i] |= {"flimmer"}
     see(watched, texts)
@@ -163,17 +167,17 @@ def test_a_word_that_was_never_seen_is_named_from_five_texts_on() -> None:
 
 
 def test_what_came_while_a_reference_was_in_use_is_in_the_next_one() -> None:
-    watched, traffic = Watched(learned()), Traffic(7)
+    watched, traffic = WordWatch(learned()), Traffic(7)
     see(watched, traffic.texts(1500, injected=0.05))
     see(watched, traffic.texts(3000))
     following = watched.usual()
     assert following is not None
     assert len(following.seen) == VOCABULARY_BYTES
-    assert ["none"] * 10 == at_once(Watched(following), [{"flimmer"}] * 10)[1]
+    assert ["none"] * 10 == at_once(WordWatch(following), [{"flimmer"}] * 10)[1]
 
 
 def test_a_word_that_does_not_come_any_more_is_named() -> None:
-    watched = Watched(learned())
+    watched = WordWatch(learned())
     see(watched, Traffic(4).texts(2000, without=USUAL[5]))
     fell = moved(watched)["fell"]
     assert [USUAL[5]] == list(fell)
@@ -184,20 +188,20 @@ def test_a_word_that_does_not_come_any_more_is_named() -> None:
 
 def test_a_usual_word_that_becomes_four_times_as_frequent_is_more_and_an_unusual_one_new() -> None:
     reference = Words(5000.0, {"a": 10.0, "b": 3000.0})
-    watched = Watched(reference)
+    watched = WordWatch(reference)
     see(watched, [{"b"}] * 450 + [{"a", "b"}] * 50 + [{"c"}] * 50)
     at_once(watched, [set()])
     assert ["more", "new", "none", "new"] == at_once(watched, [{"a", "b"}, {"c", "b"}, {"b"}, {"a", "c"}])[1]
 
 
 def test_texts_without_words_are_not_counted() -> None:
-    watched = Watched(Words(10.0, {"a": 5.0}))
+    watched = WordWatch(Words(10.0, {"a": 5.0}))
     assert ([0.0, 0.5], ["none", "none"]) == at_once(watched, [{"a"}, set(), {"a", "b"}])
 
 
 def test_memory_is_bounded_whatever_comes() -> None:
     """And what has come often is still known after any number of words that did not."""
-    watched, chance = Watched(None), random.Random(5)
+    watched, chance = WordWatch(None), random.Random(5)
     for _ in range(150):
         at_once(watched, [{"".join(chance.choices("abcdefgh", k=5)) for _ in range(40)} | {"often"} for _ in range(64)])
         assert len(watched._names) <= words.MOST
@@ -207,7 +211,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
 
 def test_a_day_of_texts_is_learned_once_and_counts_half_later() -> None:
     begun: list[int] = []
-    watched = Watched(None, lambda: begun.append(1))
+    watched = WordWatch(None, lambda: begun.append(1))
     for _ in range(1300):
         at_once(watched, [{"a", "b"}] * 64)
     assert 3 == len(begun)
