@@ -52,7 +52,7 @@ ANNOTATIONS: Final = (
         "blue",
     ),
 )  # fmt: skip
-"""Swaps and rollouts, drawn over every time series."""
+"""Changes of what is served, drawn on every time series."""
 
 
 def _rate(metric: Metric | str, matchers: str = _PICK) -> str:
@@ -262,7 +262,7 @@ def _compared(title: str, description: str, stable: str, canary: str, unit: str)
 _BEHIND_CANARY: Final = f"{CANARY_ROUTE}|stable|{FALLBACK_ROUTE}"
 _ALL_SIDES: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY)))
 _CANARY_CHOSEN: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(f"{CANARY_ROUTE}|{FALLBACK_ROUTE}")))
-"""What the canary was to answer: a request that fell back counts under the stable version, and failed all the same."""
+"""Requests that the canary was to answer, including those that fell back, which count under the stable version."""
 
 
 def _failures(route: str) -> str:
@@ -358,7 +358,7 @@ _ONE_VERSION: Final = replace(VERSION_PICK, one=True)
 
 
 def _bin_in_order(expr: str) -> str:
-    """One series per bin, with a label ``order`` that is a number where the bin is one: those without stand last."""
+    """Return one series per bin with a label ``order``, a number if the bin is one; bins without a number come last."""
     ordered = f'label_replace({by(("bin",), expr, "avg")}, "order", "$1", "bin", "(.*)")'
     for order, name in (("1e300", "[+]Inf"), ("1e301", OTHER), ("1e302", MISSING)):
         ordered = f'label_replace({ordered}, "order", "{order}", "bin", "{name}")'
@@ -569,7 +569,7 @@ BOARDS: Final = (OVERVIEW, LATENCY, CANARY, DRIFT, CAPACITY, TRITON)
 
 
 def _with_notes(board: Board) -> Board:
-    """Let panels that need every detail say so, and how to have it, where they would be empty."""
+    """Return the board with a note in every panel that needs the level ``full``, also shown if the panel is empty."""
     return replace(board, sections=tuple(
         replace(section, panels=tuple(
             replace(panel, description=f"{panel.description} {levels.NOTE}.",

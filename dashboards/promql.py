@@ -14,20 +14,20 @@ from typing import Final
 from gateway.errors import STATUS
 
 SCOPE: Final = ("namespace", "release")
-"""Whose numbers these are: every rule keeps deployments apart. A Prometheus without such labels has one deployment."""
+"""Labels of a deployment: every rule keeps deployments apart. A Prometheus without these labels has one deployment."""
 INSTANCE: Final = (*SCOPE, "instance")
 ENDPOINT: Final = (*SCOPE, "endpoint")
 VERSION: Final = (*ENDPOINT, "version")
 POOL: Final = (*SCOPE, "pool")
-"""Tritons that share their load, and an autoscaler."""
+"""Labels of a pool: Tritons that share load and an autoscaler."""
 VARIABLE: Final = (*VERSION, "variable", "reference")
-"""A variable of a version, held against one reference: a new one starts its own counts."""
+"""A variable of a version with one reference: a new reference starts new counts."""
 BIN: Final = (*VARIABLE, "bin")
 
 FAILED_OUTCOMES: Final = "|".join(
     kind for kind, status in STATUS.items() if status >= 500 or kind == "overloaded"
 )  # fmt: skip
-"""Outcomes that are not the caller's doing: what availability is measured by."""
+"""Outcomes that are failures on the server side, by which availability is measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ RUNBOOK: Final = "docs/runbook.md"
 
 SLO_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 _BUDGET: Final = f"{BUDGET_S / 86400:.0f}d"
-"""What an objective allows is counted over this time: what the burn rates below are shares of."""
+"""Period of the error budget, which the burn rates below refer to."""
 DRIFT_WINDOWS: Final = ("5m", "1h", "1d")
 
 _BURN: Final = (
@@ -44,10 +44,10 @@ _BURN: Final = (
     (1.0, "3d", "6h", "ticket"),
 )
 _MOST_BAD: Final = 0.9
-"""Share of bad requests that is enough for any burn rate: of an objective of 90 % no more than 10 times can be bad."""
+"""Share of bad requests that is enough for any burn rate: at an objective of 90 %, at most 10 times the budget fails."""
 
 _REFUSED: Final = 0.9
-"""Share of an endpoint's requests that are refused as their callers' fault, above which it is an outage."""
+"""Share of an endpoint's requests refused as the caller's fault above which it counts as an outage."""
 _LEAST_REFUSED: Final = 50
 
 _REQUESTS: Final = catalog.REQUESTS.name
@@ -117,7 +117,7 @@ def drift_special(bin_name: str, window: str) -> str:
 
 
 AVAILABILITY: Final = "endpoint:gateway_objective_availability:ratio"
-"""Share of an endpoint's requests that must not fail by our doing; its own, or what holds of all."""
+"""Share of an endpoint's requests that must not fail on the server side: its own objective or the default."""
 LATENCY: Final = "endpoint_within:gateway_objective_latency:ratio"
 """Share of its answers that must come within ``within`` seconds, if that is promised."""
 FAILED_LEFT: Final = f"endpoint:{_GATEWAY}_failed_budget:left{_BUDGET}"
@@ -125,18 +125,18 @@ FAILED_LEFT: Final = f"endpoint:{_GATEWAY}_failed_budget:left{_BUDGET}"
 LATE_LEFT: Final = f"endpoint_within:{_GATEWAY}_late_budget:left{_BUDGET}"
 """The same of late answers."""
 EVIDENCE: Final = "endpoint:gateway_drift_evidence:days"
-"""What alarms: chance alone gives an endpoint as much evidence at most once in so many days."""
+"""The number that alarms: chance alone gives an endpoint as much evidence at most once in that many days."""
 VARIABLE_EVIDENCE: Final = "endpoint_version_variable:gateway_drift_evidence:days"
 ALARM: Final = "gateway:gateway_drift_alarm:days"
-"""The evidence from which an endpoint has drifted."""
+"""The evidence from which an endpoint counts as drifted."""
 FOUND: Final = "endpoint_version_variable:gateway_drift_found:days"
 """The evidence of every variable that is a cause of its endpoint's alarm."""
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
-"""How far the shares of those variables' bins have moved, by more than noise."""
+"""Shifts of those variables' bins that are larger than noise."""
 FOUND_NEW: Final = "endpoint_version_variable_value:gateway_drift_found:new"
-"""The share of each value that the reference of such a variable does not have, by name."""
+"""Share of each named value that the reference of such a variable does not have."""
 _SHOWN: Final = "1h"
-"""The window of what an alert's text says of bins."""
+"""Window of the bins in an alert's text."""
 REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
 REFERENCE_BINS: Final = "endpoint_version_variable:gateway_drift_reference:bins"
 REFERENCE_SIZE: Final = "endpoint_version_variable:gateway_drift_reference:observations"
@@ -226,7 +226,7 @@ def _slo() -> Group:
 
 
 def _promise(record: str, what: str) -> str:
-    """The end of an alert's text that says what is promised."""
+    """Return the end of an alert's text: the promised share."""
     its = ",".join(f"{label}=%q" for label in ENDPOINT)
     names = " ".join(f"$labels.{label}" for label in ENDPOINT)
     return (
@@ -236,7 +236,7 @@ def _promise(record: str, what: str) -> str:
 
 
 def _promised() -> list[Record]:
-    """Every gateway says the same, but for a moment after a change: the stricter then counts."""
+    """Return the records of the objectives. Gateways may differ for a moment after a change: the stricter counts."""
     shares = catalog.OBJECTIVE.name
     stated = by(ENDPOINT, f'{shares}{{objective="availability",{_KNOWN}}} >= 0', "max")
     default = by(SCOPE, f'{shares}{{objective="availability",endpoint=""}}', "max")
@@ -248,7 +248,7 @@ def _promised() -> list[Record]:
 
 
 def _budgets() -> Group:
-    """What is left: of hours that were recorded, as a month of raw counters would be too much to read."""
+    """Return the records of what is left of a budget, from recorded hours: a month of raw counters is too much."""
     hours = f"[{_BUDGET}:15m]"
 
     def left(bad: str, of: str, objective: str) -> str:

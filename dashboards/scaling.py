@@ -1,10 +1,10 @@
 """What the autoscalers read: how many gateways and Tritons a deployment needs, from load and measured capacity.
 
 ``group()`` is the rule file ``scaling.yml``; the HPAs, ScaledObjects and prometheus-adapter ask for its records by name
-(k8s/). Three things hold for every record: it is one deployment's (``SCOPE``; Tritons by pool), it is never NaN, which
-prometheus-adapter hands on as "no load", and it is empty, an error to a scaler, if nothing can be known.
+(k8s/). Every record belongs to one deployment (``SCOPE``; Tritons by pool), is never NaN (which prometheus-adapter
+reports as "no load"), and is empty if the value is unknown (which a scaler treats as an error).
 
-A replica is asked for by waiting, never by computing: another GPU makes no model faster.
+Only waiting requests ask for replicas, never computing time: another GPU makes no model faster.
 """
 
 from __future__ import annotations
@@ -15,77 +15,77 @@ from dashboards.promql import ENDPOINT, FAILED_OUTCOMES, INSTANCE, POOL, SCOPE, 
 from gateway.metrics import catalog
 
 WORK: Final = "instance:gateway_work:mean1m"
-"""Requests in the hands of one gateway's own CPU: prepared, finished or waiting for it; not those in Triton's."""
+"""Mean number of requests that one gateway's CPU prepares, finishes or has waiting; those at Triton are not in it."""
 ANSWERED_BEST: Final = "job:gateway_answered_per_replica:max1m"
-"""Requests per second that the busiest gateway answered: over some minutes, what one can do."""
+"""Requests per second that the busiest gateway answered. Its maximum over some minutes is one gateway's capacity."""
 WORK_DUE: Final = "instance:gateway_work_due:mean1m"
-"""What comes to a gateway, over what one can do, in the same unit: a full one's worth for each of it."""
+"""Arriving requests over one gateway's capacity, in the unit of ``WORK``: ``WORK_TARGET / CPU_TARGET`` if full."""
 WORK_ASKED: Final = "instance:gateway_work_asked:mean1m"
-"""``WORK``, as far as it is a reason for more gateways: a backlog asks for what comes in, not for what has piled up."""
+"""The smaller of ``WORK`` and ``WORK_DUE``: a backlog asks for gateways by what arrives, not by what has piled up."""
 WORK_TOTAL: Final = "job:gateway_work:total1m"
-"""``WORK_ASKED`` of all gateways of a deployment; one that cannot be scraped any more has what the others have."""
+"""``WORK_ASKED`` of all gateways of a deployment. One that cannot be scraped any more counts as the others' mean."""
 HOLD_EACH: Final = "instance:gateway_hold:ratio"
-"""1 while a gateway is full of requests that wait: no time to take one away; 0 while it is empty."""
+"""From 0 (no request in flight) to 1 (``HOLD_IN_FLIGHT``): keeps the autoscaler from removing a full gateway."""
 HOLD: Final = "job:gateway_hold:ratio"
 """The mean over a deployment's gateways."""
 HOLD_TOTAL: Final = "job:gateway_hold:total"
 TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
-"""Requests that wait for Triton, or for a call to it to begin."""
+"""Mean number of requests that wait for a call to Triton, or are in one."""
 UNSEEN: Final = "job:triton_unseen:ratio"
-"""Tritons for one that is scraped: above 1 while some of those that were scraped within the hour cannot be."""
+"""Tritons per scraped Triton: above 1 while some that were scraped within the last hour cannot be."""
 GATEWAYS_UNSEEN: Final = "job:gateway_unseen:ratio"
 RUNS_ON: Final = "endpoint_version:gateway_pool:info"
-"""1 for each version that calls Triton now, with the pool it runs on."""
+"""1 for each version that calls Triton now; the label is its pool."""
 INSIDE: Final = "job:triton_inside:ratio_rate1m"
-"""How long calls wait inside Triton over how long it computes."""
+"""Time that calls wait inside Triton, over the time that it computes."""
 QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
-"""How long requests wait for Triton, in the gateways and in Triton, over how long it computes."""
+"""Time that requests wait for Triton, in the gateways and inside Triton, over the time that it computes."""
 INFER_P95: Final = "job:gateway_infer_seconds:p95_1m"
 SHORT: Final = "job:gateway_offered:ratio_rate1m"
-"""Requests that came in for one that was answered: above 1 while some are refused or come too late."""
+"""Arrived requests per answered request: above 1 while some are refused or miss their deadline."""
 ROWS_EACH: Final = "instance:triton_rows:rate1m"
 ROWS: Final = "job:triton_rows:rate1m"
 BEST: Final = "job:triton_rows_per_replica:max1m"
-"""Rows per second of the replica that computes most: what one can do, while requests wait."""
+"""Rows per second of the busiest replica: one replica's capacity while requests wait."""
 EFFICIENCY: Final = "job:triton_rows_per_busy_second:rate1m"
-"""Rows Triton computes in a second of computing: grows as its batches fill."""
+"""Rows per second of computing time: grows as batches fill."""
 SERVING: Final = "job:triton_replicas_serving:count"
-"""Tritons that have computed for a minute and longer, if there are any: what the rates of the last minute are of."""
+"""``STEADY`` if not empty, else the Tritons that compute now: the replicas behind the rates of the last minute."""
 STEADY: Final = "job:triton_replicas_steady:count"
-"""The same, and nothing if there are none."""
+"""Tritons that have computed for a minute or longer; empty if there are none."""
 BACK: Final = "job:triton_replicas_back:count"
-"""Tritons that compute again after requests failed while none did: the rates of the last minute say nothing of now."""
+"""Tritons that compute again after none did and requests failed: the rates of the last minute do not apply."""
 CALL: Final = "endpoint_version:gateway_infer_seconds:mean1m"
-"""How long a call to Triton takes, of versions with enough answers in the window to say."""
+"""Mean seconds of a call to Triton, for versions with enough answers in the window."""
 PROMISED: Final = "endpoint:gateway_objective_latency:seconds"
-"""Within how long an endpoint promises to answer, of those that promise a time; the shortest of several."""
+"""Seconds within which an endpoint promises to answer, if it promises a time; the shortest of several."""
 WANTED_BY_WAITING: Final = "job:triton_replicas_wanted:waiting"
-"""1 if requests wait for a pool none of whose Tritons answers: what wakes one that was scaled to zero."""
+"""1 if requests wait for a pool in which no Triton answers; this wakes a pool that was scaled to zero."""
 WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
 WANTED_BY_P95: Final = "job:triton_replicas_wanted:p95"
 WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
-"""How many Tritons there should be: by the queue, by the guard rail, and how many at least by what they have to do."""
+"""Wanted number of Tritons: by the queue (``WANTED_BY_QUEUE``), by the p95 guard rail, and at least by their load."""
 
 OBJECTIVE_S: Final = 0.25
-"""Seconds within which an endpoint should answer that promises no time; one of the histogram's bounds."""
+"""Seconds: target for endpoints that promise no time. It must be a bound of the latency histogram."""
 HOLD_IN_FLIGHT: Final = 256
-"""Requests in flight at one gateway that count as full: a quarter of `TRITON_GATEWAY_MAX_IN_FLIGHT`'s default."""
+"""Requests in flight at which a gateway is full: a quarter of the default of ``TRITON_GATEWAY_MAX_IN_FLIGHT``."""
 WORK_TARGET: Final = 4.0
-"""Requests that a gateway's CPU may have in hand."""
+"""Target of ``WORK``: requests that one gateway's CPU may have in hand."""
 CPU_TARGET: Final = 0.65
-"""Share of the time that a gateway's CPU may work."""
+"""Target utilisation of a gateway's CPU, 0 to 1."""
 LOAD_TARGET: Final = 0.7
-"""Share of the time that a Triton may compute, at the best efficiency seen in a day; for one instance per model."""
+"""Target utilisation of a Triton, 0 to 1, at the best efficiency of the last day; for one instance per model."""
 MOST_GROWTH: Final = 10.0
-"""No signal asks for more than so many times the replicas that work."""
+"""Largest growth factor: no signal asks for more than this many times the working replicas."""
 PATIENCE: Final = 2.0
-"""A request may always wait so many times as long as its model computes, whatever the objective."""
+"""A request may wait this many times its model's computing time, whatever the objective."""
 _LEAST_ANSWERS: Final = 10
-"""Answers in the window below which an endpoint's p95 says nothing."""
+"""Fewer answers in the window than this give no usable p95."""
 _WINDOW: Final = "1m"
 _NOW: Final = "30s"
 _PROVEN: Final = "5m"
-"""For how long what a gateway has done says what it can do; as long as a change of texts is CPU's to see."""
+"""Window in which a gateway's best rate counts as its capacity; until then the CPU signal covers a change of texts."""
 _EACH: Final = (*INSTANCE, "pod")
 _TURNED_AWAY: Final = "overloaded|deadline_exceeded"
 
@@ -125,7 +125,7 @@ def infer_p95(matchers: str = "", window: str = _WINDOW) -> str:
     stage = ",".join(filter(None, (matchers, 'stage="infer"')))
     buckets = by((*SCOPE, "le"), rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, stage))
     calls = by(SCOPE, rate(f"{catalog.STAGE_SECONDS.name}_count", window, stage))
-    # Buckets are shown by gateways with every detail alone: nothing is not zero.
+    # Only gateways with full detail show buckets: no series does not mean zero.
     shown = by(SCOPE, rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, f'{stage},le="{OBJECTIVE_S}"'))
     return f"histogram_quantile(0.95, {buckets}) and ({calls} > 0) and {shown} >= 0\n  or 0 * {shown}"
 
@@ -185,7 +185,7 @@ def _tritons() -> list[Record]:
         # One pool for a version, whatever gateways of two configurations say while a change is under way.
         Record(RUNS_ON, f"topk by ({', '.join(VERSION)}) (1, {pools})\n  and {on(VERSION)} ({batches} > 0)"),
         Record(INSIDE, queue_ratio()),
-        # A call's time is what waits inside and what computes; what waits before the call is held against the latter.
+        # The time of a call is waiting inside Triton plus computing; waiting before the call is divided by computing.
         Record(
             QUEUE_RATIO,
             f"{INSIDE} + (1 + {INSIDE}) * {seconds('queue')}\n  / ({seconds('infer')} > 0)\nor {INSIDE}",
@@ -200,10 +200,10 @@ def _tritons() -> list[Record]:
 
 
 def _wanted() -> list[Record]:
-    # How busy a queue's server is that makes its callers wait so long (M/D/1): near 1 as soon as they pile up.
+    # Utilisation of a queue's server that causes such waits (M/D/1): near 1 as soon as requests pile up.
     busy = f"2 * {QUEUE_RATIO} / (1 + 2 * {QUEUE_RATIO})"
     offered = f"({ROWS} * {on(SCOPE, group='')} {SHORT} and {QUEUE_RATIO} > 1 or {ROWS})"
-    # Two minutes: while new replicas relieve it, the busiest one still shows what it can do.
+    # Two minutes: while new replicas take over load, the busiest one's recent maximum still shows its capacity.
     needed = f"{offered}\n  / (max_over_time({BEST}[2m]) > 0)"
     tritons = _of_pool(by(POOL, 'up{job="triton"}', "count"))
     # A pool at zero needs none; one that gateways reach and Prometheus does not know is not at zero.
@@ -221,13 +221,13 @@ def _wanted() -> list[Record]:
             f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "
             f"{MOST_GROWTH:g}) * {SERVING}\n  unless {BACK}\nor {BACK}\nor {none}",
         ),
-        # One step at a time: how many replicas would bring a p95 down is not to be had from it.
+        # One step at a time: a p95 does not tell how many replicas would bring it down.
         Record(
             WANTED_BY_P95,
             f"clamp_max({by(POOL, over, 'max')}, {1 / LOAD_TARGET:.4g}) * {SERVING}\n  unless {BACK}\nor {none}",
         ),
-        # It keeps replicas, it never asks for more: before the first peak nobody knows what a full batch is worth.
-        # Targets that cannot be scraped count: they are there, and losing sight of one must not take one away.
+        # Keeps replicas, never asks for more: before the first peak the gain of full batches is unknown.
+        # Targets that cannot be scraped count too: a lost scrape must not remove a replica.
         Record(WANTED_BY_LOAD, f"({least}) < {tritons}\nor {tritons} and {least} > 0\nor {none}"),
     ]
 
@@ -237,7 +237,7 @@ def _stage(part: str, stage: str) -> str:
 
 
 def _of_pool(expr: str) -> str:
-    """Tritons that say no pool are the default one."""
+    """Return ``expr`` with pool ``default`` for Tritons without a pool label."""
     return f'label_replace({expr}, "pool", "default", "pool", "")'
 
 
@@ -249,12 +249,12 @@ def _promised() -> str:
 
 
 def _scraped(expr: str, job: str) -> str:
-    """Leave out what was just lost: for a minute it still has rates, and ``_unseen`` counts it already."""
+    """Return ``expr`` without targets just lost: their rates last a minute longer, and ``_unseen`` counts them."""
     return f'{expr} and {on(INSTANCE)} up{{job="{job}"}} == 1'
 
 
 def _unseen(job: str, labels: tuple[str, ...]) -> str:
-    """Return how many targets there are for one that is scraped; those that never were do not work yet."""
+    """Return targets per scraped target, without those that were never scraped: they do not work yet."""
     up = f'up{{job="{job}"}}'
     lost, seen = by(labels, f"{up} == 0 and max_over_time({up}[1h]) == 1", "count"), by(labels, f"{up} == 1", "count")
     return f"1 + {lost} / {seen}\nor 0 * {seen} + 1"
