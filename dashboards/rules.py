@@ -44,7 +44,7 @@ _BURN: Final = (
     (1.0, "3d", "6h", "ticket"),
 )
 _MOST_BAD: Final = 0.9
-"""Share of bad requests that is enough for any burn rate: at an objective of 90 %, at most 10 times the budget fails."""
+"""Share of bad requests that is enough for any burn rate: at an objective of 90 %, at most 10 times the budget fail."""
 
 _REFUSED: Final = 0.9
 """Share of an endpoint's requests refused as the caller's fault above which it counts as an outage."""
