@@ -1,4 +1,4 @@
-"""A memory of answers in front of a handler, for text tasks: the same body has the same answer."""
+"""A cache of answers in front of the handler of a text task, keyed by the body."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.endpoints.endpoint import Job
 from gateway.endpoints.text import TextHandler
 
 _FIXED_BYTES: Final = 300
-"""What an entry takes beside its key and its answer."""
+"""The bytes of an entry beyond its key and its answer."""
 
 
 class CachedHandler:
-    """Remembers the answers to the last bodies it has seen: at most ``max_entries`` of them, in at most ``max_bytes``.
+    """Keeps the answers to the most recently used bodies: at most ``max_entries``, in at most ``max_bytes``.
 
-    It belongs to one endpoint version, so a new version starts empty. ``on_cache(is_hit)`` is told about every look.
+    It belongs to one endpoint version, so a new version starts empty. ``on_cache(is_hit)`` is called for every lookup.
     """
 
     takes_bytes = False
@@ -40,7 +40,7 @@ class CachedHandler:
         self.held_bytes = 0
 
     def start(self, job: Job) -> None:
-        """See ``Starts.start``; what is answered from memory spent its time in the stage ``prepare``."""
+        """See ``Starts.start``. The time of a cached answer counts as the stage ``prepare``."""
         body, trace = job.question, job.trace
         if type(body) is not dict or job.needs_outputs:  # token ids, tensors, or more than the answer
             self.handler.start(job)
@@ -48,7 +48,7 @@ class CachedHandler:
         started = perf_counter_ns()
         try:
             key = orjson.dumps(body)
-        except TypeError:  # a hook asks with something that is not JSON
+        except TypeError:  # a hook's request may hold values that are not JSON
             self.handler.start(job)
             return
         found = self._answers.get(key)
@@ -66,7 +66,7 @@ class CachedHandler:
         size = _FIXED_BYTES + len(key) + size_of(answer)
         if size > self._max_bytes:
             return
-        known = self._answers.pop(key, None)  # asked for twice before it was answered
+        known = self._answers.pop(key, None)  # requested twice before it was answered
         if known is not None:
             self.held_bytes -= known[2]
         self._answers[key] = (answer, trace.rows, size)
@@ -81,9 +81,9 @@ class CachedHandler:
 
 
 def size_of(answer: object) -> int:
-    """Return about how many bytes of memory an answer takes: dicts, lists, texts, numbers and arrays."""
+    """Return the approximate bytes of memory of an answer of dicts, lists, texts, numbers and arrays."""
     if isinstance(answer, np.ndarray):
-        # A view keeps the whole array alive that it looks into.
+        # A view keeps its whole base array in memory.
         return sys.getsizeof(answer) + (answer.nbytes if answer.base is None else getattr(answer.base, "nbytes", 0))
     if isinstance(answer, dict):
         return sys.getsizeof(answer) + sum(size_of(key) + size_of(value) for key, value in answer.items())

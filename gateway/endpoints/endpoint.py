@@ -1,11 +1,11 @@
-"""One served version: its identity, its handler, the leases that keep it open, and its orderly end.
+"""One served version: its identity, its handler, the leases that keep it open, and how it closes.
 
-Built by ``control.assemble`` beside the running system, published inside a snapshot, asked through ``Endpoint.start``.
-Kinds of handler: text tasks (``text``), plain models (``tensors``), text generation (``generation``), users' code
-(``hook``), and a memory of answers in front of one of them (``cache``).
+``control.assemble`` builds it, a snapshot publishes it, and requests reach it through ``Endpoint.start``. Kinds of
+handler: text tasks (``text``), plain models (``tensors``), text generation (``generation``), users' code (``hook``),
+and a cache of answers in front of a text task (``cache``).
 
-A handler gets a ``Job`` and starts; it never waits. Handlers that are easier to write as a coroutine have ``answer``
-(and ``stream``) instead of ``start``: ``in_task`` is the one adapter for them.
+A handler's ``start`` gets a ``Job`` and never waits. A handler that is easier to write as a coroutine has ``answer``
+(and ``stream``) instead of ``start``; ``in_task`` adapts it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an endpoint is, for headers, metrics, logs and the status page. ``fingerprint`` covers all that is served:
-    equal fingerprints are interchangeable.
+    """What an endpoint is, for headers, metrics, logs and the status page.
+
+    ``fingerprint`` covers everything that is served: endpoints with equal fingerprints are interchangeable.
     """
 
     url: str
@@ -55,18 +56,18 @@ class Identity:
     model_name: str = ""
     triton_name: str = ""
     pool: str = ""
-    """Which Tritons it runs on, with commas; empty if it needs none."""
+    """The names of the Tritons it runs on, separated by commas; empty if it needs none."""
     details: Mapping[str, object] = field(default_factory=dict)
     reference: Reference = field(default_factory=Reference)
-    """What drift is measured against, by variable; from the model's folder."""
+    """The reference distributions for drift, by variable; from the model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A piece of a text that is being generated; ``finish_reason`` (``eos``, ``length``, ``stop``) is in the last one.
+    """A piece of a generated text; the last one has a ``finish_reason`` (``eos``, ``length``, ``stop``).
 
-    ``tokens`` are those of the prompt that the model reads, ``generated_tokens`` those generated so far;
-    ``token_ids`` (of this piece) may hold tokens of which there is no text, such as the end's.
+    ``tokens`` is the number of prompt tokens that the model reads, ``generated_tokens`` the number generated so far.
+    ``token_ids``, those of this piece, may include tokens without text, such as the end token.
     """
 
     text: str
@@ -79,8 +80,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A question to a text task's tokenizer rather than to its model: ``find(processor)`` returns the answer, in a
-    thread, and raises ``PreprocessingError``.
+    """A request to a text task's tokenizer rather than to its model.
+
+    ``find(processor)`` runs in a thread, returns the answer, and raises ``PreprocessingError``.
     """
 
     find: Callable[[TextProcessor], object]
@@ -90,56 +92,57 @@ Streams = Callable[[object, Trace, float], AsyncGenerator[Event, None]]
 
 
 class Job(Protocol):
-    """What a handler knows of a request in flight (``dataplane.inflight``), and how it tells what became of it.
+    """What a handler sees of a request in flight (``dataplane.inflight``).
 
-    A handler calls ``answered`` or ``failed`` once, from the event loop. A job that was given up meanwhile takes no
-    notice of either.
+    A handler calls ``answered`` or ``failed`` once, from the event loop. A job that has ended in the meantime ignores
+    both.
     """
 
     question: Any
-    """What is asked: a body of the endpoint's own, or one of the forms that its handler documents."""
+    """The request: a body of the endpoint's own, or one of the forms that its handler documents."""
     trace: Trace
     deadline: float
-    """Loop time at which nobody waits any more; the job ends itself then."""
+    """Loop time at which the job ends itself."""
     give_up: Callable[[], object] | None
-    """Ends the work on this job; called when the caller leaves or the deadline passes."""
+    """Stops the work on this job; called when the caller leaves or the deadline passes."""
     outputs: Mapping[str, Any] | None
     """The model's own outputs (name → array, rows first), if the handler has them."""
     remember: Callable[[object], None] | None
-    """Called with the answer, if there is one."""
+    """If set, called with the answer (a cache)."""
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether ``outputs`` must be there with the answer."""
+        """Whether ``outputs`` must be set before ``answered``."""
         ...
 
     def prepared(self) -> None:
-        """Say that everything is ready for the backend."""
+        """Report that everything is ready for the backend."""
         ...
 
     def queued(self, leave: Callable[[], object], *, is_watched: bool = False) -> None:
-        """Say that the job waits for its turn; ``leave`` gives its place up.
+        """Report that the job is in a queue; ``leave`` takes it out.
 
-        ``is_watched``: the queue ends it at its deadline, as the batcher does; else the job ends itself then.
+        ``is_watched``: the queue ends the job at its deadline, as the batcher does. Otherwise the job ends itself.
         """
         ...
 
     def sent(self, give_up: Callable[[], object]) -> None:
-        """Say that the work on it has begun elsewhere; ``give_up`` ends it."""
+        """Report that a task works on the job; ``give_up`` stops it."""
         ...
 
     def works(self, give_up: Callable[[], object]) -> None:
-        """Say that somebody works on it who does not look at its deadline; ``give_up`` ends that."""
+        """Report work that does not watch the deadline, such as a thread; ``give_up`` stops it."""
         ...
 
     def render(self, answer: object) -> object:
-        """Write the reply that ``answered`` will end the job with, and return ``answer``: for answers that take long to
-        write, in a thread. Raises ``GatewayError``.
+        """Write the reply that ``answered`` will send, and return ``answer``. Raises ``GatewayError``.
+
+        For answers that take long to write: this may run in a thread.
         """
         ...
 
     def answered(self, answer: object) -> None:
-        """End the job with its answer: anything that JSON can be made of, or bytes."""
+        """End the job with its answer: a value that can be written as JSON, or bytes."""
         ...
 
     def failed(self, error: BaseException) -> None:
@@ -148,12 +151,14 @@ class Job(Protocol):
 
 
 class Handler(Protocol):
-    """How an endpoint answers; ``Endpoint`` adds leases and labels. It has ``start``, or ``answer`` (see ``Answers``),
-    and ``stream`` (see ``Streams``) if it can answer in pieces.
+    """How an endpoint answers; ``Endpoint`` adds leases and labels.
+
+    It has ``start`` (see ``Starts``) or ``answer`` (see ``Answers``). It also has ``stream`` (see ``Streams``) if it can
+    answer in pieces.
     """
 
     takes_bytes: bool
-    """Whether a body that is not JSON is handed over as it is."""
+    """Whether a body that is not JSON is passed on as bytes."""
 
     async def close(self) -> None:
         """Release everything; called once, after the last request."""
@@ -164,7 +169,7 @@ class Starts(Handler, Protocol):
     """A handler that needs no coroutine."""
 
     def start(self, job: Job) -> None:
-        """Begin to answer ``job``; never waits. Raises ``GatewayError`` for a question that is refused at once."""
+        """Start to answer ``job``; never waits. Raises ``GatewayError`` for a request that is refused at once."""
         ...
 
 
@@ -177,7 +182,7 @@ class Answers(Handler, Protocol):
 
 
 class Endpoint:
-    """A handler with its identity, counted leases and an orderly end."""
+    """A handler with its identity and the count of its leases."""
 
     __slots__ = (
         "_closed", "_idle", "_leases", "_retired", "batcher", "handler", "head", "headers", "identity", "start",
@@ -185,10 +190,10 @@ class Endpoint:
     )  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler, closed: Callable[[], object] = lambda: None) -> None:
-        """``closed`` is called when the handler has been."""
+        """``closed`` is called after the handler was closed."""
         self.identity = identity
         self._closed = closed
-        # Written once here rather than for every answer.
+        # Built once here, not for every answer.
         self.headers = (
             (b"x-served-by", quote(identity.url, safe="/").encode()),
             (b"x-model-id", identity.model_id.encode("unicode_escape")),
@@ -197,15 +202,15 @@ class Endpoint:
         self.handler = handler
         self.takes_bytes = handler.takes_bytes
         self.text: TextHandler | None = getattr(handler, "text", None)
-        """The handler of a text task without user code, also if its answers are remembered."""
+        """The handler of a text task without user code, also if a cache is in front of it."""
         self.task: str = getattr(handler, "task", "")
-        """The text task, for protocols that differ by task; empty for hooks and plain tensors."""
+        """The text task, for protocols that depend on it; empty for hooks and plain tensors."""
         self.start: Callable[[Job], None] = getattr(handler, "start", None) or _starter(handler)
-        """Begin to answer a job; see ``Starts.start``."""
+        """Starts to answer a job; see ``Starts.start``."""
         self.stream: Streams | None = getattr(handler, "stream", None)
-        """How to answer piece by piece, if the handler can (text generation)."""
+        """Answers in pieces, if the handler can (text generation)."""
         self.batcher: Batcher[Any] | None = getattr(self.text or handler, "batcher", None)
-        """Where requests wait for calls to the model; None if each has a call of its own."""
+        """The queue of requests for calls to the model; None if each request has a call of its own."""
         self._leases = 0
         self._retired = False
         self._idle = asyncio.Event()
@@ -213,32 +218,32 @@ class Endpoint:
 
     @property
     def is_text(self) -> bool:
-        """True for a text task whose answers are not remembered: every request is tokenized."""
+        """True for a text task without a cache: every request is tokenized."""
         return self.text is not None and self.text is self.handler
 
     @property
     def leases(self) -> int:
-        """How many requests hold it open: those it works on."""
+        """The number of requests that hold it open."""
         return self._leases
 
     def is_overloaded(self, rank: int, tenant: str = "") -> bool:
-        """Return whether one more request of a tenant's would be refused for the work that is in hand."""
+        """Return whether one more request of this class and tenant would be refused for the work in hand."""
         return self.batcher is not None and self.batcher.is_full(rank, tenant)
 
     @property
     def pressure(self) -> tuple[Pressure, ...]:
-        """Whether its limit of work holds, if it has one."""
+        """Whether its limit of work is in force, if it has one."""
         return () if self.batcher is None else (self.batcher.pressure,)
 
     @property
     def prices(self) -> dict[str, float] | None:
-        """What calls to its model have cost lately, for people; None if none were made or none are shared."""
+        """The learned cost of calls to its model, for people; None if none were made or none are shared."""
         prices = None if self.batcher is None else self.batcher.prices
         return prices.report() if prices is not None and prices.calls else None
 
     @property
     def last_body(self) -> bytes | None:
-        """A body that this version's code has answered lately; None if none was kept."""
+        """A body that this version's code has answered recently; None if none was kept."""
         return getattr(self.handler, "last_body", None)
 
     def lease(self) -> None:
@@ -252,7 +257,7 @@ class Endpoint:
             self._idle.set()
 
     async def retire(self) -> None:
-        """Wait for the last lease, then close. The caller has already taken the endpoint out of every snapshot."""
+        """Wait for the last lease, then close. The endpoint is in no snapshot any more."""
         self._retired = True
         if self._leases:
             self._idle.clear()
@@ -273,13 +278,13 @@ def _starter(handler: Any) -> Callable[[Job], None]:
 
 
 def in_task(job: Job, work: Coroutine[Any, Any, object]) -> None:
-    """Answer ``job`` with what ``work`` returns or raises: the one way from a coroutine to a job."""
+    """Run ``work`` in a task, and end ``job`` with what it returns or raises."""
     task = asyncio.get_running_loop().create_task(_finish(job, work))
     job.sent(task.cancel)
 
 
 def in_pieces(job: Job, stream: Streams, send: Callable[[Event], Awaitable[None]]) -> None:
-    """Answer ``job`` by sending every piece of ``stream``; it waits until a piece is taken before it asks for more."""
+    """Answer ``job`` by sending every piece of ``stream``; each ``send`` is awaited before the next piece is made."""
     in_task(job, _send_all(stream(job.question, job.trace, job.deadline), send))
 
 
@@ -303,9 +308,9 @@ async def _send_all(pieces: AsyncGenerator[Event, None], send: Callable[[Event],
 def offload(
     job: Job, threads: Executor, function: Callable[..., T], *arguments: Any, then: Callable[[T], None]
 ) -> None:
-    """Run ``function`` in one of ``threads`` and call ``then`` with its result on the loop, unless the job is over.
+    """Run ``function`` in one of ``threads``, then ``then`` with its result on the loop, unless the job has ended.
 
-    What either raises is the job's error.
+    An exception of either is the job's error.
     """
     future = asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
     job.works(future.cancel)
@@ -313,20 +318,20 @@ def offload(
 
 
 def _offloaded(job: Job, then: Callable[[T], None], future: asyncio.Future[T]) -> None:
-    if future.cancelled() or job.give_up is None:  # given up before or just after it was done: the job is over
+    if future.cancelled() or job.give_up is None:  # the job has ended
         return
     error = future.exception()
     try:
         if error is None:
             then(future.result())
-    except Exception as refused:  # noqa: BLE001 - it belongs to this job
+    except Exception as refused:  # noqa: BLE001 - it is the error of this job
         error = refused
     if error is not None:
         job.failed(translate(error) if isinstance(error, PreprocessingError) else error)
 
 
 def translate(error: PreprocessingError) -> GatewayError:
-    """Turn an error of the leaf library into the gateway's tree."""
+    """Return the gateway's error for an error of ``preprocessing``."""
     hint = error.hint or ""
     if isinstance(error, InvalidInput | UserCodeRefused):
         return InputRefused(error.message, hint=hint)
@@ -340,7 +345,7 @@ def translate(error: PreprocessingError) -> GatewayError:
 
 
 def note(trace: Trace, prepared: Prepared) -> None:
-    """Write down what was encoded."""
+    """Record in ``trace`` what was encoded: rows, tokens, unknown tokens, truncated texts."""
     rows = prepared.rows
     trace.rows = len(rows)
     trace.encoded = rows

@@ -1,4 +1,4 @@
-"""What waits for a call: entries, and how they are cut into calls. Pure; ``batcher`` does it."""
+"""Entries, which wait for a call, and how they are cut into calls. Pure; called by ``batcher``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from gateway.endpoints.calls import CallInFlight
 
 _OWN_CALL_S: Final = 0.05e-3
-"""What a call costs on this side of the wire, in addition to its price at the server."""
+"""What a call costs in the gateway, in seconds, in addition to its price at the server."""
 
 
 class Row(Protocol):
-    """What the batcher must know of one sequence."""
+    """What the batcher has to know of one sequence."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the sequence, without padding."""
+        """The number of its tokens, without padding."""
         ...
 
 
@@ -49,19 +49,19 @@ class BatchLimits:
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
     gateways: int = 1
-    """So many processes send calls to the same server, which puts them together."""
+    """The number of processes that send calls to the same server, which merges them."""
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
-"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: told exactly once what became of an entry."""
+"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: called exactly once, when an entry ends."""
 
 
 class Entry(Generic[R]):
-    """Rows of one request that travel together, and who is told what became of them: ``on_done``, or a subclass's own
-    ``deliver``.
+    """Rows of one request that go into the same call. ``on_done`` gets the outcome, or a subclass's ``deliver``.
 
-    ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
-    one each. Only entries of the same ``kind`` share a call. ``submitted`` is set by the batcher.
+    ``size`` returns a row's cost without padding (its tokens). ``count`` is the number of rows, if it is not
+    ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. The batcher sets
+    ``submitted`` (its clock, in seconds), ``queued_ns`` and ``infer_ns``.
     """
 
     __slots__ = (
@@ -98,28 +98,28 @@ class Entry(Generic[R]):
         self.call: CallInFlight | None = None
 
     def end(self, outputs: Any, error: Exception | None) -> None:
-        """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
+        """End with outputs or an error, unless it has ended. Never raises, because other entries come next."""
         if self.is_over:
             return
         self.is_over = True
         self.call = None
         try:
             self.deliver(outputs, error)
-        except Exception:  # noqa: BLE001 - it must not reach the next entry
-            _log.exception("telling a request's outcome failed")
+        except Exception:  # noqa: BLE001 - the next entries of the call must get theirs
+            _log.exception("delivering a request's outcome failed")
 
     def deliver(self, outputs: Any, error: Exception | None) -> None:
-        """Tell what became of it; called once, by ``end``."""
-        told, self.on_done = self.on_done, None  # it may refer to the entry: a cycle that only the collector can free
-        if told is not None:
-            told(self, outputs, error)
+        """Pass the outcome on; called once, by ``end``."""
+        on_done, self.on_done = self.on_done, None  # it may refer to the entry, and a cycle waits for the collector
+        if on_done is not None:
+            on_done(self, outputs, error)
 
 
 def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
     """Choose the entries of the next call: the oldest, and those that are cheaper with it than in another call.
 
-    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, only entries of its kind, and
-    keeps ``max_rows`` and ``max_padded_tokens`` unless the oldest alone exceeds them.
+    Pure. The result is never empty for a non-empty ``waiting``. It holds the oldest entry and only entries of its kind,
+    within ``max_rows`` and ``max_padded_tokens`` unless the oldest alone exceeds them.
     """
     if len(waiting) < 2:
         return list(waiting)
@@ -150,15 +150,15 @@ def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> lis
 
 
 def _is_worth_a_call(spread: int, rows: int, limits: BatchLimits, prices: Prices) -> bool:
-    """Whether the padding of ``rows`` whose lengths differ by ``spread`` can cost more than one more call would."""
+    """Return whether the padding of ``rows`` with lengths that differ by ``spread`` can cost more than another call."""
     return prices.token * rows * spread > (prices.call + _OWN_CALL_S) * min(1.0, limits.max_rows / rows)
 
 
 def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits, prices: Prices) -> tuple[int, int]:
-    """Return the shortest and the longest that go with the oldest.
+    """Return the shortest and the longest length that go with the oldest entry.
 
-    Everything in one call costs padding, two calls cost the price of one more. Sorted by length, the waiting are cut
-    at the place that saves most; then the part with the oldest in it, as long as that saves anything.
+    One call for all costs padding; a second call costs its fixed price. The entries, sorted by length, are cut where it
+    saves most. The part with the oldest entry is then cut again, until a cut saves nothing.
     """
     order = sorted(waiting, key=_longest)
     first, last = 0, len(order)
@@ -178,7 +178,7 @@ def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits,
             saved = token * left * (longest - length)
             if saved <= best:
                 continue
-            # More than fit one call leave in several anyway.
+            # Rows that do not fit into one call need several anyway.
             more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
             saved -= call * more
             if saved > best:
@@ -193,8 +193,9 @@ def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits,
 
 
 def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
-    """Cut one request's rows, given their sizes, into index groups that each fit one call, longest together; every
-    index exactly once.
+    """Group the indices of one request's rows, given their sizes, so that each group fits into one call.
+
+    Rows of similar length go together, the longest first. Every index is in exactly one group.
     """
     count = len(sizes)
     if count <= limits.max_rows and count * max(sizes) <= limits.max_padded_tokens:
@@ -213,9 +214,10 @@ def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
 
 
 def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", "right"]) -> Outputs:
-    """Join the outputs of one request's groups; row ``i`` of the joined rows becomes row ``order[i]``.
+    """Join the outputs (name → array [rows, …]) of one request's groups; row ``i`` of all becomes row ``order[i]``.
 
-    Groups were padded to different lengths: shorter ones are filled with zeros on the padding side, where masks are 0.
+    Groups were padded to different lengths. Shorter ones are filled with zeros on the padding side, where masks are 0.
+    The arrays keep their dtypes.
     """
     back = np.empty(len(order), dtype=np.intp)
     back[np.asarray(order)] = np.arange(len(order))

@@ -1,8 +1,8 @@
-"""Whose turn it is among those who wait for a call: priority, then fairness, then age. Pure.
+"""Orders queued entries: by class of priority, then fairly by tenant, then by age. Pure.
 
-A class of priority goes before every less important one. Inside a class the tenant goes first that has had the fewest
-tokens of calls (least attained service); of a tenant, the oldest. A tenant that was away does not come back with a
-credit: it begins where those are who are served now.
+A class goes before every less important one. Within a class, the tenant goes first that has had the fewest tokens
+(least attained service); within a tenant, the oldest entry. A tenant that sent nothing for some time gets no credit for
+that: it starts at the count of the tenants that are served now.
 """
 
 from __future__ import annotations
@@ -17,53 +17,55 @@ from gateway.prices import Prices
 from gateway.trace import BATCH, Flow
 
 _MAX_TENANTS: Final = 1000
-_FILLED: Final = 1.08
-"""A call may take so many times as long with work of class batch in it."""
+_BATCH_FILL: Final = 1.08
+"""Work of class batch may make a call 8 % longer."""
 
 
 class FairOrder:
-    """What each tenant has had of the calls of one batcher, in tokens."""
+    """The tokens that each tenant of one batcher has had."""
 
     def __init__(self) -> None:
-        self._had: dict[Flow, float] = {}
-        self._now: dict[int, float] = {}
-        """What those have had who are served now, by class."""
+        self._attained: dict[Flow, float] = {}
+        self._current: dict[int, float] = {}
+        """The tokens of the tenants that are served now, by class."""
 
     def first(self, waiting: Sequence[Entry[R]], most: int) -> list[Entry[R]]:
-        """Return the first ``most`` of ``waiting`` (the oldest first) in the order in which they are served."""
-        lines: dict[Flow, deque[Entry[R]]] = {}
+        """Return the first ``most`` entries to serve, in order, of ``waiting`` (oldest first)."""
+        queues: dict[Flow, deque[Entry[R]]] = {}
         for entry in waiting:
-            line = lines.get(entry.flow)
-            if line is None:
-                line = lines[entry.flow] = deque()
-            line.append(entry)
-        # rank, tokens, number (so that nothing else is compared), line
-        heap = [(flow.rank, self._of(flow), number, line) for number, (flow, line) in enumerate(lines.items())]
+            queue = queues.get(entry.flow)
+            if queue is None:
+                queue = queues[entry.flow] = deque()
+            queue.append(entry)
+        # rank, tokens, number (so that nothing else is compared), queue
+        heap = [
+            (flow.rank, self._attained_by(flow), number, queue) for number, (flow, queue) in enumerate(queues.items())
+        ]
         heapify(heap)
         found: list[Entry[R]] = []
         while heap and len(found) < most:
-            rank, had, number, line = heap[0]
-            entry = line.popleft()
+            rank, had, number, queue = heap[0]
+            entry = queue.popleft()
             found.append(entry)
-            if line:
-                heapreplace(heap, (rank, had + entry.tokens, number, line))
+            if queue:
+                heapreplace(heap, (rank, had + entry.tokens, number, queue))
             else:
                 heappop(heap)
         return found
 
     def take(self, waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
-        """Choose the entries of the next call, and count what their tenants have had.
+        """Choose the entries of the next call, and count their tokens for their tenants.
 
-        The most important class chooses as if it were alone; others fill what is left: class default if it is
-        cheaper in this call than in one of its own, class batch if the call takes hardly longer. Calls of a few
-        critical rows would take the servers' time from everybody.
+        The most important class chooses as if it were alone. Other classes fill what is left, because calls of a few
+        critical rows would waste the servers' time: class default if it is cheaper in this call than in one of its own,
+        class batch if it makes the call at most 8 % longer.
         """
         ordered = self.first(waiting, 2 * limits.max_rows)
         rank = ordered[0].flow.rank
         batch = cut([entry for entry in ordered if entry.flow.rank == rank], limits, prices)
         rows, longest = sum(entry.count for entry in batch), max(entry.longest for entry in batch)
         takes = prices.expect(rows, rows * longest)
-        most = _FILLED * takes
+        most = _BATCH_FILL * takes
         for entry in ordered:
             if entry.flow.rank == rank or entry.kind != batch[0].kind:
                 continue
@@ -75,18 +77,18 @@ class FairOrder:
             if longer <= (most if entry.flow.rank == BATCH else takes + alone):
                 batch.append(entry)
                 rows, longest, takes = more, wider, longer
-                most = most if entry.flow.rank == BATCH else _FILLED * takes
+                most = most if entry.flow.rank == BATCH else _BATCH_FILL * takes
         self._count(batch)
         return batch
 
-    def _of(self, flow: Flow) -> float:
-        return max(self._had.get(flow, 0.0), self._now.get(flow.rank, 0.0))
+    def _attained_by(self, flow: Flow) -> float:
+        return max(self._attained.get(flow, 0.0), self._current.get(flow.rank, 0.0))
 
     def _count(self, batch: Sequence[Entry[R]]) -> None:
-        had, now = self._had, self._now
+        had, now = self._attained, self._current
         if len(had) > _MAX_TENANTS:
-            self._had = had = {flow: tokens for flow, tokens in had.items() if tokens > now.get(flow.rank, 0.0)}
-        begun = {entry.flow: self._of(entry.flow) for entry in batch}
+            self._attained = had = {flow: tokens for flow, tokens in had.items() if tokens > now.get(flow.rank, 0.0)}
+        begun = {entry.flow: self._attained_by(entry.flow) for entry in batch}
         for entry in batch:
             flow = entry.flow
             now[flow.rank] = max(now.get(flow.rank, 0.0), begun[flow])

@@ -1,7 +1,7 @@
-"""Text generation: a request's tokens come one by one from a decoupled model and leave as text, at once or in events.
+"""Text generation: turns the tokens that a decoupled model sends one by one into text, whole or in events.
 
-The handler of text-generation endpoints; ``InFlight`` sends its pieces. There is no batch here: the model
-takes its sequences in turns, token by token (``deploy/modelsync/runtime/generate_model.py``).
+The handler of text-generation endpoints; ``InFlight`` sends its pieces. Nothing is batched here: the model interleaves
+its sequences token by token (``deploy/modelsync/runtime/generate_model.py``).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _OUTPUTS: Final = ("token_ids", "finish_reason")
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """One text of a request: the tokens that are continued, and how."""
+class _Prompt:
+    """One text of a request: its prompt tokens, and how to continue them."""
 
-    prompt: list[int]
+    ids: list[int]
     text: str
     settings: dict[str, Any]
     stop: tuple[str, ...]
@@ -61,29 +61,29 @@ class GenerationHandler:
         self._head = head
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
-        """See ``Handler.answer``; the texts of a list are continued side by side."""
-        prepared, jobs = await self._prepare(body, trace)
+        """See ``Answers.answer``. The texts of a list are continued concurrently."""
+        prepared, prompts = await self._prepare(body, trace)
         started = perf_counter_ns()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._whole(job, deadline)) for job in jobs]
+                tasks = [group.create_task(self._complete(prompt, deadline)) for prompt in prompts]
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
         trace.infer_ns = perf_counter_ns() - started
         return self._head.render([task.result() for task in tasks], prepared)
 
     async def stream(self, body: object, trace: Trace, deadline: float) -> AsyncGenerator[Event, None]:
-        """Yield the continuation as it comes; the last event has ``finish_reason``.
+        """Yield the continuation piece by piece; the last event has ``finish_reason``.
 
-        Closing the generator ends the model's work on it. Raises ``GatewayError``, for refused input before the first
+        Closing the generator stops the model's work on it. Raises ``GatewayError``; for refused input, before the first
         event.
         """
-        prepared, jobs = await self._prepare(body, trace)
+        prepared, prompts = await self._prepare(body, trace)
         if prepared.is_batch:
             raise InputRefused("a stream has one text", hint="send each text in a request of its own")
         started = perf_counter_ns()
         try:
-            async with aclosing(self._events(jobs[0], deadline)) as events:
+            async with aclosing(self._events(prompts[0], deadline)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -92,7 +92,7 @@ class GenerationHandler:
     async def close(self) -> None:
         """See ``Handler.close``; nothing is held."""
 
-    async def _prepare(self, body: object, trace: Trace) -> tuple[Prepared, list[_Job]]:
+    async def _prepare(self, body: object, trace: Trace) -> tuple[Prepared, list[_Prompt]]:
         processor = self.processor
         started = perf_counter_ns()
         loop = asyncio.get_running_loop()
@@ -105,14 +105,14 @@ class GenerationHandler:
                     prepared = await loop.run_in_executor(self._threads, processor.encode, request)
                 else:
                     prepared = processor.encode(request)
-            jobs = [self._job(prepared, i) for i in range(len(prepared.rows))]
+            prompts = [self._prompt(prepared, i) for i in range(len(prepared.rows))]
         except PreprocessingError as error:
             raise translate(error) from error
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
-        return prepared, jobs
+        return prepared, prompts
 
-    def _job(self, prepared: Prepared, i: int) -> _Job:
+    def _prompt(self, prepared: Prepared, i: int) -> _Prompt:
         row, request = prepared.rows[i], prepared.request
         settings, kept = self._head.fitted(row.n_tokens, request.options["settings"])
         ids = row.ids.tolist()
@@ -120,15 +120,15 @@ class GenerationHandler:
             self._head.refuse_if_cut(request, i)
             ids = ids[-kept:]
             prepared.rows[i] = row = Encoded(pack(ids), None, row.n_unknown, True)
-        return _Job(
-            prompt=ids, text=str(request.texts[i]), settings=settings, stop=request.options["stop"],
+        return _Prompt(
+            ids=ids, text=str(request.texts[i]), settings=settings, stop=request.options["stop"],
             returns_prompt=request.options["return_full_text"], truncated=row.truncated,
         )  # fmt: skip
 
-    async def _whole(self, job: _Job, deadline: float) -> dict[str, object]:
+    async def _complete(self, prompt: _Prompt, deadline: float) -> dict[str, object]:
         parts: list[str] = []
         last: Event | None = None
-        async for event in self._events(job, deadline):
+        async for event in self._events(prompt, deadline):
             parts.append(event.text)
             last = event
         if last is None or last.finish_reason is None:
@@ -139,18 +139,18 @@ class GenerationHandler:
             "finish_reason": last.finish_reason,
         }
 
-    async def _events(self, job: _Job, deadline: float) -> AsyncGenerator[Event, None]:
-        """One event per piece of certain text, and the last; ends the backend's call when it ends itself."""
-        made = Continuation(self.processor.tokenizer, job.prompt, job.stop)
+    async def _events(self, prompt: _Prompt, deadline: float) -> AsyncGenerator[Event, None]:
+        """Yield an event for each piece of text that is final, and the last one. Closing it ends the backend's call."""
+        continuation = Continuation(self.processor.tokenizer, prompt.ids, prompt.stop)
         inputs = {
-            "input_ids": np.array(job.prompt, dtype=np.int64),
-            "parameters": np.array([orjson.dumps(job.settings)], dtype=np.object_),
+            "input_ids": np.array(prompt.ids, dtype=np.int64),
+            "parameters": np.array([orjson.dumps(prompt.settings)], dtype=np.object_),
         }
         left = deadline - asyncio.get_running_loop().time()
-        tokens, generated = len(job.prompt), 0
+        tokens, generated = len(prompt.ids), 0
         pending: list[int] = []
         has_ended = False
-        prefix = job.text if job.returns_prompt else ""
+        prefix = prompt.text if prompt.returns_prompt else ""
         try:
             async with aclosing(self.backend.stream(self.model, inputs, _OUTPUTS, timeout=left)) as responses:
                 async for response in responses:
@@ -160,22 +160,22 @@ class GenerationHandler:
                     except (KeyError, ValueError, IndexError, TypeError) as error:
                         raise BackendGarbage("a response of the model holds no token") from error
                     generated += 1
-                    text = made.push(token)
+                    text = continuation.push(token)
                     pending.append(token)
-                    if made.has_stopped:
+                    if continuation.has_stopped:
                         reason = "stop"
                     elif reason:
-                        text += made.rest()
-                        reason = "stop" if made.has_stopped else reason
+                        text += continuation.rest()
+                        reason = "stop" if continuation.has_stopped else reason
                     if text or reason:
                         yield Event(
                             text=prefix + text, token_ids=tuple(pending), finish_reason=reason or None, tokens=tokens,
-                            generated_tokens=generated, truncated=job.truncated,
+                            generated_tokens=generated, truncated=prompt.truncated,
                         )  # fmt: skip
                         prefix = ""
                         pending = []
-                    if made.has_stopped:
-                        return  # the model does not know; closing the stream tells it
+                    if continuation.has_stopped:
+                        return  # the model does not know the stop text; closing the stream stops it
                     if reason:
                         has_ended = True
         except BackendRefused as error:

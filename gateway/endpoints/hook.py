@@ -1,8 +1,8 @@
-"""How an endpoint with users' code answers: the stages it has, around Triton or in its place; the default for the rest.
+"""Answers with users' code: runs its stages around a call to Triton or instead of it, and defaults for the rest.
 
-One handler for every kind of code. Where the stages run (threads, processes) is the ``Executor``'s affair. A stage that
-has a method for several requests at once (``preprocess_batch``, ``process_batch``, ``postprocess_batch``) has a batcher
-of its own, and so has the model in Triton, if it has a batch dimension: what is there at the same time goes together.
+One handler for every kind of code. The ``Executor`` decides where the stages run (threads, processes). A stage with a
+method for several requests at once (``preprocess_batch``, ``process_batch``, ``postprocess_batch``) has a batcher of
+its own, and so has the model in Triton if it has a batch dimension. Concurrent requests then share one run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _BODY_EVERY_S: Final = 10.0
 _MAX_BODY_BYTES: Final = 256 << 10
 
 
-class _Places(Servers):
-    """What the executor's processes or threads are to a batcher: servers with one call at a time."""
+class _ExecutorServers(Servers):
+    """Presents an executor's processes or threads to a batcher as servers with one call at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -47,10 +47,10 @@ class _Places(Servers):
 
 
 class HookHandler:
-    """A user's class, a model of an engine, or both, run by an executor; ``call`` is Triton if that is in between.
+    """A user's class, a model of an engine, or both, run by an executor; ``call`` is the model in Triton, if any.
 
-    ``max_rows`` are the requests that go through a stage together; ``model_rows`` the rows that the model takes in one
-    call, 0 if it has no batch dimension.
+    ``max_rows`` bounds the requests in one run of a stage, ``model_rows`` the rows in one call to the model (0: the
+    model has no batch dimension).
     """
 
     takes_bytes = True
@@ -71,8 +71,8 @@ class HookHandler:
         self._threads = threads
         self._batchers = {
             stages: Batcher[Work](
-                partial(self._together, stages), limits=BatchLimits(max_rows, max_rows, 1), on_batch=_uncounted,
-                servers=_Places(executor), size=_one, share=_outcomes,
+                partial(self._run_batch, stages), limits=BatchLimits(max_rows, max_rows, 1), on_batch=_uncounted,
+                servers=_ExecutorServers(executor), size=_size_one, share=_outcomes,
             )
             for stages in ((_BEFORE, _AFTER) if self.call else (STAGES,)) if executor.batches.intersection(stages)
         }  # fmt: skip
@@ -83,7 +83,7 @@ class HookHandler:
             )
         self._next_body_at = 0.0
         self.last_body: bytes | None = None
-        """A body that was answered lately: what the next version of this code is tried with."""
+        """A body that was answered recently. The next version of this code is validated with it."""
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
         """See ``Handler.answer``."""
@@ -92,7 +92,7 @@ class HookHandler:
         kept = None
         if now >= self._next_body_at:
             self._next_body_at = now + _BODY_EVERY_S
-            kept = _copied(body)
+            kept = _copy_of(body)
         work = Work({**body} if type(body) is dict else body, trace, deadline)
         stages, call = self._executor.stages, self.call
         try:
@@ -115,7 +115,7 @@ class HookHandler:
 
     @property
     def batcher(self) -> Batcher[Any] | None:
-        """Where requests wait for the model behind the code, if it takes rows; a token is an element here."""
+        """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
         return self._stacked.batcher if self._stacked is not None else None
 
     async def close(self) -> None:
@@ -127,7 +127,7 @@ class HookHandler:
         await self._executor.close()
 
     async def _run(self, stages: Sequence[Stage], work: Work) -> None:
-        """Put a request through stages; together with others if the code takes several. Raises its ``GatewayError``."""
+        """Run stages on a request, with others if the code takes several. Raises the request's ``GatewayError``."""
         batcher = self._batchers.get(tuple(stages))
         if batcher is None:
             await self._executor.run(stages, [work], is_answer=stages != _BEFORE)
@@ -139,9 +139,9 @@ class HookHandler:
         if work.error is not None:
             raise work.error
 
-    async def _together(self, stages: Sequence[Stage], works: Sequence[Work], _timeout: float) -> Sequence[Work]:
+    async def _run_batch(self, stages: Sequence[Stage], works: Sequence[Work], _timeout: float) -> Sequence[Work]:
         await self._executor.run(stages, works, is_answer=stages != _BEFORE)
-        self._executor.forget([work for work in works if work.is_over])  # given up while the stage ran
+        self._executor.forget([work for work in works if work.is_over])  # their requests ended while the stage ran
         return works
 
     async def _tokenize(self, default: TextProcessor, work: Work) -> None:
@@ -173,16 +173,16 @@ def _outcomes(works: Sequence[Work], _counts: Sequence[int]) -> Sequence[object]
     return [work.error or work for work in works]
 
 
-def _one(_work: Work) -> int:
+def _size_one(_work: Work) -> int:
     return 1
 
 
 def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:
-    """Stages are no calls to Triton: they are seen in the requests' own times."""
+    """Count nothing: stages are not calls to Triton, and the requests' own times include them."""
 
 
-def _copied(body: object) -> bytes | None:
-    # Before the hook gets it: hooks change bodies in place.
+def _copy_of(body: object) -> bytes | None:
+    # Copied before the hook gets it, because hooks change bodies in place.
     try:
         copied = body if isinstance(body, bytes) else orjson.dumps(body)
     except TypeError:

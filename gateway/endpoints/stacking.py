@@ -1,7 +1,7 @@
-"""Calls a model with tensors: those of several requests that differ in their rows only share a call.
+"""Calls a model with tensors. Requests whose inputs have the same names, dtypes and row shapes share a call.
 
-For models with a batch dimension. What text is for the batcher is here an array: its rows are counted, and its elements
-per row are its size; larger ones go alone, joining them would cost more than a call.
+For models with a batch dimension. To the batcher, the size of a row is the number of its elements. Large inputs have a
+call of their own, because joining them would cost more than a call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
 
 _MAX_ELEMENTS: Final = 128 << 10
-"""Elements of all inputs in a call that several requests share: a megabyte, joined in a tenth of a millisecond."""
+"""The elements of all inputs in a shared call: about a megabyte, which takes 0.1 ms to join."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One request's inputs; ``rows`` is their first dimension, ``elements`` all of theirs for one row."""
+    """One request's inputs; ``rows`` is their first dimension, ``elements`` the elements of one row in all inputs."""
 
     inputs: Tensors
     outputs: tuple[str, ...]
@@ -62,14 +62,14 @@ class StackedCalls:
     ) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time; ``flow`` as ``Batcher.begin`` takes it; ``request_id`` goes to Triton with a call
-        that nobody shares. Raises as ``Backend.infer`` and ``Batcher.add`` do.
+        ``deadline`` is in loop time; ``flow`` is that of ``Batcher.begin``; ``request_id`` goes to Triton with a call
+        that is not shared. Raises as ``Backend.infer`` and ``Batcher.add`` do.
         """
         names = tuple(outputs)
         arrays = inputs.values()
         rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
         if not rows or any(len(array) != rows for array in arrays):
-            # Not rows of a batch: the model may know what to do with it.
+            # The inputs do not have the same number of rows: the model gets them in a call of their own.
             item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
             return await self.batcher.submit([item], deadline, count=1, kind=id(item), flow=flow)
         item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
@@ -77,7 +77,7 @@ class StackedCalls:
         return await self.batcher.submit([item], deadline, count=rows, kind=kind, flow=flow)
 
     async def close(self) -> None:
-        """Refuse what is waiting and let running calls end."""
+        """Refuse what is queued, and wait until the running calls have ended."""
         await self.batcher.close()
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:

@@ -1,4 +1,4 @@
-"""Models without a text task: how data of a caller or a hook becomes the model's inputs."""
+"""Models without a text task: converts the data of a request or a hook to the model's inputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Outputs = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RawTensors:
-    """A question that is asked in the model's own tensors: they go to the model as they are.
+    """A request in the model's own tensors, which go to the model unchanged.
 
-    ``inputs``: name → array, rows first if the model has a batch dimension. ``outputs``: the names wanted, empty for
-    all. The answer is name → array.
+    ``inputs``: name → array of the input's dtype, [rows, …] if the model has a batch dimension. ``outputs``: the names
+    of the wanted outputs; empty for all. The answer is name → array.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -48,18 +48,18 @@ async def infer_raw(backend: Backend, model: str, job: Job, raw: RawTensors) -> 
 
 @dataclass(frozen=True, slots=True)
 class TritonCall:
-    """How a hook's data becomes tensors and back, in ClearML's way."""
+    """Converts a hook's data to tensors and back, as ClearML does."""
 
     backend: Backend
     model: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[str, ...]
     info: ModelInfo | None = None
-    """The loaded model as Triton describes it, where that is known."""
+    """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
-        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
+        """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
 
         ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
         by input name.
@@ -91,8 +91,9 @@ class TritonCall:
 
 
 class TensorHandler:
-    """A model that is not a text task and has no hook. A question is a body ``{input name: nested lists}`` or
-    ``RawTensors``; the answer is ``{output name: array}``.
+    """A model that is not a text task and has no hook.
+
+    A request is a body ``{input name: nested lists}`` or ``RawTensors``; the answer is ``{output name: array}``.
     """
 
     takes_bytes = False
@@ -104,7 +105,7 @@ class TensorHandler:
 
     @property
     def batcher(self) -> Batcher[Any] | None:
-        """Where requests wait for calls, if the model has a batch dimension; a token is an element here."""
+        """The queue for calls, if the model has a batch dimension; its tokens are elements."""
         return self._stacked.batcher if self._stacked is not None else None
 
     def start(self, job: Job) -> None:
@@ -129,7 +130,7 @@ class TensorHandler:
             in_task(job, self._share(self._stacked, job, raw))
 
     async def _share(self, stacked: StackedCalls, job: Job, raw: RawTensors) -> Outputs:
-        """Answer from a call that others may share."""
+        """Return the outputs from a call that other requests may share."""
         trace = job.trace
         trace.rows = _rows(raw)
         job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(

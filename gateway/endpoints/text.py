@@ -25,8 +25,8 @@ from preprocessing.types import Encoded, Prepared, pack
 class TextHandler:
     """Answers requests of one text task.
 
-    A question is a body of the task (``{"text": …}``), ``Prepared`` rows (token ids instead of text), ``RawTensors``
-    for the model itself, or a ``Lookup`` in the tokenizer.
+    A request is a body of the task (``{"text": …}``), ``Prepared`` rows (token ids instead of text), ``RawTensors`` for
+    the model itself, or a ``Lookup`` in the tokenizer.
     """
 
     takes_bytes = False
@@ -60,7 +60,7 @@ class TextHandler:
         return self
 
     def start(self, job: Job) -> None:
-        """See ``Starts.start``; what takes milliseconds of a processor is done in a thread."""
+        """See ``Starts.start``. Work that takes milliseconds of CPU runs in a thread."""
         question, processor = job.question, self.processor
         started = perf_counter_ns()
         if type(question) is not dict:
@@ -72,7 +72,7 @@ class TextHandler:
                 return
             if isinstance(question, Lookup):
                 job.prepared()
-                offload(job, self._threads, self._looked_up, job, question, started, then=job.answered)
+                offload(job, self._threads, self._run_lookup, job, question, started, then=job.answered)
                 return
         try:
             request = processor.parse(question)
@@ -84,7 +84,7 @@ class TextHandler:
             raise translate(error) from error
         self._queue(job, started, prepared)
 
-    def _looked_up(self, job: Job, question: Lookup, started: int) -> object:
+    def _run_lookup(self, job: Job, question: Lookup, started: int) -> object:
         answer = job.render(question.find(self.processor))
         job.trace.prepare_ns = perf_counter_ns() - started
         return answer
@@ -95,7 +95,7 @@ class TextHandler:
         trace.prepare_ns = perf_counter_ns() - started
         batcher, rows = self.batcher, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
-            entry = _Asked(rows, job.deadline)
+            entry = _JobEntry(rows, job.deadline)
             entry.handler, entry.job, entry.prepared, entry.flow = self, job, prepared, trace.flow
             batcher.add(entry)
             job.queued(entry.leave, is_watched=True)
@@ -110,23 +110,25 @@ class TextHandler:
                 prepared.rows, job.deadline, flow=trace.flow
             )
         except BackendRefused as error:
-            raise _not_the_callers_fault(error) from error
+            raise _model_failed(error) from error
         if self.processor.finishes_off_loop(prepared):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._written, job, prepared)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._decode_and_write, job, prepared
+            )
         return self._decode(job, prepared)
 
     def leave(self, entry: Entry[Encoded]) -> None:
-        """Forget what nobody waits for any more."""
+        """Take an entry back whose request has ended."""
         self.batcher.abandon(entry)
 
     def finish(self, job: Job, prepared: Prepared) -> None:
-        """Answer a job that has the model's outputs; what takes milliseconds to decode, in a thread."""
+        """Answer a job whose model outputs are there; decode them in a thread if that takes milliseconds."""
         try:
             if self.processor.finishes_off_loop(prepared):
-                offload(job, self._threads, self._written, job, prepared, then=job.answered)
+                offload(job, self._threads, self._decode_and_write, job, prepared, then=job.answered)
                 return
             answer = self._decode(job, prepared)
-        except Exception as refused:  # noqa: BLE001 - it belongs to this job, the others of the call come next
+        except Exception as refused:  # noqa: BLE001 - it is the error of this job; the other jobs of the call come next
             job.failed(translate(refused) if isinstance(refused, PreprocessingError) else refused)
             return
         job.answered(answer)
@@ -137,18 +139,18 @@ class TextHandler:
         job.trace.finish_ns = perf_counter_ns() - started
         return answer
 
-    def _written(self, job: Job, prepared: Prepared) -> object:
-        """What takes long to decode takes long to write too."""
+    def _decode_and_write(self, job: Job, prepared: Prepared) -> object:
+        """Decode and write the answer in one thread: what takes long to decode takes long to write, too."""
         return job.render(self._decode(job, prepared))
 
     async def try_highest_token(self, timeout: float) -> None:
-        """Have the model run the tokenizer's highest id: weights know their vocabulary better than config.json does.
+        """Run the model on the tokenizer's highest token id, to check its vocabulary against that of the weights.
 
         Raises ``SpecFault`` if the model fails on it, and what the backend raises.
         """
         tokenizer = self.processor.tokenizer
         highest = tokenizer.vocab_size - 1
-        # A text like any other but for one token: some models count on their special tokens, or on more than one.
+        # An ordinary text but for one token: some models rely on special tokens, or on more than one token.
         [row] = tokenizer.encode_batch(["a few words to try it with"])
         ids = row.ids.tolist()
         ids[len(ids) // 2] = highest
@@ -171,8 +173,8 @@ class TextHandler:
         )
 
 
-class _Asked(Entry[Encoded]):
-    """The rows of a job on their way through a call. Of a class of its own: one per request."""
+class _JobEntry(Entry[Encoded]):
+    """The rows of a job. A subclass instead of a callback, because one is made for every request."""
 
     __slots__ = ("handler", "job", "prepared")
 
@@ -181,11 +183,11 @@ class _Asked(Entry[Encoded]):
     prepared: Prepared
 
     def deliver(self, outputs: Outputs | None, error: Exception | None) -> None:
-        """See ``Entry.deliver``; called for every entry of a call in turn."""
+        """See ``Entry.deliver``."""
         job = self.job
         if outputs is None:
             if isinstance(error, BackendRefused):
-                error = _not_the_callers_fault(error)
+                error = _model_failed(error)
             job.failed(error or ModelFailed("the call to Triton ended without an answer"))
             return
         trace = job.trace
@@ -194,10 +196,10 @@ class _Asked(Entry[Encoded]):
         self.handler.finish(job, self.prepared)
 
     def leave(self) -> None:
-        """Give its place up: nobody waits for it any more."""
+        """Take the entry back: its request has ended."""
         self.handler.leave(self)
 
 
-def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:
+def _model_failed(error: BackendRefused) -> ModelFailed:
     # The tensors are ours, not the caller's: there is nothing to change in the request.
     return ModelFailed(error.message, hint="the model and its tokenizer may not belong together")

@@ -135,4 +135,4 @@ def test_it_remembers_a_bounded_number_of_tenants() -> None:
     order = FairOrder()
     for number in range(5000):
         order.take([entry(str(number)), entry("a")], LIMITS, GPU)
-    assert len(order._had) < 1100
+    assert len(order._attained) < 1100
