@@ -153,7 +153,7 @@ class Job(Protocol):
 class Handler(Protocol):
     """How an endpoint answers; ``Endpoint`` adds leases and labels.
 
-    It has ``start`` (see ``Starts``) or ``answer`` (see ``Answers``). It also has ``stream`` (see ``Streams``) if it can
+    It has ``start`` (see ``Starts``) or ``answer`` (see ``Answers``). It also has ``stream`` (``Streams``) if it can
     answer in pieces.
     """
 
