@@ -132,11 +132,11 @@ def follow(
                 sink.report(made)
         except GatewayError as error:
             if str(error) != trouble:
-                say(f"ClearML does not take what is reported (this round is left out): {error}")
+                say(f"ClearML did not accept the report, which is dropped: {error}")
             trouble = str(error)
         else:
             if trouble:
-                say("ClearML takes it again")
+                say("ClearML accepts reports again")
             trouble = ""
         if wait(max(0.0, every - (clock() - now))):
             return

@@ -55,7 +55,8 @@ def read(path: Path) -> Iterator[Row]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DeployError(
-            f"{path} is of no kind that is read", hint=f"{', '.join(readers)}, or a folder that `datasets` has saved"
+            f"{path} has a format that is not supported",
+            hint=f"{', '.join(readers)}, or a folder that `datasets` has saved",
         )
     if not path.is_file():
         raise DeployError(f"there is no file {path}")
@@ -120,7 +121,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     try:
         yield from _numbered(parquet.ParquetFile(path).iter_batches())
     except _pyarrow("pyarrow").ArrowException as error:
-        raise DeployError(f"{path} is no Parquet file: {error}") from error
+        raise DeployError(f"{path} is not a Parquet file: {error}") from error
 
 
 def _arrow(path: Path) -> Iterator[Row]:
@@ -134,7 +135,7 @@ def _arrow(path: Path) -> Iterator[Row]:
                 batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
             yield from _numbered(batches)
     except arrow.ArrowException as error:
-        raise DeployError(f"{path} is no Arrow file: {error}") from error
+        raise DeployError(f"{path} is not an Arrow file: {error}") from error
 
 
 def _numbered(batches: Iterable[Any]) -> Iterator[Row]:

@@ -223,7 +223,7 @@ def time_of(text: str, now: float) -> str:
             now + int(found[1]) * _UNITS[found[2]].total_seconds() if found else callers.seconds(text.strip())
         )
     except (ValueError, OverflowError) as error:
-        raise DeployError(f"{text!r} is no time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
+        raise DeployError(f"{text!r} is not a time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
 
 
 def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
@@ -273,7 +273,7 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
                     os.fchown(file.fileno(), was.st_uid, was.st_gid)
                 except PermissionError:
                     raise DeployError(
-                        f"{path} belongs to somebody else, who could not read it any more", hint="run this as its owner"
+                        f"{path} belongs to another user, who could no longer read it", hint="run this as its owner"
                     ) from None
                 os.fchmod(file.fileno(), was.st_mode & 0o777)
             file.write(content)

@@ -285,7 +285,7 @@ def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], want
             _attach(store, key, files)
         again = store.task()
         if _said(again) != _said(task):
-            raise DeployError("somebody else is changing this serving Task now", hint="look at it, and apply again")
+            raise DeployError("someone else is changing this serving Task now", hint="look at it, and apply again")
         store.write(texts, writes.records)
 
 

@@ -113,7 +113,7 @@ def _age(settings: Any, text: str) -> float:
     try:
         return float(settings.parse_duration(text))
     except ValueError:
-        raise ValueError(f"{text!r} is no age; write 30m, 12h, 2d or 4w") from None
+        raise ValueError(f"{text!r} is not an age; write 30m, 12h, 2d or 4w") from None
 
 
 class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only

@@ -44,7 +44,7 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
     for change in changes:
         click.echo(change.told())
     if not changes:
-        click.echo("nothing to do: the serving Task is as the file says", err=True)
+        click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
     state_file.check(task, changes, wanted)
     if dry_run:
@@ -54,6 +54,8 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
         state_file.apply(store, task, changes, wanted, by=who())
         left = state_file.compared(state_file.document_of(store, store.task()), wanted)
     if [change for change in left if change in changes]:
-        raise DeployError("the serving Task does not say what was written", hint="somebody else writes it: apply again")
+        raise DeployError(
+            "the serving Task differs from what was written", hint="someone else changed it meanwhile: apply again"
+        )
     click.echo(f"{len(changes)} changes made", err=True)
     return 0

@@ -28,7 +28,7 @@ def command(gateway: str, every: float, open_registry: OpenRegistry) -> int:
     from deploy.tools import http_client
 
     if every < 10:
-        raise click.BadParameter("10s is the least: it is an account, not a monitor", param_hint="--every")
+        raise click.BadParameter("the shortest time is 10s", param_hint="--every")
     registry = open_registry()
     task_id = registry.followed()
     stop = stop_on_signal()

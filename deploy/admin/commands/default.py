@@ -37,7 +37,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
     url = serving.url_of(endpoint, version)
     if serving.endpoints[url].endpoint != endpoint:
         raise DeployError(
-            f"{url} is no version of {endpoint}", hint=f"name the endpoint: {serving.endpoints[url].endpoint}"
+            f"{url} is not a version of {endpoint}", hint=f"name the endpoint: {serving.endpoints[url].endpoint}"
         )
     with recorded(store):
         store.write({}, [defaults.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")])

@@ -81,7 +81,7 @@ def command(
     given = recognise(model, task=task, tokenizer=tokenizer)
     if given.kind == "torchscript" and not (inputs and outputs):
         raise DeployError(
-            f"{model} is TorchScript, which does not say its tensors",
+            f"{model} is TorchScript, which does not describe its tensors",
             hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
         )
     wanted_name, _, version = (endpoint.strip("/") or given.name).partition("/")

@@ -41,5 +41,5 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
     if kept:
         click.echo(f"only the serving Task has {kept} more; --prune removes them", err=True)
     if not changes:
-        click.echo("the serving Task is as the file says", err=True)
+        click.echo("the serving Task matches the file", err=True)
     return 2 if changes and exits else 0

@@ -104,18 +104,18 @@ def capture(
       triton-gateway drift capture --endpoint sentiment --version 1 --from dataset/train --without-model
     """
     if data is None and without_model:
-        raise click.UsageError("--without-model goes with --from")
+        raise click.UsageError("--without-model needs --from")
     if data is not None and (prometheus or duration):
-        raise click.UsageError("--from goes with neither --prometheus nor --duration")
+        raise click.UsageError("--from cannot be used with --prometheus or --duration")
     if data is not None:
         terminal, empty = Terminal(sys.stderr), list[str]()
         rows = data_rows.texts_of(data_rows.read(data), data, text_column, label_column, empty)
         texts = data_rows.drawn(drift_data.counted(rows, terminal), most)
         if empty:
-            click.echo(f"rows left out for want of a text: {len(empty)}, the first: {data} {empty[0]}", err=True)
+            click.echo(f"rows skipped because they have no text: {len(empty)}, the first: {data} {empty[0]}", err=True)
         if len(texts) < least:
             raise DeployError(
-                f"{data} has {len(texts)} texts, {least} are asked for", hint="take more data, or lower --least"
+                f"{data} has {len(texts)} texts, {least} are required", hint="take more data, or lower --least"
             )
         found: Mapping[str, drift_counts.Bins]
         name, _, number = endpoint.strip("/").rpartition("/")
@@ -183,7 +183,7 @@ def _through(
     if labelled:
         click.echo(f"its label is the one in the data for {agreed / labelled:.1%} of {labelled:,} texts", err=True)
     if labelled and not agreed:
-        click.echo(f"labels in the data are {_labels(texts)}: does the model name them otherwise?", err=True)
+        click.echo(f"labels in the data are {_labels(texts)}: does the model use other names?", err=True)
     found = drift_counts.references(samples, endpoint, version)
     # A gateway looks at a hundred texts a second, whatever the rate; here all of them are at hand.
     looked_at = drift_data.looked_at([one._replace(label="") for one in texts], terminal)
@@ -199,7 +199,7 @@ def _keep(
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
         raise DeployError(
-            f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
+            f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are required",
             hint="send more traffic, wait longer, or lower --least",
         )
     if not drift_counts.OF_WORDS & enough.keys():
@@ -332,7 +332,7 @@ def report(
     if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
         raise click.UsageError(f"--output writes .html or .json, not {output.name}")
     if by is not None and (endpoint is None or compare is not None):
-        raise click.UsageError("--by goes with --endpoint, and not with --compare")
+        raise click.UsageError("--by needs --endpoint and cannot be used with --compare")
     if compare is not None:
         if prometheus and click.get_current_context().get_parameter_source("prometheus") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--compare asks a gateway: leave --prometheus out")
@@ -359,7 +359,7 @@ def report(
         if not parts:
             raise DeployError(
                 f"no request in {where} tells of a variable of {endpoint} that has a reference",
-                hint=f"segments are told by {', '.join(sorted(drift_segments.VARIABLES))}",
+                hint=f"segments can be made of {', '.join(sorted(drift_segments.VARIABLES))}",
             )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [one.described() for one in versions] or [
@@ -422,7 +422,7 @@ def report(
 
 
 def _compared(gateway: str, endpoint: str | None, version: str | None, compare: str) -> list[drift_counts.Compared]:
-    """Return the variables of the canaries that are asked for. Raises ``DeployError`` if there are none."""
+    """Return the variables of the requested canaries. Raises ``DeployError`` if there are none."""
     every = drift_counts.side_by_side(gateway)
     wanted = {one for one in (version, None if compare == "canary" else compare) if one is not None}
     found = [

@@ -38,7 +38,7 @@ class _Time(click.ParamType):  # type: ignore[type-arg] # as in _options
         try:
             return datetime.now(UTC) - timedelta(seconds=AGE.convert(value, param, ctx))
         except (click.UsageError, OverflowError):
-            self.fail(f"{value!r} is no time: write 2026-11-20T08:30 (UTC), or how long ago (2h, 3d)", param, ctx)
+            self.fail(f"{value!r} is not a time: write 2026-11-20T08:30 (UTC), or how long ago (2h, 3d)", param, ctx)
 
 
 TIME = _Time()
@@ -86,9 +86,9 @@ def command(
     from deploy.admin import tell_apart
 
     if sum(one is not None for one in (since, compare, against)) != 1:
-        raise click.UsageError("name one of --since, --compare and --against: what the texts are held against")
+        raise click.UsageError("give one of --since, --compare and --against: what to compare the texts with")
     if compare is not None and version is None:
-        raise click.UsageError("--compare goes with --version: whose texts are held against those of VERSION")
+        raise click.UsageError("--compare needs --version: the version to compare with VERSION")
     endpoint = endpoint.strip("/")
     where = log or chosen_state_dir().root / "payloads"
     later = Wanted(endpoint, version, since or start, end)
@@ -130,7 +130,7 @@ def _enough(found: list[str], what: str, hint: str = "") -> list[str]:
 
 
 def _told(found: Apart) -> Iterator[str]:
-    yield f"{found.now:,} texts held against {found.before:,}"
+    yield f"{found.now:,} texts compared with {found.before:,}"
     yield (
         f"AUC {found.auc:.1%} ({found.low:.1%} to {found.high:.1%} in 95 of 100 cases); shuffled texts stay below "
         f"{found.chance:.1%} in 99 of 100"

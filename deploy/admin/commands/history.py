@@ -99,7 +99,7 @@ def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Told, 
         try:
             recorder.look(store)
         except GatewayError as error:
-            click.echo(f"what was changed lately may be missing: {error.message}", err=True)
+            click.echo(f"recent changes may be missing: {error.message}", err=True)
         return recorder.read(store), None
     except GatewayError as error:
         if path is None:

@@ -53,7 +53,7 @@ def refuse_strangers(host: str) -> None:
     """Raise ``DeployError`` where a gateway at ``host`` would answer callers that it does not know."""
     if settings.Settings(host=host).answers_strangers:
         raise DeployError(
-            f"the gateway would answer everybody who reaches {host}",
+            f"the gateway would answer everyone who can reach {host}",
             hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
             "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it knows the callers",
         )

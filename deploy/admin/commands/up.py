@@ -148,7 +148,7 @@ def command(
         found = recognise(model, task=task)  # what cannot be served is said before anything starts
         if found.kind == "torchscript":
             raise DeployError(
-                f"{model} is TorchScript, which does not say its tensors",
+                f"{model} is TorchScript, which does not describe its tensors",
                 hint=f"start `triton-gateway up`, then `triton-gateway deploy {shlex.quote(model)} --input "
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )

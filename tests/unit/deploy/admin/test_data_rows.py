@@ -59,7 +59,7 @@ def test_json_lines_are_objects(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000, "line 1: nested too deep"),
         ("a.jsonl", b'{"text": "\xff"}\n', "is not UTF-8: invalid start byte at byte 10"),
         ("a.csv", b"text\n\xff\n", "is not UTF-8"),
-        ("a.xlsx", "", "is of no kind that is read"),
+        ("a.xlsx", "", "has a format that is not supported"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_where_it_stands(

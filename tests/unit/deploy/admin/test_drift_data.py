@@ -201,8 +201,8 @@ def test_a_small_data_set_says_that_it_has_no_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--without-model"], "--without-model goes with --from"),
-        (["--from", "x.csv", "--duration", "1s"], "--from goes with neither --prometheus nor --duration"),
+        (["--without-model"], "--without-model needs --from"),
+        (["--from", "x.csv", "--duration", "1s"], "--from cannot be used with --prometheus or --duration"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(arguments: list[str], says: str) -> None:
@@ -214,7 +214,7 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str], sa
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ((), "labels in the data are 5, 1: does the model name them otherwise?"),
+        ((), "labels in the data are 5, 1: does the model use other names?"),
         (("--without-model",), "labels are compared by name with what the model answers: 5, 1"),
     ],
     ids=["through a gateway", "without a model"],
@@ -230,7 +230,7 @@ def test_labels_of_other_names_are_told(tmp_path: Path, more: tuple[str, ...], s
 def test_too_few_texts_are_no_reference(tmp_path: Path) -> None:
     """Rows without a text do not count, and the first of them is told."""
     rows = [Text("", "", "A"), *ROWS[:50]]
-    with pytest.raises(DeployError, match=r"train\.csv has 50 texts, 100 are asked for"):
+    with pytest.raises(DeployError, match=r"train\.csv has 50 texts, 100 are required"):
         capture("http://127.0.0.1:1", data(tmp_path, rows))
 
 

@@ -176,7 +176,7 @@ def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
     found, wanted = changes(store, document)
     task = store.task()
     store.add_endpoint("new", "m1")
-    with pytest.raises(DeployError, match="somebody else"):
+    with pytest.raises(DeployError, match="someone else"):
         state_file.apply(store, task, found, wanted, by="me")
     assert {"m1"} == {decode(store.task()).endpoints[url].model_id for url in ("new", "faq/1")}
 

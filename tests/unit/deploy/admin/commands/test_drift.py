@@ -139,7 +139,7 @@ def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tup
     gateway.see([1.0] * 10, ["cat"] * 10)
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e/1")
-    assert caught.value.message == "e/1 has at most 10 observations of a variable, 1000 are asked for"
+    assert caught.value.message == "e/1 has at most 10 observations of a variable, 1000 are required"
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e/7")
     assert caught.value.hint == "variables were counted of e/1; name one of them with --endpoint"
@@ -383,7 +383,7 @@ def test_segments_of_a_payload_log_are_in_the_report(served: tuple[Gateway, str]
     (told,) = json.loads(run(*options, "--json").stdout)
     assert ("tenant", ["acme", "bolt"]) == (told["by"], [one["segment"] for one in told["segments"]])
     assert [{}, ["BAD", "GOOD"]] == [told["segments"][0]["moved"], sorted(told["segments"][1]["moved"])]
-    with pytest.raises(click.UsageError, match="--by goes with --endpoint"):
+    with pytest.raises(click.UsageError, match="--by needs --endpoint"):
         run("report", "--url", address, "--by", "tenant")
     with pytest.raises(DeployError, match=r"no request of e in .* has tenant"):
         run(*options, "--version", "1", "--from", "2026-11-21T00:00")

@@ -56,7 +56,7 @@ def test_the_log_of_up_is_found_in_its_state_folder(log: Path, tmp_path: Path) -
     """Without `--log`, and where there is none it is said."""
     log.rename(tmp_path / "payloads")
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--state-dir", tmp_path)
-    assert "400 texts held against 400" in found.output
+    assert "400 texts compared with 400" in found.output
     with pytest.raises(DeployError, match="there is no payload log in"):
         run("--endpoint", "e", "--since", "2026-11-20T12:00", "--state-dir", tmp_path / "none")
 
@@ -65,7 +65,7 @@ def test_texts_since_a_time_are_held_against_those_before(log: Path) -> None:
     """Words, examples, how sure; what was redacted stays so."""
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--log", log)
     assert 3 == found.return_value
-    assert "400 texts held against 400" in found.output
+    assert "400 texts compared with 400" in found.output
     assert "as if about" in found.output
     rose = next(line for line in found.output.splitlines() if line.startswith("words that rose"))
     assert "und " in rose
@@ -103,11 +103,11 @@ def test_too_few_texts_are_no_reason_to_guess(log: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name one of --since"),
-        (["--since", "2h", "--compare", "1"], "name one of --since"),
-        (["--compare", "1"], "goes with --version"),
-        (["--since", "yesterday"], "is no time"),
-        (["--since", "99999999w"], "is no time"),
+        ([], "give one of --since"),
+        (["--since", "2h", "--compare", "1"], "give one of --since"),
+        (["--compare", "1"], "--compare needs --version"),
+        (["--since", "yesterday"], "is not a time"),
+        (["--since", "99999999w"], "is not a time"),
     ],
 )
 def test_what_is_not_meant_is_refused(log: Path, arguments: list[str], message: str) -> None:

@@ -161,7 +161,7 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
     [
         (["create", "--tenant", "a", "--operations", "infr"], "no operation 'infr'"),
         (["create", "--tenant", "a", "--class", "urgent"], "no class 'urgent'"),
-        (["create", "--tenant", "a", "--expires", "soon"], "'soon' is no time"),
+        (["create", "--tenant", "a", "--expires", "soon"], "'soon' is not a time"),
         (["create", "--tenant", ""], "no tenant"),
         (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
         (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
@@ -300,7 +300,7 @@ def test_a_file_of_somebody_else_is_not_taken_from_him(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "fchown", refuse)
-    with pytest.raises(DeployError, match="belongs to somebody else"):
+    with pytest.raises(DeployError, match="belongs to another user"):
         keyring.run("revoke", key["id"])
     assert before == keyring.path.read_bytes()
     assert not list(tmp_path.glob(".keys.json-*"))
