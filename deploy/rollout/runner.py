@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy.history.recorder import recorded
@@ -81,7 +81,9 @@ class Runner:
                 hint=f"`triton-gateway canary abort --endpoint {self._endpoint}`",
             )
         if fresh is not None and (current is None or current.is_over):
-            rollout = steps.begun(fresh, now)
+            # The last command may still be in the Task: it was for the rollout before.
+            last = record.asked(task, self._endpoint)
+            rollout = steps.begun(replace(fresh, handled=last.id if last is not None else ""), now)
         elif current is not None and not current.is_over:
             rollout = current
         else:

@@ -103,6 +103,21 @@ def test_a_healthy_rollout_ends_with_all_weight_on_the_new_version(world):
     assert "e/2" == default_version.read(records)["e"].url
 
 
+@pytest.mark.parametrize("command", ["promote", "abort", "pause"])
+def test_a_command_for_a_rollout_is_none_for_the_next_one(world, command):
+    """An old `promote` would give all requests to a version that nothing has been compared of."""
+    world.runner().start(fresh())
+    world.now += 100  # its runner was killed
+    act(world, "e", Asked("1", command, "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+    if command == "pause":
+        act(world, "e", Asked("2", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+    runner = world.runner()
+    runner.start(replace(fresh(), canary="e/3"))
+    looked = runner.look()
+    assert ("running", ()) == (looked.rollout.phase, looked.decisions)
+    assert {"e/3": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
+
+
 def test_a_bad_version_is_rolled_back_to_weight_zero(world):
     """Within a few looks, with the evidence in the Task."""
     runner = world.runner()
