@@ -171,7 +171,7 @@ def shown(found: Mapping[str, Any]) -> str:
     for peer, (_, name) in _PEERS.items():
         if peer in found:
             detectors += [(name, found[peer], "own"), (f"{name}, same budget", found[peer], "budget")]
-    rows = [["", "a window", "runs", "false alarms in 30 days", *CHANGES]]
+    rows = [["", "texts per window", "runs", "false alarms in 30 days", *CHANGES]]
     for name, one, of in detectors:
         after = [one["changes"][change][of] for change in CHANGES]
         alarms = str(one["alarms"]) if of == "own" else "0"

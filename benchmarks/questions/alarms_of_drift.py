@@ -124,7 +124,7 @@ def found_after(rate: int, change: str, runs: int) -> dict[str, Any]:
 
 def shown(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of the page; ``found`` as it is saved."""
-    rows = [["texts a minute", "endpoint-days", "false alarms", "allowed", "endpoints that had one"]]
+    rows = [["texts a minute", "endpoint-days", "false alarms", "allowed", "endpoints with one"]]
     rows += [
         [f"{one['rate']:,}", f"{one['endpoint_days']:,}", str(one["alarms"]), f"{one['allowed']:.0f}",
          f"{one['endpoints_that_alarmed']} of {one['endpoints']}"]

@@ -92,7 +92,7 @@ def drawn(name: str, runs: int, plan: Plan) -> dict[str, Any]:
 
 def shown(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the page; ``found`` as it is saved."""
-    rows = [["new version", "promoted", "rolled back", "after so many canary requests: half, 95 of 100", "found by"]]
+    rows = [["new version", "promoted", "rolled back", "canary requests until then: median, p95", "found by"]]
     for one in found:
         counts = one["canary_requests"]
         after = f"{counts[9]:,}, {counts[18]:,}" if len(counts) == 19 else ", ".join(f"{n:,}" for n in counts) or "–"

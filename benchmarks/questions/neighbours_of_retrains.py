@@ -209,8 +209,8 @@ def judged(first: Vectors, second: Vectors) -> dict[str, Any]:
 
 def shown(found: Mapping[str, Any]) -> str:
     """Return the table of the page."""
-    rows = [["version", "meant to pass", "texts that differ: half, least to most", "rolled back",
-             "mirrored requests: half, most"]]  # fmt: skip
+    rows = [["version", "should pass", "texts that differ: median, range", "rolled back",
+             "mirrored requests: median, most"]]  # fmt: skip
     for name, one in found["versions"].items():
         mirrored = one["mirrored"]
         rows.append([

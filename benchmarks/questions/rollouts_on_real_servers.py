@@ -244,8 +244,8 @@ def replays(told: Mapping[str, Mapping[int, Sequence[Told]]]) -> dict[str, dict[
 
 def shown(found: Sequence[Mapping[str, Any]], beside: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table of the page: real rollouts, and beside them those that were replayed."""
-    rows = [["new version", "rollouts", "promoted", "rolled back", "canary requests: half, most", "found by",
-             "replayed: promoted", "rolled back", "canary requests: half, 95 of 100", "found by"]]  # fmt: skip
+    rows = [["new version", "rollouts", "promoted", "rolled back", "canary requests: median, most", "found by",
+             "replayed: promoted", "rolled back", "canary requests: median, p95", "found by"]]  # fmt: skip
     for kind in KINDS:
         of = [one for one in found if one["kind"] == kind]
         if not of:
