@@ -1,8 +1,8 @@
-"""What a caller asks, and what goes back: the two values between every protocol and the data plane.
+"""``Call`` and ``Reply``: the two values between every protocol and the data plane.
 
-An edge (HTTP, gRPC) has bytes. A protocol's ``parse`` makes a ``Call`` of them; ``dataplane.submit`` takes it to the
-endpoint version that answers; the call's own ``render`` makes the reply that the edge writes. A call knows no
-transport, and no endpoint before one was chosen for it.
+An edge (HTTP, gRPC) reads bytes. A protocol's ``parse`` makes a ``Call`` of them, ``dataplane.submit`` takes it to the
+endpoint version that answers, and the call's ``render`` makes the reply that the edge writes. A call knows neither its
+transport nor, until one was chosen, its endpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Reply(NamedTuple):
-    """A reply with headers of its own, apart from those that every answer of the gateway has."""
+    """A reply with headers of its own, in addition to those of every reply of the gateway."""
 
     status: int
     headers: Headers
@@ -26,63 +26,61 @@ class Reply(NamedTuple):
 
 
 Refuse = Callable[[GatewayError, str], Reply]
-"""``refuse(error, request_id)``: a failure in a protocol's own words."""
+"""``refuse(error, request_id)`` returns the error in the form of a protocol."""
 
 
 class Call:
-    """One question, read by a protocol and used once. A protocol subclasses it and sets ``path``.
+    """One request, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
 
     The edge sets what comes with the transport: ``key``, ``pin``, ``timeout``, ``refuse``. The data plane then calls,
-    in this order and all from the event loop: ``body_key``, if a canary has to choose and there is no ``key``;
-    ``question``, once for each version that is tried (the stable one too, when a canary fails); ``render``, once, with
-    the answer; or ``refuse``, once, with the error. For an answer in pieces, ``piece`` for each of them.
+    in this order and all from the event loop: ``body_key``, if a canary needs a key and ``key`` is None; ``question``,
+    once for each version that is tried (again for the stable one if a canary fails); ``piece``, for each piece of a
+    streamed answer; and once ``render`` with the answer or ``refuse`` with the error.
     """
 
     path = ""
     """The endpoint's url, or a canary's name."""
     key: str | None = None
-    """Keeps a caller on one side of a canary."""
+    """The routing key, which keeps a caller on one side of a canary."""
     pin = ""
-    """The url of exactly the version that is to answer, past every canary."""
+    """The url of the only version that may answer, regardless of canaries."""
     timeout = 0.0
-    """Seconds in which an answer is of use; 0: the gateway's own limit. A protocol may set what its caller says; the
-    edge lowers it by what its transport says.
-    """
+    """Seconds; 0: the gateway's own. A protocol sets the body's time-out, and the edge lowers it to the transport's."""
     refuse: Refuse | None = None
-    """None: the edge reads ``InFlight.error`` itself."""
+    """Renders an error; None: the edge reads ``InFlight.error`` itself."""
     streams = False
-    """Whether the caller wants pieces; counts only if the endpoint can make them, and may be set by ``question``."""
+    """Whether the caller wants a streamed answer, if the endpoint can stream. ``question`` may set it."""
     end = b""
-    """What closes a stream that went well."""
+    """The bytes that end a successful stream."""
     needs_outputs = False
-    """Whether ``render`` needs the model's own outputs, so that no remembered answer will do."""
+    """Whether ``render`` needs the model's own outputs, which a cached answer does not have."""
 
     def body_key(self) -> str | None:
         """Return the routing key inside the body, if there is one."""
         return None
 
     def question(self, endpoint: Endpoint) -> Any:
-        """Return what ``endpoint`` is asked: its own body, ``Prepared`` rows, ``RawTensors``; see its handler.
+        """Return the request for ``endpoint``: a body, ``Prepared`` rows or ``RawTensors``; see its handler.
 
-        Raises ``GatewayError`` if it cannot be asked in this protocol.
+        Raises ``GatewayError`` if the endpoint cannot be used with this protocol.
         """
         raise NotImplementedError
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
-        """Return the reply: the bytes of a JSON document, a ``Reply``, or whatever this call's own edge writes.
+        """Return the reply: the bytes of a JSON document, a ``Reply``, or another value that this call's edge writes.
 
-        ``endpoint`` is the version that has answered, ``outputs`` the model's own outputs, if its handler has them.
-        Raises ``GatewayError`` if the answer has no form in this protocol.
+        ``endpoint`` is the version that answered. ``outputs`` are the model's own outputs (name → array, rows first),
+        if its handler has them. Raises ``GatewayError`` if this protocol cannot express the answer.
         """
         raise NotImplementedError
 
     def piece(self, event: Event) -> bytes:
-        """Return one piece of a streamed answer."""
+        """Return the bytes of one piece of a streamed answer."""
         raise NotImplementedError
 
 
 class InternalCall(Call):
-    """A question of the gateway's own (a hook's ``send_request``, a shadow, a trial): no protocol on either side."""
+    """A call that the gateway makes itself (a hook's ``send_request``, a shadow, a trial), without a protocol."""
 
     def __init__(self, path: str, body: object) -> None:
         self.path = path
@@ -95,6 +93,6 @@ class InternalCall(Call):
         return self._body
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
-        """Return the answer as it is."""
+        """Return the answer unchanged."""
         del endpoint, trace, outputs
         return answer

@@ -1,9 +1,8 @@
-"""Whether there is room for one more request, and the refusal if there is none.
+"""Admission control of one process: decides whether one more request is admitted, and makes the refusal if not.
 
-Asked at an edge before the body is read, and once more if only the body says who is asked. There is room if this
-process has a place for the request's class, if its endpoint has not more than its share of the places, and if the
-endpoint has less work in hand than keeps its model busy. Counts its refusals, and lets limits of work hold where they
-are for want of room.
+An edge asks before it reads the body, and once more if only the body names the endpoint. A request is admitted if
+the process has a place for its class, its endpoint has less than its share of the places, and the endpoint has less
+work in hand than keeps its model busy. Refusals are counted here, and they put limits of work into force.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from gateway.trace import BATCH, CLASSES
 
 _log = logging.getLogger("triton_gateway.request")
 
-_TELL_EVERY_S: Final = 1.0
+_LOG_EVERY_S: Final = 1.0
 _PRESS_EVERY_S: Final = 0.1
-"""While this process is full it is looked so often at who fills it."""
+"""While the process is full, it looks every 0.1 s which endpoints fill it."""
 
 
 class AdmissionControl:
-    """Knows who is served and what is in flight. One per event loop."""
+    """Admission control. One per event loop."""
 
     def __init__(self, table: RoutingTable, permits: Permits, observer: Observer, health: Health) -> None:
         self._table = table
@@ -38,15 +37,15 @@ class AdmissionControl:
         self._health = health
         self._refused = 0
         self._press_at = 0.0
-        self._tell_at = 0.0
+        self._log_at = 0.0
 
     def check(self, path: str, rank: int, tenant: str = "") -> None:
-        """Raise ``Overloaded`` if what is at ``path`` has its share of this process, or as much work as it needs."""
+        """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""
         if self._is_full_at(path, rank, tenant):
             raise self.refusal(path, rank)
 
     def is_full(self, path: str | None, rank: int, tenant: str = "") -> bool:
-        """Return whether a request would be refused now for want of room, and for nothing else."""
+        """Return whether a request would be refused now because of overload, and for no other reason."""
         permits, health = self._permits, self._health
         return (
             (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._is_full_at(path, rank, tenant)))
@@ -54,38 +53,38 @@ class AdmissionControl:
         )  # fmt: skip
 
     def refusal(self, path: str | None, rank: int) -> Overloaded:
-        """Return the refusal that ``is_full`` tells of."""
+        """Return the refusal of a request for which ``is_full`` is true."""
         permits = self._permits
         if path is None or permits.is_full(rank):
             return permits.full(rank)
         found = self._at(path)
-        if rank != BATCH:  # it has its own half, and ends there
+        if rank != BATCH:  # class batch is limited to half of the places, which is no sign of overload
             permits.press((one for endpoint in found for one in endpoint.pressure), time.monotonic())
         return permits.share_is_full(path) if self._has_share(found, rank) else permits.work_is_full(path, rank)
 
     def refused(self, error: Overloaded, rank: int, path: str | None, seconds: float) -> None:
-        """Count a request for ``path``, if that is known, that there was no room for, ``seconds`` after it came."""
+        """Count a refused request for ``path`` (None: unknown), ``seconds`` after it arrived."""
         self._observer.refused(error.kind, self.endpoint_at(path), seconds)
         self.count(error, rank)
 
     def count(self, error: Overloaded, rank: int) -> None:
-        """Count a refusal, and say how many there were; a line for each would take longer than refusing."""
+        """Count a refusal, and log the number once a second: a line for each would take longer than the refusal."""
         self._observer.overloaded(error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
             self._press_at = now + _PRESS_EVERY_S
             self._permits.press((one for endpoint in self._filling() for one in endpoint.pressure), now)
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_EVERY_S
+        if now >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             _log.info(
-                "refused %d requests for want of room", self._refused,
+                "refused %d requests because of overload", self._refused,
                 extra={"code": Overloaded.kind, "refused": self._refused, "in_flight": self._permits.in_flight},
             )  # fmt: skip
             self._refused = 0
 
     def endpoint_at(self, path: str | None) -> str:
-        """Return what is asked at ``path``, as far as it is served: a refusal for want of room is its failure."""
+        """Return the name of the endpoint at ``path``, empty if none is served: its metrics count the refusal."""
         found = self._at(path or "")
         return found[0].identity.endpoint if found else ""
 
@@ -97,7 +96,7 @@ class AdmissionControl:
         )  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:
-        """Return what may answer ``path``."""
+        """Return the endpoint versions that may answer ``path``."""
         snapshot = self._table.current
         path = snapshot.defaults.get(path, path)
         endpoint = snapshot.endpoints.get(path)
@@ -107,16 +106,16 @@ class AdmissionControl:
         return () if canary is None else [snapshot.endpoints[u] for u in canary.urls if u in snapshot.endpoints]
 
     def _has_share(self, found: Sequence[Endpoint], rank: int) -> bool:
-        """Return whether those of one address have their share of this process."""
+        """Return whether the versions at one path have their share of the places."""
         permits = self._permits
-        # Who has nothing has no share: the last place may be the one that this request has already.
+        # A share is at least one place, because this request may already hold the last one.
         return (
             sum(one.leases for one in found) >= max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
             and len(self._table.current.endpoints) > len(found)
         )  # fmt: skip
 
     def _filling(self) -> list[Endpoint]:
-        """Return who fills this process: who has an eighth of what is in flight, or most of it if nobody has that."""
+        """Return the endpoints that fill the process: those with an eighth of the requests, else the largest."""
         endpoints = self._table.current.endpoints.values()
         least = min(self._permits.in_flight / SHARE, max((one.leases for one in endpoints), default=0))
         return [one for one in endpoints if one.leases >= least]

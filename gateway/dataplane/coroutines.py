@@ -1,4 +1,4 @@
-"""Flights for coroutines: begin one and wait until it has ended; and the flights that are counted nowhere."""
+"""Requests for coroutines: start one and wait until it has ended. Also requests that no metric counts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gateway.errors import GatewayError
 from gateway.trace import Trace
 
 PINNED: Final = "pinned"
-"""The route of a request that names exactly the version that is to answer."""
+"""The route of a request that names exactly one version."""
 
 Watch = Callable[[InFlight], Callable[[], None]]
-"""``watch(flight)`` looks whether the caller leaves, and then cancels the flight; returns what ends the watch."""
+"""``watch(flight)`` cancels the flight if its caller leaves; it returns a function that ends the watch."""
 
 
 async def wait_until_ended(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:
-    """Begin a flight and return it when it has ended; who is cancelled while waiting cancels it."""
+    """Start a request and return it when it has ended. Cancelling this coroutine cancels the request."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_flight: InFlight) -> None:
@@ -45,14 +45,14 @@ async def wait_until_ended(begin: Callable[[Done], InFlight], watch: Watch | Non
 
 
 async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: Trace) -> object:
-    """Return the answer of exactly this version, published or not, to ``body``; counted nowhere.
+    """Return the answer of exactly this version, published or not, to ``body``. No metric counts it.
 
     Raises ``GatewayError``.
     """
-    nobody = _Unrecorded()
+    unrecorded = _NoLedger()
 
     def begin(done: Done) -> InFlight:
-        flight = InFlight(InternalCall(endpoint.identity.url, body), trace, done, nobody, nobody.deadlines)
+        flight = InFlight(InternalCall(endpoint.identity.url, body), trace, done, unrecorded, unrecorded.deadlines)
         flight.begin(endpoint, PINNED, None, timeout)
         return flight
 
@@ -62,8 +62,8 @@ async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: T
     return flight.reply
 
 
-class _Unrecorded:
-    """A ledger for requests that are nobody's: trials of a version and shadows are counted where they are made."""
+class _NoLedger:
+    """A ledger that records nothing: those who make trials and shadow requests count them."""
 
     keeps_pieces = False
 

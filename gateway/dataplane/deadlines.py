@@ -1,9 +1,9 @@
-"""The deadlines of the requests of one event loop, save those of a queue that keeps them itself, as the batcher does.
+"""The deadlines of the requests of one event loop, except for those that a batcher keeps itself.
 
-Most requests have the same long time-out and end long before it. They share one timer: requests that expire in the
-same eighth of a second are a set, and the timer looks at the sets whose time has come. A request joins and leaves its
-set for the price of one dictionary operation. Deadlines nearer than a second have a timer each, so that a short
-time-out is kept to the millisecond; a long one is kept to an eighth of a second, never early.
+Most requests have the same long time-out and end long before it. They share one timer (a timing wheel): requests that
+expire in the same eighth of a second are in one set, and the timer visits the sets that are due. A request joins and
+leaves its set for one dictionary operation. A deadline less than a second away has a timer of its own. So short
+time-outs are kept to the millisecond, long ones to an eighth of a second, and none is early.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-_PER_SECOND: Final = 8
+_SETS_PER_SECOND: Final = 8
 _SHORT_S: Final = 1.0
 
 
 class Expires(Protocol):
-    """What a deadline ends; hashed by identity."""
+    """An object with a deadline; hashed by identity."""
 
     deadline: float
     timeout: float
     alarm: Alarm
 
     def expire(self) -> None:
-        """Called once, at the deadline; ``forget`` was not called before."""
+        """End it; called once, at the deadline, unless ``forget`` was called before."""
         ...
 
 
 Alarm = set["Expires"] | asyncio.TimerHandle | None
-"""What wakes one request; kept in the request itself."""
+"""The set or the timer of item request; kept in the request itself."""
 
 
 class Deadlines:
-    """Calls ``expire`` of what is watched and not forgotten, within an eighth of a second after its deadline.
+    """Calls ``expire`` of each watched object within an eighth of a second after its deadline, unless it was forgotten.
 
-    What expires within ``short`` seconds has a timer of its own, which is gone when it is forgotten.
+    An object that expires within ``short`` seconds has a timer of its own, and its time is exact.
     """
 
     def __init__(self, *, short: float = _SHORT_S) -> None:
@@ -44,55 +44,55 @@ class Deadlines:
         self._sets: dict[int, set[Expires]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def due(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
-        """Write down when ``one`` expires: ``timeout`` seconds after it began, ``passed`` seconds ago; sets no timer.
+    def due(self, item: Expires, timeout: float, passed: float = 0.0) -> None:
+        """Set the deadline (loop time) of an object that began ``passed`` seconds ago; start no timer.
 
-        For what works on it that keeps its ``deadline`` (loop time) by itself, as the batcher does.
+        A batcher keeps deadlines itself; otherwise ``watch`` must follow.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        one.timeout = timeout
-        one.deadline = loop.time() + timeout - passed
+        item.timeout = timeout
+        item.deadline = loop.time() + timeout - passed
 
-    def watch(self, one: Expires) -> None:
-        """Have ``one`` expire at its deadline; a second call does nothing."""
+    def watch(self, item: Expires) -> None:
+        """Make an object expire at its deadline; a second call does nothing."""
         loop = self._loop
-        if loop is None or one.alarm is not None:
+        if loop is None or item.alarm is not None:
             return
-        deadline, now = one.deadline, loop.time()
+        deadline, now = item.deadline, loop.time()
         if deadline - now < self._short:
-            one.alarm = loop.call_at(deadline, one.expire)
+            item.alarm = loop.call_at(deadline, item.expire)
             return
-        number = int(deadline * _PER_SECOND) + 1
-        together = self._sets.get(number)
-        if together is None:
-            together = self._sets[number] = set()
+        number = int(deadline * _SETS_PER_SECOND) + 1
+        items = self._sets.get(number)
+        if items is None:
+            items = self._sets[number] = set()
             if self._timer is None:
-                self._timer = loop.call_at(number / _PER_SECOND, self._look)
-            elif self._timer.when() * _PER_SECOND > number:
+                self._timer = loop.call_at(number / _SETS_PER_SECOND, self._visit)
+            elif self._timer.when() * _SETS_PER_SECOND > number:
                 self._timer.cancel()
-                self._timer = loop.call_at(number / _PER_SECOND, self._look)
-        together.add(one)
-        one.alarm = together
+                self._timer = loop.call_at(number / _SETS_PER_SECOND, self._visit)
+        items.add(item)
+        item.alarm = items
 
-    def forget(self, one: Expires) -> None:
-        """Forget ``one``."""
-        alarm, one.alarm = one.alarm, None
+    def forget(self, item: Expires) -> None:
+        """Forget an object: it does not expire any more."""
+        alarm, item.alarm = item.alarm, None
         if type(alarm) is set:
-            alarm.discard(one)
+            alarm.discard(item)
         elif isinstance(alarm, asyncio.TimerHandle):
             alarm.cancel()
 
-    def _look(self) -> None:
+    def _visit(self) -> None:
         assert self._loop is not None  # noqa: S101 - it has called this
         self._timer = None
         now = self._loop.time()
         for number in sorted(self._sets):
-            if number / _PER_SECOND > now:
+            if number / _SETS_PER_SECOND > now:
                 break
-            for one in list(self._sets.pop(number)):
-                if one.alarm is not None:
-                    one.expire()
+            for item in list(self._sets.pop(number)):
+                if item.alarm is not None:
+                    item.expire()
         if self._sets and self._timer is None:
-            self._timer = self._loop.call_at(min(self._sets) / _PER_SECOND, self._look)
+            self._timer = self._loop.call_at(min(self._sets) / _SETS_PER_SECOND, self._visit)

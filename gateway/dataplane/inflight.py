@@ -1,4 +1,4 @@
-"""One request on its way through the gateway: its states, and the one place where it ends.
+"""One request in flight: its states, and the one place where it ends.
 
 ::
 
@@ -6,9 +6,8 @@
         ▲            │           │         │
         └────────────┴───────────┴─────────┘  the canary failed: once more, with the stable version
 
-A request ends exactly once: answered, failed, given up by its caller, or out of time. Whoever is first ends it, and
-what comes later finds it ended. Only ``_end`` gives back the leases, forgets the deadline, writes the record and tells
-``done``; nothing else in the gateway does any of these for a request.
+A request ends exactly once: answered, failed, cancelled by its caller, or at its deadline. The first of these counts,
+and later ones do nothing. Only ``_end`` returns the leases, forgets the deadline, writes the record and calls ``done``.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ _log = logging.getLogger("triton_gateway.request")
 
 
 class State(enum.IntEnum):
-    """Where a request is; a number, because an enum of words takes longer to look up."""
+    """The state of a request; an integer, because a string enum takes longer to look up."""
 
     ADMITTED = 0
-    """Its endpoint is chosen and held; it is being read and prepared."""
+    """Its endpoint is chosen and leased; the request is being parsed and prepared."""
     PREPARED = 1
     """It is ready for the backend."""
     QUEUED = 2
-    """A batcher has it: it waits for a call to the backend, or shares one."""
+    """A batcher has it: it is queued for a call to the backend, or in one."""
     SENT = 3
-    """A coroutine of its own works on it: the backend, or the user's code."""
+    """A task of its own works on it: it calls the backend, or runs user code."""
     ENDED = 4
-    """Answered or not: nothing is held for it any more."""
+    """Answered or not, it holds no lease and no deadline any more."""
 
 
 ADMITTED, PREPARED, QUEUED, SENT, ENDED = State
@@ -64,38 +63,38 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
     SENT: frozenset({ADMITTED, ENDED}),
     ENDED: frozenset(),
 }
-"""What may follow what; back to ``ADMITTED`` leads only the fallback of a failed canary."""
+"""The states that may follow each state. Only the fallback of a failed canary leads back to ``ADMITTED``."""
 
 FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
-"""Failures of a version, not of the request: another version may well answer it."""
+"""Failures of a version, not of the request: another version may answer it."""
 
 Done = Callable[["InFlight"], None]
 Send = Callable[["InFlight", Event], Awaitable[None]]
-"""Takes one piece of an answer; returns when there is room for the next."""
+"""Sends one piece of an answer; returns when the connection can take the next."""
 
 
 class Ledger(Protocol):
-    """Where ends are written down."""
+    """Records how requests ended."""
 
     keeps_pieces: bool
-    """Whether the pieces of an answer are wanted with its record."""
+    """Whether the trace should keep the pieces of a streamed answer."""
 
     def record(self, trace: Trace) -> None:
-        """Take the record of a request that has ended."""
+        """Record a request that has ended."""
         ...
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
-        """Take note that ``stable`` answers for a version that failed."""
+        """Record that ``stable`` answers for a version that failed."""
         ...
 
 
 def too_late(timeout: float) -> DeadlineExceeded:
-    """Return the error of a request whose ``timeout`` seconds are over."""
+    """Return the error of a request that was not answered within ``timeout`` seconds."""
     return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")
 
 
 def as_known(error: BaseException, trace: Trace) -> GatewayError:
-    """Return ``error`` as one of ours; a foreign exception is our bug, and logged."""
+    """Return ``error`` as a ``GatewayError``. Any other exception is a bug of the gateway, and logged."""
     if isinstance(error, GatewayError):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -105,10 +104,10 @@ def as_known(error: BaseException, trace: Trace) -> GatewayError:
 
 
 class InFlight:
-    """One request: made by ``submit``, worked on by an endpoint's handler (which sees it as a ``Job``).
+    """One request: made by ``submit``, answered by an endpoint's handler, which sees it as a ``Job``.
 
-    ``done(flight)`` is called exactly once, from the event loop, whatever becomes of the request; it may be called
-    before ``submit`` returns. ``reply`` then holds what the call has rendered, ``error`` why there is no answer.
+    ``done(flight)`` is called exactly once, from the event loop, however the request ends; possibly before ``submit``
+    returns. ``reply`` then holds the rendered reply, and ``error`` the reason if there is no answer.
     """
 
     __slots__ = (
@@ -124,7 +123,7 @@ class InFlight:
         self.trace = trace
         self.state = ADMITTED
         self.endpoint: Endpoint | None = None
-        """The version that answers; leased until the request has ended."""
+        """The version that answers; leased until the request ends."""
         self.question: Any = None
         self.outputs: Mapping[str, Any] | None = None
         self.reply: Any = None
@@ -146,10 +145,10 @@ class InFlight:
         """See ``Job.needs_outputs``."""
         return self.call.needs_outputs
 
-    # --- the way there ------------------------------------------------------------------------------------------------
+    # --- on the way to the endpoint -----------------------------------------------------------------------------------
 
     def begin(self, endpoint: Endpoint, route: str, fallback: Endpoint | None, timeout: float) -> None:
-        """Hold the version that was chosen (and the one behind it), set the deadline, and start. Never raises."""
+        """Lease the chosen version (and the fallback), set the deadline, and start. Never raises."""
         endpoint.lease()
         self.endpoint = endpoint
         if fallback is not None:
@@ -159,7 +158,7 @@ class InFlight:
         trace = self.trace
         trace.route = route
         self._label(endpoint)
-        # A request's time begins with its first byte, before it was read.
+        # The time-out counts from the request's first byte, before it was read.
         passed = (perf_counter_ns() - trace.started_ns) * 1e-9
         if passed >= timeout:
             self.failed(too_late(timeout))
@@ -167,7 +166,7 @@ class InFlight:
         self.deadlines.due(self, timeout, passed)
         try:
             self.question = self.call.question(endpoint)
-        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+        except Exception as error:  # noqa: BLE001 - every failure becomes a reply
             self.failed(error)
         else:
             self._start(endpoint)
@@ -185,7 +184,7 @@ class InFlight:
                 endpoint.start(self)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
-        # A queue may have the deadline (see ``queued``); else it is watched here, whatever the handler does.
+        # A queue may keep the deadline (see ``queued``). Otherwise it is watched here.
         if self.alarm is None and self.state is not QUEUED and self.state is not ENDED:
             self.deadlines.watch(self)
 
@@ -206,7 +205,7 @@ class InFlight:
 
     def queued(self, leave: Callable[[], object], *, is_watched: bool = False) -> None:
         """See ``Job.queued``."""
-        if self.state is ADMITTED:  # as nearly always
+        if self.state is ADMITTED:  # the common case
             self.state = QUEUED
         elif not self._move(QUEUED):
             return
@@ -220,7 +219,7 @@ class InFlight:
             self.works(give_up)
 
     def works(self, give_up: Callable[[], object]) -> None:
-        """See ``Job.works``: from now on the deadline is watched here."""
+        """See ``Job.works``; the deadline is watched here from now on."""
         self.give_up = give_up
         self.deadlines.watch(self)
 
@@ -262,7 +261,7 @@ class InFlight:
         self._end()
 
     def failed(self, error: BaseException) -> None:
-        """See ``Job.failed``: ask the stable version, if a canary has failed by itself and nothing is out; else end."""
+        """See ``Job.failed``. If a canary failed by itself and sent no piece, restart with the stable version."""
         if self.state is ENDED:
             return
         stable = self._fallback
@@ -279,11 +278,11 @@ class InFlight:
         self._end()
 
     def cancel(self) -> None:
-        """End because the caller has left; a no-op after the end."""
+        """End because the caller has left; does nothing after the end."""
         self._abandon(ClientGone("the client left before the answer was ready"))
 
     def expire(self) -> None:
-        """End because the time is over; called by ``deadlines``."""
+        """End because the deadline has passed; called by ``deadlines``."""
         self._abandon(too_late(self.timeout))
 
     def _abandon(self, reason: GatewayError) -> None:
@@ -299,7 +298,7 @@ class InFlight:
         assert canary is not None  # noqa: S101 - it has failed
         try:
             self.question = self.call.question(stable)
-        except Exception:  # noqa: BLE001 - the stable version cannot be asked this: the canary's failure is the answer
+        except Exception:  # noqa: BLE001 - the canary's failure stands
             stable.release()
             return False
         self._ledger.fell_back(self.trace, error, stable)
@@ -310,7 +309,7 @@ class InFlight:
         self._label(stable)
         self.give_up = self.remember = self.outputs = self._rendered = None
         self.trace.forget_content()
-        # The failure may have come in the context of another request, which shared the call.
+        # This may run in the context of another request that shared the failed call.
         around = TRACEPARENT.set(self._parent)
         try:
             self._start(stable)
@@ -319,7 +318,7 @@ class InFlight:
         return True
 
     def _end(self) -> None:
-        """The one end; see the module."""
+        """Release everything and report; see the module."""
         self.state = ENDED
         if self.alarm is not None:
             self.deadlines.forget(self)
@@ -328,20 +327,20 @@ class InFlight:
         if self._fallback is not None:
             self._fallback.release()
             self._fallback = None
-        # What refers back to this request would keep it until the garbage collector comes.
+        # These refer back to this request, and a cycle stays in memory until the garbage collector runs.
         self.give_up = self.remember = self._send = None
         trace = self.trace
         trace.close()
-        done, self._done = self._done, _nobody
+        done, self._done = self._done, _do_nothing
         try:
             done(self)
-        except Exception:  # noqa: BLE001 - it must not reach the next request of the same call
+        except Exception:  # noqa: BLE001 - the next requests of the same call must get theirs
             _log.exception("writing an answer failed", extra={"request_id": trace.request_id, "url": trace.url})
         try:
             self._ledger.record(trace)
-        except Exception:  # noqa: BLE001 - as above, and others whose time is over come next
+        except Exception:  # noqa: BLE001 - as above
             _log.exception("recording a request failed", extra={"request_id": trace.request_id, "url": trace.url})
 
 
-def _nobody(_flight: InFlight) -> None:
+def _do_nothing(_flight: InFlight) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What is written down of requests that have ended: metrics, the log, and whoever listens (spans, shadows)."""
+"""Records requests that have ended: in metrics, in the log, and with listeners (spans, shadow traffic)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Listener = Callable[[Trace], None]
 
 
 class Records:
-    """The ledger (``inflight.Ledger``) of the requests of one event loop; ``room`` counts those it had none for."""
+    """The ledger (``inflight.Ledger``) of the requests of one event loop; ``admission`` counts its refusals."""
 
     def __init__(self, observer: Observer, admission: AdmissionControl, *, access_log: bool = False) -> None:
         self._observer = observer
@@ -31,7 +31,7 @@ class Records:
         """See ``Ledger.keeps_pieces``."""
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with the record of every request that ends from now on; returns what ends that."""
+        """Call ``listener`` with the trace of every request that ends. Returns a function that unsubscribes it."""
         self._listeners = (*self._listeners, listener)
 
         def leave() -> None:
@@ -68,9 +68,9 @@ class Records:
 
 def _write_log(trace: Trace) -> None:
     error = trace.error
-    # A caller's mistake is the caller's news; what needs an operator is a warning. gRPC has no status as HTTP has.
-    is_news = error is None or 0 < trace.status < 500 or trace.outcome in OF_CALLERS
-    level = logging.INFO if is_news else logging.WARNING
+    # A caller's mistake is logged as information, a fault that needs an operator as a warning. gRPC sets no status.
+    is_information = error is None or 0 < trace.status < 500 or trace.outcome in OF_CALLERS
+    level = logging.INFO if is_information else logging.WARNING
     _log.log(
         level,
         "request %s", trace.outcome,

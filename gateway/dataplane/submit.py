@@ -1,13 +1,13 @@
 """THE HOT PATH. If you read one file, read this one, and then ``inflight.py``.
 
-An edge has read a request and a protocol has made a ``Call`` of it; ``submit`` takes it to the endpoint version that
-answers. The version is chosen and held in one step, the deadline is armed, the endpoint starts, and ``done`` is called
-exactly once. That is the same for every protocol and every transport; a coroutine (ASGI, gRPC, a hook that calls
+An edge has read a request and a protocol has made a ``Call`` of it. ``submit`` takes the call to the endpoint version
+that answers it: it chooses and leases the version in one step, sets the deadline and starts the endpoint. ``done`` is
+called exactly once. This is the same for every protocol and transport. A coroutine (ASGI, gRPC, a hook that calls
 another endpoint) uses ``ask``, which is ``submit`` and a future.
 
-What comes before belongs to the edge: a permit, taken before the body is read and given back after the last byte was
-written (``room`` says who is refused). What comes after is in ``InFlight``: the one end of a request, and the fallback
-of a failed canary; ``records`` writes it down.
+Before that, the edge takes a permit. It does so before it reads the body, and returns the permit after the last byte
+of the reply (``admission`` decides who is refused). After that, ``InFlight`` owns the one end of a request and the
+fallback of a failed canary, and ``records`` records it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from gateway.trace import DEFAULT, TRACEPARENT, Trace
 
 
 class RequestSpans(Protocol):
-    """What makes spans of requests; see ``spans``."""
+    """Makes spans of requests; see ``spans``."""
 
     def begin(self, request_id: str, parent: str = "") -> Trace:
-        """Open a request's record."""
+        """Open a request's trace."""
         ...
 
     def finished(self, trace: Trace) -> None:
-        """Export what became of it."""
+        """Export a request that has ended."""
         ...
 
 
 class DataPlane:
-    """Answers calls from the current snapshot. One per event loop; holds no request, save by its deadline.
+    """Answers calls from the current snapshot. One per event loop. Only the deadlines refer to requests.
 
-    ``timeout``: seconds that a request may take whose caller does not say.
+    ``timeout``: seconds that a request may take if its caller sets no limit.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class DataPlane:
         self.admission = AdmissionControl(table, permits, observer, health)
         self.records = Records(observer, self.admission, access_log=access_log)
         self.is_quiet = spans is None and not access_log
-        """Whether a request that is refused at once leaves nothing but a number."""
+        """Whether a request that is refused at once is only counted: neither logged nor a span."""
         self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
-        """Opens a request's record: ``new_trace(request_id, traceparent)``."""
+        """Opens a request's trace: ``new_trace(request_id, traceparent)``."""
         if spans is not None:
             self.records.subscribe(spans.finished)
         self._table = table
@@ -76,14 +76,14 @@ class DataPlane:
     # --- at the edge: before the body is read -------------------------------------------------------------------------
 
     def open(self, request_id: str, parent: str = "") -> Trace:
-        """Count a request in and return its record; ``submit`` or ``refuse`` must follow."""
+        """Count a new request and return its trace; ``submit`` or ``refuse`` must follow."""
         self._observer.started()
         return self.new_trace(request_id, parent)
 
     def permit(self, size: int = 0, path: str | None = None, rank: int = DEFAULT, tenant: str = "") -> Permit:
-        """Let a request in whose body has ``size`` bytes, as far as that is known: before its body is read.
+        """Admit a request before its body is read; ``size`` is the body's bytes, as far as they are known.
 
-        ``path``: who is asked, if the address names it. Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
+        ``path``: the endpoint, if the address names it. Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
         """
         health = self._health
         if health.is_draining:
@@ -95,7 +95,7 @@ class DataPlane:
         return self.permits.take(size, rank)
 
     def expect(self, path: str) -> None:
-        """Raise at once what a call for ``path`` would be refused with, if there is nothing there; chooses nothing."""
+        """Raise the error of a call for ``path`` if nothing is served there. Chooses no version."""
         snapshot = self._table.current
         if path not in snapshot.endpoints and path not in snapshot.canaries:
             snapshot.resolve(path)
@@ -103,25 +103,25 @@ class DataPlane:
     def refuse(
         self, trace: Trace, error: BaseException, refuse: Refuse | None = None, path: str | None = None
     ) -> InFlight:
-        """End a request that never became a call: no permit, a body that cannot be read. ``reply`` is there at once.
+        """End a request that never became a call, e.g. one without a permit. ``reply`` is set at once.
 
-        ``path``: who was asked, if that is known.
+        ``path``: the endpoint, if it is known.
         """
         if isinstance(error, Overloaded):
             trace.endpoint = self.admission.endpoint_at(path)
         call = Call()
         call.refuse = refuse
-        flight = InFlight(call, trace, _nobody, self.records, self._deadlines)
+        flight = InFlight(call, trace, _do_nothing, self.records, self._deadlines)
         flight.failed(error)
         return flight
 
-    # --- the way through ----------------------------------------------------------------------------------------------
+    # --- after the body was read --------------------------------------------------------------------------------------
 
     def submit(self, call: Call, done: Done, trace: Trace | None = None, send: Send | None = None) -> InFlight:
         """Start to answer ``call``; ``done`` is called with the flight when it has ended. Never awaits, never raises.
 
-        ``send`` takes the pieces of an answer, if the caller wants pieces (``call.streams``) and the endpoint can.
-        ``flight.cancel()`` says that nobody waits any more.
+        ``send`` gets the pieces of an answer, if the caller wants them (``call.streams``) and the endpoint can stream.
+        Call ``flight.cancel()`` if the caller leaves.
         """
         if trace is None:
             trace = self.open("")
@@ -135,24 +135,24 @@ class DataPlane:
                 if key is None and call.path in snapshot.canaries:
                     key = call.body_key()
                 endpoint, route, fallback = snapshot.resolve(call.path, key)
-        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+        except Exception as error:  # noqa: BLE001 - every failure becomes a reply
             flight.failed(error)
         else:
-            # Nothing may come between the choice and the lease that `begin` takes: a version that was replaced in
-            # between would be closed.
+            # No code may run between the choice and the lease in ``begin``: a version that is replaced in between
+            # would be closed.
             flight.begin(endpoint, route, fallback, call.timeout or self.timeout)
         return flight
 
     async def ask(
         self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None
     ) -> InFlight:
-        """Do what ``submit`` does, and return the flight when it has ended; cancelling cancels the flight."""
+        """Submit a call and return the flight when it has ended; cancelling this coroutine cancels the flight."""
         return await wait_until_ended(lambda done: self.submit(call, done, trace, send), watch)
 
     async def call(self, path: str, body: object, timeout: float) -> object:
-        """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``.
+        """Answer a hook's ``send_request`` in this process, counted like any request. Raises ``GatewayError``.
 
-        It needs no permit: the request whose hook calls has one.
+        It needs no permit, because the request that the hook works on has one.
         """
         around = TRACEPARENT.get()
         question = InternalCall(path, body)
@@ -166,5 +166,5 @@ class DataPlane:
         return flight.reply
 
 
-def _nobody(_flight: InFlight) -> None:
+def _do_nothing(_flight: InFlight) -> None:
     pass
