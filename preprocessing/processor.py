@@ -197,13 +197,13 @@ class TextProcessor:
         return self._weighed(Prepared([Encoded(pack(ids)) for ids in rows], request))
 
     def tokens_of(
-        self, texts: Sequence[object], *, add_special_tokens: bool = True, prompt_name: str | None = None
+        self, texts: Sequence[object], *, add_special_tokens: bool = True, prompt_name: object = None
     ) -> list[tuple[str, list[Token]]]:
         """Return each text as it is tokenized (with its prompt) and all its tokens. Slow. Raises InvalidInput."""
         config = self.config
         refuse_many(len(texts), config, "inputs")
         name = config.default_prompt if prompt_name is None else prompt_name
-        if name is not None and name not in config.prompts:
+        if name is not None and (not isinstance(name, str) or name not in config.prompts):
             known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
             raise InvalidInput("This model has no prompt of that name", field="prompt_name", hint=known)
         prompt = "" if name is None else config.prompts[name]

@@ -212,6 +212,7 @@ REFUSED = [
     ("vectors/embed", {"inputs": "good", "truncation_direction": "left"}, 422, "Validation", "keeps the beginning"),
     ("vectors/tokenize", {"inputs": [7]}, 422, "Validation", "inputs[0] must be a string"),
     ("vectors/tokenize", {"inputs": "a", "prompt_name": "x"}, 422, "Validation", "no prompt"),
+    ("vectors/tokenize", {"inputs": "a", "prompt_name": ["query"]}, 422, "Validation", "no prompt"),
     ("vectors/decode", {"ids": [-1]}, 422, "Validation", "vocabulary"),
     ("vectors/decode", {"ids": ["a"]}, 422, "Validation", "list of token ids"),
     ("vectors/predict", {"inputs": "good"}, 424, "Backend", "not a classification model"),
