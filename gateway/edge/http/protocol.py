@@ -125,6 +125,8 @@ class GatewayProtocol(HttpToolsProtocol):
         """Bytes that came since the parser last had something to show for them."""
         self._head_bytes = self._head_lines = 0
         self._refusal: GatewayError | None = None
+        self._refuses_head = False
+        """Whether the refusal answers a HEAD request: it then has no body."""
         self._is_deaf = False
         self._is_repeated = False
         self._look: asyncio.Handle | None = None
@@ -490,6 +492,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._room.count(error.kind)
         self._is_deaf = True
         self._unparsed = 0
+        self._refuses_head = self._phase != BETWEEN and self.parser.get_method() == b"HEAD"
         self._wait_in(None)
         if self._phase == BODY:
             cycle: Any = self.cycle
@@ -512,7 +515,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
         status, headers, content = problem(error, new_id())
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
-        lines += (b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content), content)
+        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content))
+        if not self._refuses_head:
+            lines.append(content)
         transport = self.transport
         transport.write(b"".join(lines))
         # What the client is still sending is read for a moment: closing before it would drop the answer on its way.

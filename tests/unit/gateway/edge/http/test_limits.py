@@ -283,6 +283,22 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, pat
         assert 200 == (await wire.answer())[0]
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [(b"HEAD x HTTP/1.1\r\n\r\n", 400), (b"HEAD /\xff HTTP/1.1\r\n\r\n", 400), (b"HEAD / HTTP/1.1\r\n:\r\n\r\n", 400),
+     (b"HEAD /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), 431)],
+)  # fmt: skip
+async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, status: int) -> None:
+    """Also if its head cannot be read to the end."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(head)
+        found, headers = await wire.head()
+        assert status == found
+        assert int(headers["content-length"]) > 0
+        assert b"" == await wire.rest()
+
+
 async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
     """What is behind a `#` is no part of the name."""
     request = post(GOOD, "/serve/e#f")
