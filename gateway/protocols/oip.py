@@ -29,6 +29,7 @@ from gateway.protocols.tensors import (
     Tensor,
     TensorRequest,
     as_array,
+    check_lists,
     flat_of,
     objects,
     shown,
@@ -255,6 +256,7 @@ class InferCall(TensorRequest, Call):
         elif endpoint.task:
             return self.generation_body()
         elif not isinstance(endpoint.handler, TensorHandler):
+            check_lists(self.inputs)
             return {name: _lists(tensor) for name, tensor in self.inputs.items()}
         if not self.inputs:
             raise InputRefused("the request has no inputs")

@@ -26,7 +26,10 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(obj
 _BINARY_ONLY: Final = ("FP16", "BF16")
 _MAX_DIMENSIONS: Final = 32
 """numpy's own."""
-_MAX_EMPTY: Final = 65_536
+_MAX_LISTS: Final = 65_536
+"""Lists that the tensors of one request may become in any case, some 6 MB of memory."""
+_BYTES_PER_LIST: Final = 4
+"""Beyond ``_MAX_LISTS``, one list for so many bytes of tensor data: a column of FP32 numbers, [n, 1], is still read."""
 _MAX_DIGITS: Final = 18
 _LISTS: Final = (list, tuple)
 _NONE: Final[Mapping[str, Any]] = {}
@@ -314,8 +317,8 @@ def _binary_size(item: Mapping[str, Any]) -> Any:
 def check_shape(name: str, shape: Any) -> None:
     """Raise ``InputRefused`` for anything but a list of at most 32 numbers from 0.
 
-    How many elements there are is checked where they are counted. Those of an empty tensor are none whatever its other
-    dimensions: they have a limit here, because as nested lists they are lists of that many.
+    The number of elements is checked where they are counted. An empty tensor has none, whatever its other dimensions
+    are. They have a limit here, because as nested lists it is that many lists.
     """
     for size in shape if isinstance(shape, list) else (None,):
         if type(size) is not int or size < 0:
@@ -324,10 +327,26 @@ def check_shape(name: str, shape: Any) -> None:
         raise InputRefused(
             f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are taken"
         )
-    if 0 in shape and math.prod(d for d in shape if d) > _MAX_EMPTY:
+    if 0 in shape and math.prod(d for d in shape if d) > _MAX_LISTS:
         raise InputRefused(
             f"shape of input {shown(name)} has no elements, so that its other dimensions may come to at most "
-            f"{_MAX_EMPTY}"
+            f"{_MAX_LISTS}"
+        )
+
+
+def check_lists(tensors: Mapping[str, Tensor]) -> None:
+    """Raise ``InputRefused`` if all number tensors of a request together are too many nested lists.
+
+    A dimension costs the caller a few bytes and can double the lists: [1000000, 1, 1] are a million lists more than
+    [1000000, 1].
+    """
+    arrays = [tensor for tensor in tensors.values() if isinstance(tensor, np.ndarray) and tensor.dtype.kind != "O"]
+    lists = sum(math.prod(array.shape[:depth]) for array in arrays for depth in range(1, array.ndim))
+    most = max(_MAX_LISTS, sum(array.nbytes for array in arrays) // _BYTES_PER_LIST)
+    if lists > most:
+        raise InputRefused(
+            f"the inputs are {lists} nested lists, at most {most} are made of this much data",
+            hint="leave out dimensions of size 1 and empty inputs",
         )
 
 
