@@ -51,6 +51,8 @@ BatchHook: TypeAlias = Callable[[list[Any], list[MutableMapping[str, Any]], list
 
 STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
 
+MAX_ERROR_CHARS: Final = 2000
+"""Of an exception's text: Python often puts the value that it could not convert into it, and a caller chose that."""
 _CLASS: Final = "Preprocess"
 # sys.meta_path is replaced, not changed in place: another thread that iterates over it would skip a finder.
 _META_PATH_LOCK: Final = threading.Lock()
@@ -414,7 +416,7 @@ def _description(error: BaseException) -> str:
 def _text_of(error: BaseException) -> str:
     """Return the exception's text; `__str__` is user code and may raise too."""
     try:
-        return str(error)
+        return str(error)[:MAX_ERROR_CHARS]
     except Exception:  # noqa: BLE001 the user-code boundary
         return "(its message cannot be shown)"
 

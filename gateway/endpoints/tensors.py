@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
 
 Outputs = dict[str, NDArray[Any]]
+
+_MAX_REASON_CHARS: Final = 200
+"""numpy's message contains the value that is no number, however long that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,9 @@ class TritonCall:
             try:
                 tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
             except (TypeError, ValueError, OverflowError) as error:
+                reason = str(error)[:_MAX_REASON_CHARS]
                 raise InputRefused(
-                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {error}",
+                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {reason}",
                     hint="check the values and that all rows have one length",
                 ) from error
         return tensors

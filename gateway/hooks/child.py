@@ -49,7 +49,7 @@ from gateway.hooks.wire import (
 )  # fmt: skip
 from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
-from preprocessing.user_code import STAGES, Stage, UserCode
+from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
 
 _CHUNK: Final = 1 << 18
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
@@ -346,9 +346,10 @@ class _Predictor:
         try:
             return engines.predict(self._engine, self._model, data)
         except ValueError as error:
-            raise UserCodeRefused(str(error) or "predict refused the data", stage="process") from error
+            text = str(error)[:MAX_ERROR_CHARS]
+            raise UserCodeRefused(text or "predict refused the data", stage="process") from error
         except BaseException as error:
-            text = f"predict raised {type(error).__name__}: {error}"
+            text = f"predict raised {type(error).__name__}: {str(error)[:MAX_ERROR_CHARS]}"
             raise UserCodeFailed(text, stage="process", original=error) from error
 
 

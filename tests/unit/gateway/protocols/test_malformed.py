@@ -16,7 +16,7 @@ from gateway.edge.grpc.server import SERVICE, RpcServer
 from gateway.errors import BackendRefused, GatewayError
 from gateway.protocols.json_body import MAX_WEIGHT, loads
 from gateway.protocols.tei import ROUTES
-from gateway.protocols.tensors import from_json
+from gateway.protocols.tensors import check_lists, from_json
 
 _HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
 _PATHS = (
@@ -152,6 +152,33 @@ async def test_shapes_no_array_can_have_are_the_callers_fault(served: Any, shape
         reply = await served.client.post(f"/v2/models/{endpoint}/infer", json={"inputs": [tensor]})
         assert 400 == reply.status_code, reply.text
         assert "shape" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "shapes", [[[65_000, 0]] * 2, [[1] * 30 + [65_000, 0]] * 2, [[40_000, *[1] * 8]], [[100] * 2 + [1] * 30]]
+)
+async def test_dimensions_do_not_multiply_lists(served: Any, shapes: Any) -> None:
+    """A hook gets nested lists: some 60 kB of shapes were 65 million of them."""
+    inputs = [
+        {"name": f"x{i}", "datatype": "FP32", "shape": shape, "data": [1] * int(np.prod(shape))}
+        for i, shape in enumerate(shapes)
+    ]
+    reply = await served.client.post("/v2/models/h/infer", json={"inputs": inputs})
+    assert 400 == reply.status_code
+    assert "nested lists" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("shape", [[100_000], [100_000, 1], [1, 1, 1, 200, 500], [60_000, 0], []])
+def test_common_shapes_are_few_enough_lists(shape: Any) -> None:
+    """A long column, an image, some empty rows."""
+    check_lists({"x": np.zeros(shape, np.float32)})
+
+
+async def test_a_refusal_does_not_repeat_the_whole_request(served: Any) -> None:
+    """numpy's message has the value in it that is no number."""
+    reply = await served.client.post("/serve/t", json={"x": ["x" * 1_000_000]})
+    assert 422 == reply.status_code
+    assert len(reply.content) < 1000
 
 
 def test_mixed_values_are_refused_without_an_array_of_the_longest() -> None:
