@@ -192,7 +192,7 @@ class Gateway:
             count=self.observer.ended_connection, room=self.permits.free,
             is_urgent=lambda head: seems_critical(head, access),
         )  # fmt: skip
-        self.permits.retry_after = lambda: math.ceil(self.connections.turns.retry_after)
+        self.permits.retry_after = lambda: math.ceil(self.connections.pacer.retry_after)
         self.http_protocol = http_protocol(fast_path=settings.fast_path)
         """What a server of this gateway is given as its protocol."""
         self._rpc: RpcServer | None = None

@@ -203,7 +203,7 @@ class Echo:
             max_headers=MAX_HEADERS,
         )  # fmt: skip
 
-    def read(self, path: str, headers: Sequence[tuple[bytes, bytes]], _names: Sequence[str] = ()) -> Any:
+    def parse_head(self, path: str, headers: Sequence[tuple[bytes, bytes]], _names: Sequence[str] = ()) -> Any:
         """See ``fast.FastPathLike``."""
         return None if path in ("/serve/skip", "/serve/pieces") else (path, headers)
 
@@ -215,7 +215,7 @@ class Echo:
     def refusal(self, plain: Any) -> None:
         """See ``fast.FastPathLike``."""
 
-    def take(self, pending: Any, plain: Any, body: bytes) -> bool:
+    def try_answer(self, pending: Any, plain: Any, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
         if body.startswith(b"no"):
             return False

@@ -1,4 +1,4 @@
-"""The class of priority of a request, for HTTP and for gRPC: what its caller asks for, within what its key allows."""
+"""The priority class of a request, over HTTP and gRPC: what it asks for, within what the caller's key allows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _SHOWN: Final = re.compile(rb"(?i)\r\nauthorization: ?([^\r\n]+)\r\n").search
 
 
 def seems_critical(head: bytes, access: Access | None) -> bool:
-    """Return whether a request that begins with ``head``, not read yet, seems to be of the most important class: by
-    what it asks for, or by the class of who has shown the same lately.
+    """Return whether an unparsed request that begins with ``head`` seems to be of class critical.
+
+    It is if it asks for the class, or if its key was used recently by a caller of that class.
     """
     found = None if access is None else _SHOWN(head)
     caller = None if access is None or found is None else access.recent({b"authorization": found[1]})
@@ -26,16 +27,15 @@ def seems_critical(head: bytes, access: Access | None) -> bool:
 
 
 def flow_of(asked: bytes, caller: Caller | None) -> Flow:
-    """Return among whom a request waits whose header is ``asked`` (empty for none).
+    """Return the class and tenant of a request; ``asked``: its header ``x-priority``, empty for none.
 
-    A caller's own class is the most important it may ask for; more than that gets its own. Raises ``RequestError`` for
-    a class that there is not.
+    A caller that asks for more than its own class gets its own class. Raises ``RequestError`` for an unknown class.
     """
     rank = DEFAULT if caller is None else CLASSES.index(caller.priority)
     if asked:
         name = asked.decode("latin-1").strip().lower()
         if name not in CLASSES:
-            raise RequestError(f"x-priority is no class of priority: there are {', '.join(CLASSES)}")
+            raise RequestError(f"x-priority must be one of {', '.join(CLASSES)}")
         wanted = CLASSES.index(name)
         rank = wanted if caller is None else max(rank, wanted)
     if caller is None:

@@ -1,4 +1,4 @@
-"""A tenant's quota on a request's way in, and what is told of it on its way out."""
+"""Applies a tenant's quota to a request, and reports what is left in the answer's headers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gateway.trace import Trace
 
 
 def admit(trace: Trace, quota: Quota | None) -> None:
-    """Let a request in before its body is read. Raises ``QuotaExceeded``; what is held is settled with the trace."""
+    """Admit a request before its body is read. Raises ``QuotaExceeded``. Its trace settles the estimate later."""
     if quota is not None:
-        trace.quota = quota  # a refusal tells what is left, too
+        trace.quota = quota  # a refusal also reports what is left
         quota.admit(time.monotonic())
 
 
@@ -24,19 +24,19 @@ def charge(trace: Trace, size: int) -> None:
 
 
 def hold(trace: Trace, quota: Quota | None, size: int) -> None:
-    """Let a request of ``size`` bytes in: ``admit`` and ``charge`` in one."""
+    """Admit and charge a request of ``size`` bytes: ``admit`` and ``charge`` in one step."""
     if quota is not None:
         trace.quota = quota
         trace.charged = quota.let_in(size, time.monotonic())
 
 
 def quota_head(trace: Trace) -> bytes:
-    """Return what the tenant has left, as OpenAI's headers tell it; nothing for one without limits."""
+    """Return OpenAI's ``x-ratelimit`` header lines for the tenant; empty for one without limits."""
     quota = trace.quota
     return quota.head() if isinstance(quota, Quota) else b""
 
 
 def quota_left(trace: Trace) -> Headers:
-    """Return ``quota_head`` as headers, one by one."""
+    """Return ``quota_head`` as a list of headers."""
     quota = trace.quota
     return quota.headers() if isinstance(quota, Quota) else []

@@ -1,6 +1,6 @@
-"""Which right each address asks for, for HTTP and for gRPC: the one list; and what a caller may be told.
+"""The right that each HTTP address and RPC requires, in one list, and what a caller may see of other endpoints.
 
-An address without a rule is not answered when callers have to be known.
+If callers must be known, an address without a rule is not answered.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 
 FEEDBACK_PATH: Final = "/v1/feedback"
 OPEN: Final = ""
-"""No right at all: probes of those that have no key."""
+"""No right is required: probes have no key."""
 
 
 class Rule(NamedTuple):
-    """The right that is asked for; ``endpoint`` is what it is asked for, if the address says so."""
+    """The required right; ``endpoint``: the endpoint it is required for, if the address names one."""
 
     operation: str
     endpoint: str | None = None
@@ -60,14 +60,14 @@ RPC: Final = {
     "ModelInfer": INFER,
     "ModelStreamInfer": INFER,
 }
-"""What each method of the gRPC service asks for."""
+"""The right that each method of the gRPC service requires."""
 
 OPERATORS: Final = frozenset({METRICS, STATUS})
-"""Rights to what tells of the whole gateway: what an operators' port of its own is for."""
+"""Rights to information on the whole gateway. The operators' port serves these."""
 
 
 def rule_of(path: str) -> Rule | None:
-    """Return the rule for an HTTP address at which nothing is inferred; None if there is none."""
+    """Return the rule for an HTTP address that is not for inference; None if there is none."""
     known = _EXACT.get(path)
     if known is not None:
         return Rule(known)
@@ -80,26 +80,26 @@ def rule_of(path: str) -> Rule | None:
     return None
 
 
-def told_to(caller: Caller | None, error: GatewayError) -> GatewayError:
-    """Return the error as ``caller`` may read it: hints name other endpoints."""
+def redacted_for(caller: Caller | None, error: GatewayError) -> GatewayError:
+    """Return the error without its hint if ``caller`` may not know every endpoint: hints name other endpoints."""
     if caller is not None and caller.is_restricted and isinstance(error, (EndpointNotFound, VersionNotFound)):
         return type(error)(error.message)
     return error
 
 
-def discreet(refuse: Refuse, caller: Caller) -> Refuse:
-    """Return ``refuse`` for what ``caller`` may read; see ``told_to``."""
+def redacting(refuse: Refuse, caller: Caller) -> Refuse:
+    """Return ``refuse`` without the hints that ``caller`` may not see; see ``redacted_for``."""
     if not caller.is_restricted:
         return refuse
 
-    def refuse_discreetly(error: GatewayError, request_id: str) -> Reply:
-        return refuse(told_to(caller, error), request_id)
+    def refuse_redacted(error: GatewayError, request_id: str) -> Reply:
+        return refuse(redacted_for(caller, error), request_id)
 
-    return refuse_discreetly
+    return refuse_redacted
 
 
 def snapshot_for(caller: Caller | None, snapshot: Snapshot) -> Snapshot:
-    """Return what ``caller`` may know of the snapshot, to list it; a canary in it may lead to what is not in it."""
+    """Return the part of the snapshot that ``caller`` may list. A canary in it may lead to versions outside it."""
     if caller is None or not caller.is_restricted:
         return snapshot
     return replace(
@@ -113,7 +113,7 @@ def snapshot_for(caller: Caller | None, snapshot: Snapshot) -> Snapshot:
 
 
 def rows_for(caller: Caller | None, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return those rows of statistics (by ``name`` and ``version``) that ``caller`` may know."""
+    """Return the rows of statistics (``name``, ``version``) of endpoints that ``caller`` may use."""
     if caller is None or not caller.is_restricted:
         return list(rows)
     return [row for row in rows if caller.reaches(f"{row['name']}/{row['version']}")]

@@ -30,7 +30,7 @@ from gateway.dataplane.submit import DataPlane
 from gateway.edge.grpc.receiving import Receiving, Streams
 from gateway.edge.priority import flow_of
 from gateway.edge.quotas import hold, quota_left
-from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
+from gateway.edge.rules import OPEN, RPC, redacted_for, rows_for, snapshot_for
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError, InputRefused, MalformedBody
@@ -282,7 +282,7 @@ class RpcServer:
         except GatewayError as error:
             if CODES.get(error.kind) not in _ABOUT_CALLERS:
                 return pb.ModelReadyResponse(ready=False)
-            raise told_to(caller, error) from None
+            raise redacted_for(caller, error) from None
         return pb.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, request: Any, caller: Caller | None) -> Any:
@@ -302,7 +302,7 @@ class RpcServer:
                 self._require(caller, request)
                 rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
             except GatewayError as error:
-                raise told_to(caller, error) from None
+                raise redacted_for(caller, error) from None
         return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
     async def _index(self, request: Any, caller: Caller | None) -> Any:
@@ -314,7 +314,7 @@ class RpcServer:
             self._require(caller, request)
             return oip.describe(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
-            raise told_to(caller, error) from None
+            raise redacted_for(caller, error) from None
 
     def _url(self, name: str, version: str) -> str:
         return oip.settle(self._table.current, normalize_url(name, version))
@@ -335,7 +335,7 @@ class RpcServer:
             self._plane.refuse(trace, error)
             return _refuse(context, error)
         if flight.error is not None:
-            return _refuse(context, told_to(caller, flight.error))
+            return _refuse(context, redacted_for(caller, flight.error))
         context.set_trailing_metadata(_trailing(flight))
         return flight.reply
 
@@ -386,7 +386,7 @@ class RpcServer:
         if flight.error is not None:
             await context.write(
                 pb.ModelStreamInferResponse(
-                    error_message=_sentence(told_to(caller, flight.error)), infer_response=failed
+                    error_message=_sentence(redacted_for(caller, flight.error)), infer_response=failed
                 )
             )
         elif flight.reply is not None:

@@ -1,20 +1,19 @@
-"""The connections of one process: how many there may be, how long each may be waited for, and when they end.
+"""The connections of one process: their number, how long each may keep the gateway waiting, and when they end.
 
-A connection is in at most one of these lines at a time, and in none while its request is being answered:
+A connection is in at most one of the first three queues at a time, and in none of them while its request is answered:
 
 ======== ========================================= ================ =====================================
-line     what it waits for                          at most          then
+queue    the gateway waits for                      at most          then
 ======== ========================================= ================ =====================================
 heads    the first byte or the end of a head        head_timeout     closed, or 408 if a head was begun
 bodies   the end of a request's body                body_timeout     408, or closed if it was answered
-idle     its next request                           keep_alive       closed
-unread   its client, to read what was written       body_timeout     dropped (beside any of the others)
+idle     the next request                           keep_alive       closed
+unread   the client to read its answer              body_timeout     dropped (in addition to another queue)
 ======== ========================================= ================ =====================================
 
-Beside that, a connection rests that was refused for want of room, and waits to be looked at while more are than may be
-refused: see ``turns``.
+Under overload, connections are also paused or wait to be read: see ``pacing``.
 
-Nothing here reads or writes bytes; ``protocol.GatewayProtocol`` puts connections into lines and takes them out.
+Nothing here reads or writes bytes. ``protocol.GatewayProtocol`` puts connections into queues and takes them out.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
-from gateway.edge.http.turns import TICK_S, Turns
+from gateway.edge.http.pacing import TICK_S, RefusalPacer
 
 _MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
-"""Triton's connections, hooks' pipes, logs and models in the making need files, too."""
+"""The rest is for connections to Triton, pipes to hooks, logs and models that are being prepared."""
 _STEP_S: Final = 0.02
-"""A line is not looked at more often than this."""
+"""The shortest time between two looks at a queue, in seconds."""
 
 NO_ROOM: Final = "no_room"
 MADE_ROOM: Final = "made_room"
@@ -41,14 +40,16 @@ ENDS: Final = {
     NOTHING_ASKED: "no head has begun in time",
     NOT_READ: "the client does not read what it is answered",
 }
-"""Why a connection ends, beside the kinds of refusals. One that is idle after an answer ends as agreed, uncounted."""
+"""Why the gateway ends a connection, in addition to the kinds of refusals. A connection that ends because
+it was idle after an answer is not counted.
+"""
 
 
 class Connection(Protocol):
-    """What a line needs of a connection; ``protocol.GatewayProtocol`` is one."""
+    """What a queue needs of a connection; implemented by ``protocol.GatewayProtocol``."""
 
     def head_is_late(self) -> None:
-        """End it: no head came in time."""
+        """End it: no request head came in time."""
         ...
 
     def body_is_late(self) -> None:
@@ -56,25 +57,26 @@ class Connection(Protocol):
         ...
 
     def is_idle_too_long(self) -> None:
-        """End it: nothing was asked for too long, or its place is needed."""
+        """End it: it was idle for too long, or its place is needed."""
         ...
 
     def is_not_read(self) -> None:
         """Drop it: its client does not read."""
         ...
 
-    def has_no_turn(self) -> None:
-        """Refuse and end it, which waits to be looked at: its place is needed."""
+    def evict(self) -> None:
+        """Refuse its unread request and end it: its place is needed."""
         ...
 
     def leave(self) -> None:
-        """Make its next answer, or the one under way, the last one."""
+        """Close it after its current answer, or after its next one."""
         ...
 
 
-class Line:
-    """Connections that wait for the same thing, in the order in which they began to, each for at most ``timeout``
-    seconds. One timer for all of them.
+class TimeoutQueue:
+    """Connections in the order in which they entered; one that stays for ``timeout`` seconds is passed to ``end``.
+
+    One timer serves them all.
     """
 
     def __init__(self, timeout: float, end: Callable[[Connection], None]) -> None:
@@ -87,7 +89,7 @@ class Line:
         return len(self._since)
 
     def enter(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the connection begin to wait, unless it does already."""
+        """Add the connection, unless it is in the queue already."""
         if connection in self._since:
             return
         self._since[connection] = loop.time()
@@ -95,11 +97,11 @@ class Line:
             self._timer = loop.call_later(self.timeout, self._look, loop)
 
     def leave(self, connection: Connection) -> None:
-        """Take the connection out, if it is in."""
+        """Remove the connection, if it is in the queue."""
         self._since.pop(connection, None)
 
     def longest(self) -> tuple[float, Connection] | None:
-        """Return since when (loop time) the connection that waits longest has waited, and which it is."""
+        """Return the connection that entered first, with the loop time at which it did."""
         for connection, since in self._since.items():
             return since, connection
         return None
@@ -117,12 +119,12 @@ class Line:
 
 
 class Connections:
-    """The limits on connections, the lines they wait in, and those that are open. Times in seconds.
+    """The limits on connections, their queues, and the open connections. Times in seconds.
 
-    ``age``: after about so long a connection's next answer is its last, 0 for no end. ``max_open`` 0: no limit.
-    ``room`` says how many requests would be let in now, ``is_urgent(head)`` whether one that begins like this seems to
-    be of the most important class. ``count`` is told why a connection is ended that its client would have kept: a
-    refusal's kind, or one of the words of ``ENDS``.
+    ``age``: a connection older than about this ends with its next answer; 0 for no limit. ``max_open`` 0: no limit.
+    ``room()``: how many requests would be admitted now. ``is_urgent(head)``: whether the request with this head seems
+    to be of class critical. ``count(reason)`` is called for each connection that the gateway ends before its client
+    does; ``reason`` is a refusal's kind or a key of ``ENDS``.
     """
 
     def __init__(
@@ -146,26 +148,26 @@ class Connections:
         self.max_open = max_open
         self.age = age
         self.is_leaving = False
-        self.turns = Turns(room)
+        self.pacer = RefusalPacer(room)
         self.open: Collection[Any] = ()
-        """Every connection of the server: uvicorn's own set, from the first one on."""
-        self.heads = Line(head_timeout, lambda connection: connection.head_is_late())
-        self.bodies = Line(body_timeout, lambda connection: connection.body_is_late())
-        self.idle = Line(keep_alive, lambda connection: connection.is_idle_too_long())
-        self.unread = Line(body_timeout, lambda connection: connection.is_not_read())
+        """Every connection of the server: uvicorn's own set."""
+        self.heads = TimeoutQueue(head_timeout, lambda connection: connection.head_is_late())
+        self.bodies = TimeoutQueue(body_timeout, lambda connection: connection.body_is_late())
+        self.idle = TimeoutQueue(keep_alive, lambda connection: connection.is_idle_too_long())
+        self.unread = TimeoutQueue(body_timeout, lambda connection: connection.is_not_read())
 
     def has_room(self) -> bool:
-        """Return whether one more connection, that is in ``open`` already, may stay.
+        """Return whether a new connection, which is in ``open`` already, may stay.
 
-        When there are too many, one makes room that waits to be refused, else the one that has waited longest for its
-        client's next byte; when every one is being answered, there is none.
+        If there are too many, one is ended for it: a connection that waits to be refused, else the one that has waited
+        longest for its client's next byte. If all of them are being answered, there is no room.
         """
         if not self.max_open or len(self.open) <= self.max_open:
             return True
-        unseen: Any = self.turns.longest()
+        unseen: Any = self.pacer.oldest_waiting()
         if unseen is not None:
             self.count(MADE_ROOM)
-            unseen.has_no_turn()
+            unseen.evict()
             return True
         waiting = [found for line in (self.heads, self.idle) if (found := line.longest()) is not None]
         if not waiting:
@@ -177,41 +179,41 @@ class Connections:
         return True
 
     def refused(self, loop: asyncio.AbstractEventLoop, counts: float) -> None:
-        """Count a refusal for want of room: others may have to wait for theirs."""
-        self.turns.refused(counts)
-        self.take_turns(loop)
+        """Count a refusal for want of room that costs ``counts`` of the pacer's budget."""
+        self.pacer.count_refusal(counts)
+        self.start_pacing(loop)
 
-    def take_turns(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look from now on whose turn it is."""
-        if self.turns.begin(loop.time()):
+    def start_pacing(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the pacer's ticks, unless they run."""
+        if self.pacer.start(loop.time()):
             loop.call_later(TICK_S, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         goes_on = True
         try:
-            goes_on = self.turns.look(loop.time())
-        finally:  # whatever one connection has raised: the others wait for their turn
+            goes_on = self.pacer.tick(loop.time())
+        finally:  # an exception of one connection must not stop the others
             if goes_on:
                 loop.call_later(TICK_S, self._look, loop)
 
     def forget(self, connection: Connection) -> None:
-        """Take a connection out of every line."""
+        """Remove a connection from every queue."""
         for line in (self.heads, self.bodies, self.idle, self.unread):
             line.leave(connection)
 
     def leave(self) -> None:
-        """Make every answer from now on the last one on its connection, on those to come too."""
+        """Close every connection, old and new, after its next answer."""
         self.is_leaving = True
-        self.turns.let_all_go_on()
+        self.pacer.resume_all()
         for connection in tuple(self.open):
             connection.leave()
 
 
 def room_for_connections(ports: int) -> int:
-    """Return how many connections each port of this process may hold, by the files it may open (``ulimit -n``)."""
+    """Return the number of connections that each port may hold, from the limit of open files (``ulimit -n``)."""
     try:
         import resource
-    except ModuleNotFoundError:  # Windows, which counts sockets otherwise
+    except ModuleNotFoundError:  # Windows: sockets are no files
         return _MAX_OPEN
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

@@ -1,6 +1,6 @@
-"""What every inference route at the HTTP edge shares: noticing that the client has left, and the headers of answers.
+"""Shared by all inference routes at the HTTP edge: detecting that a client has left, and the headers of answers.
 
-No routing, no protocols and no endpoints here.
+It has no routing, protocols or endpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.call import Headers, Reply
 from gateway.callers.access import Names
 from gateway.dataplane.inflight import InFlight
 from gateway.edge.http.fast import EXTENSION
-from gateway.edge.http.protocol import NAMES, REST, TAKEN
+from gateway.edge.http.protocol import DRAINED, NAMES, PAUSE
 from gateway.edge.quotas import quota_head, quota_left
 from gateway.errors import RequestError
 from gateway.trace import Trace
@@ -27,11 +27,11 @@ _NO_EXTENSIONS: Final[dict[str, Any]] = {}
 
 _JSON: Final = (b"content-type", b"application/json")
 _WATCH_AFTER_S: Final = 0.1
-"""Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
+"""Seconds before the watch for a disconnect starts. Most requests are answered sooner and cost only the timer."""
 
 
-class Departure:
-    """Cancels a request whose client leaves; see ``asking.Watch``. ``receive`` is the request's own."""
+class DisconnectWatch:
+    """Cancels a request if its client disconnects; see ``asking.Watch``. ``receive``: the request's ASGI channel."""
 
     __slots__ = ("_flight", "_listener", "_receive", "_timer")
 
@@ -59,7 +59,7 @@ class Departure:
 
 
 def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body of a request that has ended, as HTTP writes them."""
+    """Return status, headers and body for a request that has ended."""
     trace, reply = flight.trace, flight.reply
     status, headers, content = reply if type(reply) is Reply else (200, [_JSON], reply)
     if flight.error is not None or flight.endpoint is None:
@@ -72,7 +72,7 @@ def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
 
 
 async def send_reply(scope: Scope, send: Send, status: int, headers: Headers, content: bytes) -> None:
-    """Send a whole answer, in one piece if the server can; ``content-length`` must be among the headers."""
+    """Send a whole answer, in one write if the server can; the headers must include ``content-length``."""
     at_once = scope.get("extensions", _NO_EXTENSIONS).get(EXTENSION)
     if at_once is not None and at_once(status, headers, content):
         return
@@ -80,41 +80,39 @@ async def send_reply(scope: Scope, send: Send, status: int, headers: Headers, co
     await send({"type": "http.response.body", "body": content})
 
 
-async def taken(scope: Scope) -> None:
-    """Return when the client has taken so much of its answer that there is room for more, or has left."""
-    wait = scope.get("extensions", _NO_EXTENSIONS).get(TAKEN)
+async def drained(scope: Scope) -> None:
+    """Return when the write buffer has room again, or the client has left."""
+    wait = scope.get("extensions", _NO_EXTENSIONS).get(DRAINED)
     if wait is not None:
         await wait()
 
 
-def rest(scope: Scope, is_full: Callable[[], bool]) -> None:
-    """Say that this request is refused for want of room: the next one of its connection is not read at once, unless
-    ``is_full()`` is no longer so.
-    """
-    begin = scope.get("extensions", _NO_EXTENSIONS).get(REST)
+def pause(scope: Scope, is_full: Callable[[], bool]) -> None:
+    """Pause the connection of a request that is refused for want of room, until ``is_full()`` is false."""
+    begin = scope.get("extensions", _NO_EXTENSIONS).get(PAUSE)
     if begin is not None:
         begin(is_full)
 
 
 def names_of(scope: Scope) -> Names:
-    """Return what the client is called by its certificate; nothing if it has shown none."""
+    """Return the names in the client's certificate; empty if it has shown none."""
     found: Names = scope.get("extensions", _NO_EXTENSIONS).get(NAMES, ())
     return found
 
 
 def served_by(trace: Trace) -> Headers:
-    """Return the headers of a refusal that name the version that was chosen; none if none was."""
+    """Return the headers of a refusal that name the chosen version; none if no version was chosen."""
     if not trace.url:
         return []
     return [
         (b"x-served-by", quote(trace.url, safe="/").encode()),
-        (b"x-model-id", trace.model_id.encode("unicode_escape")),  # somebody chose it: no line breaks
+        (b"x-model-id", trace.model_id.encode("unicode_escape")),  # a user chose it: escape line breaks
         (b"x-route", trace.route.encode()),
     ]
 
 
 def labels(trace: Trace) -> Headers:
-    """Return the headers of every answer that tell about the request: id, route and stage times in milliseconds."""
+    """Return the headers that describe a request in every answer: id, route and stage times in milliseconds."""
     return [
         (b"x-request-id", trace.request_id.encode()),
         (b"x-route", trace.route.encode()),
@@ -134,7 +132,7 @@ _HEAD: Final = (
 
 
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
-    """Return the head of a JSON answer as bytes, without its last empty line: ``labels`` and the rest in one go."""
+    """Return the whole head of a JSON answer as bytes, without the empty line that ends it."""
     if trace.quota is not None:
         endpoint_head += quota_head(trace)
     prepare, infer = trace.prepare_ns, trace.infer_ns
@@ -149,8 +147,8 @@ def _ms(ns: int) -> bytes:
 
 
 def clean_id(value: bytes) -> str:
-    """Return a caller's request id, or nothing if it cannot be used."""
-    # The id is echoed in headers and logs: only what is printable and short is taken over.
+    """Return a caller's request id, or an empty text if it cannot be used."""
+    # The id is repeated in headers and logs, so it must be printable and short.
     if 0 < len(value) <= 128 and value.isascii():
         text = value.decode("ascii")
         if text.isprintable():
@@ -159,7 +157,7 @@ def clean_id(value: bytes) -> str:
 
 
 def timeout_of(header: bytes | None, limit: float) -> float:
-    """Return the seconds a caller is willing to wait, at most ``limit``. Raises ``RequestError``."""
+    """Return the caller's time-out in seconds, at most ``limit``. Raises ``RequestError``."""
     if not header:
         return limit
     try:

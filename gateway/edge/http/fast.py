@@ -1,16 +1,16 @@
 """The fast path: three shortcuts for inference routes; ``TRITON_GATEWAY_FAST_PATH=false`` switches all of them off.
 
-1. **A request without a task.** The common inference request (small, plain, whole in one read) is handed to the
-   application's ``fast_path`` (see ``routes.FastPath``), queued for the next call to Triton, and answered from the
-   callback of that call: no task, no scope, no messages.
-2. **Known heads.** A client's requests differ in their bodies and their lengths; the rest of the head is the same bytes
-   again. What was made of those bytes is remembered (see ``HeadCache``) and not made again.
-3. **An answer in one piece.** The ASGI extension ``gateway.reply`` in a request's scope writes head and body at once;
-   uvicorn checks every header against two regular expressions and writes them apart.
+1. **A request without a task.** The common inference request (small, plain, received in one read) goes to the
+   application's ``fast_path`` (see ``routes.FastPath``), is queued for the next call to Triton, and is answered from
+   the callback of that call. It needs no task, no ASGI scope and no ASGI messages.
+2. **Known heads.** Requests of one client usually differ only in their bodies and content lengths. ``HeadCache`` keeps
+   the parsed form of each head, so that equal bytes are parsed once.
+3. **An answer in one write.** The ASGI extension ``gateway.reply`` in a request's scope writes head and body together.
+   uvicorn checks every header against two regular expressions and writes head and body separately.
 
-A head is taken only if it is in a small, strict part of HTTP that everybody reads alike (see ``read_head``). Everything
-else, and whatever the application leaves, goes the ordinary way as if nothing of this were here:
-``tests/unit/gateway/edge/http/test_streams.py`` shows that both answer alike.
+The fast path reads only a small, strict subset of HTTP, on which all parsers agree (see ``read_head``). All other
+requests take the ordinary path. ``tests/unit/gateway/edge/http/test_streams.py`` shows that both paths give the same
+answers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = logging.getLogger("triton_gateway.http")
 EXTENSION: Final = "gateway.reply"
 
 Reply = Callable[[int, HeaderList, bytes], bool]
-"""``reply(status, headers, body)``; False when it could not be used now and the messages must be sent instead.
+"""``reply(status, headers, body)`` writes an answer; it returns False if the ASGI messages must be sent instead.
 
-``content-length`` must be among the headers.
+The headers must include ``content-length``.
 """
 
 _MAX_HEAD_BYTES: Final = 4096
@@ -49,69 +49,69 @@ _HEAD: Final = re.compile(
 ).match
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n").search
 _NOT_PLAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection", b"content-length"})
-"""Headers that say how the request or the connection goes on; a second content-length among them."""
-_LONG_S: Final = 0.25
-"""Who has waited for longer until it was looked at is refused."""
+"""Headers that change how a request or a connection is read. A second content-length is one of them."""
+_MAX_WAIT_S: Final = 0.25
+"""A request that has waited for longer before it was read is refused."""
 _LENGTHS_PER_HEAD: Final = 4
-"""Heads are kept with so many lengths each, on average."""
-_NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
+"""Content lengths that are kept for each head, on average."""
+_UNIQUE_HEADERS: Final = frozenset({b"x-request-id"})
 
 
 class FastPathLike(Protocol):
-    """What an application offers to answer requests without a task."""
+    """The part of an application that answers requests without a task."""
 
-    starts: tuple[bytes, ...]
-    """Requests that may be taken start with one of these: method and path."""
+    prefixes: tuple[bytes, ...]
+    """First bytes (method and path) of the requests that it may answer."""
     max_bytes: int
-    """Bodies that may be taken are at most so long."""
+    """Longest body that it answers."""
     heads: HeadCache
-    """Heads of requests that were taken."""
+    """Heads of requests that it has answered."""
     admin_port: int
-    """The port on which nothing is taken; 0 for none."""
+    """The operators' port, on which it answers nothing; 0 for none."""
 
-    def heads_of(self, names: Names) -> HeadCache:
-        """Return those that were taken on connections whose client has these names by its certificate."""
+    def cache_for(self, names: Names) -> HeadCache:
+        """Return the head cache for clients with these certificate names."""
         ...
 
-    def read(self, path: str, headers: HeaderList, names: Names = ()) -> object | None:
-        """Return all that is needed of a request's head; None if the request is not for the fast path."""
+    def parse_head(self, path: str, headers: HeaderList, names: Names = ()) -> object | None:
+        """Return the parsed head of a request; None if the request is not for the fast path."""
         ...
 
     def is_full(self, plain: Any) -> bool:
-        """Return whether a request with such a head would be refused now for want of room."""
+        """Return whether a request with this head would be refused now for want of room."""
         ...
 
     def is_urgent(self, plain: Any) -> bool:
-        """Return whether a request with such a head is of the most important class."""
+        """Return whether a request with this head is of class critical."""
         ...
 
     def refusal(self, plain: Any, seconds: float) -> tuple[bytes, bytes] | None:
-        """Count a refusal for want of room, ``seconds`` after the request came, and return its head and body, as they
-        were made for others before; None if it has to be made, by ``take``.
+        """Count a refusal for want of room, ``seconds`` after the request came, and return the head and body of its
+        answer, rendered earlier; None if ``try_answer`` must make it.
         """
         ...
 
-    def take(self, pending: PendingReply, plain: Any, body: bytes) -> bool:
-        """Answer through ``pending``, now or later; False, and nothing done, if it is not for the fast path.
+    def try_answer(self, pending: PendingReply, plain: Any, body: bytes) -> bool:
+        """Answer through ``pending``, now or later; return False, with nothing done, if it is not for the fast path.
 
-        ``plain`` is what ``read`` has returned for this head, or for an equal one.
+        ``plain``: the result of ``parse_head`` for this head or an equal one.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a request that the fast path took: what it says, and what the fast path made of it."""
+    """The head of a request that the fast path answered: its headers, and the result of ``parse_head``."""
 
     headers: HeaderList
     plain: object
 
 
 def read_head(data: bytes, max_headers: int) -> tuple[bytes, list[tuple[bytes, bytes]], int] | None:
-    """Return address, headers (names in lower case) and length of the head of a plain POST that ``data`` is exactly.
+    """Return address, headers (names in lower case) and length of the head if ``data`` is exactly one plain POST.
 
-    Plain: HTTP/1.1 in visible ASCII, ``Name: value`` lines, an address without query, escapes or anything else that is
-    taken apart, one content-length, a connection that lives on. None for everything else, which says nothing about it.
+    Plain: HTTP/1.1 in visible ASCII, ``Name: value`` lines, an address without query or escapes, one content-length, a
+    connection that stays open. Returns None for everything else, valid or not.
     """
     found = _HEAD(data, 0, _MAX_HEAD_BYTES)
     if found is None:
@@ -133,29 +133,28 @@ def read_head(data: bytes, max_headers: int) -> tuple[bytes, list[tuple[bytes, b
 
 
 class HeadCache:
-    """Heads of requests that were taken, by their bytes without the digits of their content-length; and, for a quicker
-    look, by all of their bytes.
+    """Heads of answered requests, by their bytes without the digits of the content-length.
 
-    Each was read by ``read_head``: equal bytes mean an equal request, with a body of the length that they tell. Heads
-    that name their request are not worth a place. Bounded: what is full starts from nothing.
+    A second table finds them by all of their bytes, which is quicker. ``read_head`` has read each of them, so equal
+    bytes mean an equal head. Heads with a request id are not kept: they do not come again. A full cache is cleared.
     """
 
     def __init__(self, max_heads: int = 512) -> None:
         self._max_heads = max_heads
         self._known: dict[bytes, Head] = {}
         self._whole: dict[bytes, tuple[Head, int]] = {}
-        """By all bytes: the head, and the length that it tells."""
+        """By all bytes: the head, and its content-length."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def clear(self) -> None:
-        """Forget every head: one may mean something else from now on."""
+        """Forget every head: keys or routes have changed."""
         self._known.clear()
         self._whole.clear()
 
     def find(self, data: bytes) -> tuple[Head, bytes] | None:
-        """Return the head and the body of a request that ``data`` is exactly; None if that is not known."""
+        """Return head and body if ``data`` is exactly one request with a known head; else None."""
         end = data.find(b"\r\n\r\n") + 4
         whole = self._whole.get(data[:end]) or self._look(data[:end])
         if whole is None or whole[1] != len(data) - end:
@@ -178,7 +177,7 @@ class HeadCache:
     def remember(self, data: bytes, head: Head, end: int) -> None:
         """Keep the head, the first ``end`` bytes of ``data``."""
         found = _LENGTH(data, 0, end)
-        if found is None or any(name in _NAMES_ITS_REQUEST for name, _ in head.headers):
+        if found is None or any(name in _UNIQUE_HEADERS for name, _ in head.headers):
             return
         if len(self._known) >= self._max_heads:
             self.clear()
@@ -187,10 +186,10 @@ class HeadCache:
 
 
 class PendingReply:
-    """The reply that a connection waits for; stands where uvicorn keeps the cycle of the current request.
+    """The reply to a request on the fast path; it takes the place of uvicorn's cycle of the current request.
 
-    The request's ``permit`` is given back when the reply was written and the client has taken so much of it that there
-    is room for more, or has left.
+    The request's ``permit`` is released when the reply is written and the write buffer has room again, or the client
+    has left.
     """
 
     __slots__ = (
@@ -208,14 +207,14 @@ class PendingReply:
         self.permit: Releasable | None = None
         self.response_complete = False
         self.disconnected = False
-        self.message_event = _NOBODY
+        self.message_event = _NO_EVENT
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Write the answer, unless the client has left."""
         self.send(*checked(status, headers, body))
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
+        """Write an answer whose head is complete but for the ``connection`` header and the last empty line."""
         self.give_up = None  # it refers back to this request
         permit = self.permit
         if self.response_complete or self.disconnected:
@@ -232,19 +231,19 @@ class PendingReply:
                 permit.release()
         protocol.on_response_complete()
 
-    def rest(self, is_full: Callable[[], bool]) -> None:
-        """See ``GatewayProtocol.rest``."""
-        self._protocol.rest(is_full)
+    def pause(self, is_full: Callable[[], bool]) -> None:
+        """See ``GatewayProtocol.pause``."""
+        self._protocol.pause(is_full)
 
     def abort(self) -> None:
-        """Close the connection: there is no answer that could be written."""
+        """Close the connection without an answer."""
         if not self.response_complete:
             self.transport.close()
             self.disconnected = True
-            self.send(b"", b"")  # nobody gets it, and nothing is held for it any more
+            self.send(b"", b"")  # writes nothing, and releases the permit
 
     def lost(self) -> None:
-        """Say that the client has left."""
+        """Cancel the request: the client has left."""
         if self.response_complete:
             return
         self.disconnected = True
@@ -254,21 +253,21 @@ class PendingReply:
 
 
 class Releasable(Protocol):
-    """What is held until an answer was written."""
+    """Something that is held until an answer is written."""
 
     def release(self) -> None:
-        """Let it go; a second call does nothing."""
+        """Release it; a second call does nothing."""
         ...
 
 
-class _Nobody:
-    """An event nobody waits for."""
+class _NoEvent:
+    """An event that nothing waits for."""
 
     def set(self) -> None:
         pass
 
 
-_NOBODY: Final = _Nobody()
+_NO_EVENT: Final = _NoEvent()
 
 
 class FastProtocol(GatewayProtocol):
@@ -277,11 +276,11 @@ class FastProtocol(GatewayProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._fast_path: FastPathLike | None = getattr(self.config.loaded_app, "fast_path", None)
-        self._turns = self._room.turns
-        self._own_heads: HeadCache | None = None
-        """Heads of clients with this one's certificate: who has sent a head is known with it."""
+        self._pacer = self._limits.pacer
+        self._own_cache: HeadCache | None = None
+        """Cache of heads for clients with the same certificate: a parsed head includes its caller."""
         self.unread: list[Releasable] = []
-        """What answers hold that the client has not read yet."""
+        """Permits of answers that the client has not read yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``GatewayProtocol``."""
@@ -292,133 +291,137 @@ class FastProtocol(GatewayProtocol):
         if fast_path.admin_port and self.server is not None and self.server[1] == fast_path.admin_port:
             self._fast_path = None
         elif self.names:
-            self._own_heads = fast_path.heads_of(self.names)
+            self._own_cache = fast_path.cache_for(self.names)
 
     def data_received(self, data: bytes) -> None:
-        """Offer a whole, plain request to the fast path; the rest, and what it leaves, goes the ordinary way."""
+        """Offer a complete, plain request to the fast path; everything else takes the ordinary path."""
         fast_path, cycle = self._fast_path, self.cycle
         if (
             fast_path is not None
             and self._phase == BETWEEN
-            # No other request is under way on the connection, and its client reads.
+            # No other request of this connection is being answered, and its client reads its answers.
             and (cycle is None or cycle.response_complete)
-            and not (self.flow.write_paused or self._is_deaf or self.transport.is_closing())
+            and not (self.flow.write_paused or self._ignores_input or self.transport.is_closing())
         ):
-            if (self._rests_until or self._turns.is_over) and self._must_wait(data):
+            if (self._paused_until or self._pacer.is_exhausted) and self._defer(data):
                 return
-            heads = fast_path.heads if self._own_heads is None else self._own_heads
+            heads = fast_path.heads if self._own_cache is None else self._own_cache
             known = heads.find(data)
             if known is not None:
                 head, body = known
-                if self._is_taken(fast_path, head, body):
+                if self._try_fast_path(fast_path, head, body):
                     return
-            elif data.startswith(fast_path.starts):
-                found = read_head(data, self._room.max_headers)
-                if found is not None and found[2] <= self._room.max_head_bytes:
+            elif data.startswith(fast_path.prefixes):
+                found = read_head(data, self._limits.max_headers)
+                if found is not None and found[2] <= self._limits.max_head_bytes:
                     url, headers, end = found
-                    plain = fast_path.read(url.decode("ascii"), headers, self.names)
+                    plain = fast_path.parse_head(url.decode("ascii"), headers, self.names)
                     if plain is not None:
                         head = Head(headers, plain)
-                        if self._is_taken(fast_path, head, data[end:]):
+                        if self._try_fast_path(fast_path, head, data[end:]):
                             heads.remember(data, head, end)
                             return
         super().data_received(data)
 
-    def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
+    def _try_fast_path(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
             return False
-        if fast_path.is_full(head.plain) and self._is_refused(fast_path, head, self._came or self.loop.time()):
+        if fast_path.is_full(head.plain) and self._refuse_cheaply(
+            fast_path, head, self._arrived_at or self.loop.time()
+        ):
             return True
         before = self.cycle
-        pending = PendingReply(self, keep_alive=self._stays)
-        line = self._line
+        pending = PendingReply(self, keep_alive=self._keeps_alive)
+        line = self._queue
         if line is not None:
-            self._line = None
+            self._queue = None
             line.leave(self)
         self.cycle = self._running = pending  # type: ignore[assignment]  # it has what is read of a cycle
-        if fast_path.take(pending, head.plain, body):
+        if fast_path.try_answer(pending, head.plain, body):
             return True
         self.cycle, self._running = before, None
         return False
 
-    def _known(self, data: bytes) -> Head | None:
+    def _cached_head(self, data: bytes) -> Head | None:
         fast_path = self._fast_path
         if fast_path is None:
             return None
-        found = (fast_path.heads if self._own_heads is None else self._own_heads).find(data)
+        found = (fast_path.heads if self._own_cache is None else self._own_cache).find(data)
         return None if found is None else found[0]
 
-    def _goes_first(self, data: bytes) -> bool:
-        """See ``GatewayProtocol``: who would be let in is not refused, and does not wait for it."""
-        head, fast_path = self._known(data), self._fast_path
+    def _may_pass(self, data: bytes) -> bool:
+        """See ``GatewayProtocol``: a request that would be admitted does not wait."""
+        head, fast_path = self._cached_head(data), self._fast_path
         if head is None or fast_path is None:
-            return super()._goes_first(data)
+            return super()._may_pass(data)
         return not fast_path.is_full(head.plain)
 
-    def go_on(self) -> bool:
-        """See ``turns.Rests``. Who waited for long is refused, room or not: those who have just come are answered
-        quickly, and under a flood they need all the room there is.
+    def resume(self) -> bool:
+        """See ``pacing.PacedConnection``. A request that has waited for ``_MAX_WAIT_S`` is refused even if there is
+        room by then: a newer request takes the room and gets a quick answer.
         """
-        since, head, fast_path = self._waits_since, self._known(self._held), self._fast_path
+        since, head, fast_path = self._deferred_since, self._cached_head(self._buffered), self._fast_path
         if (
             since
             and head is not None
             and fast_path is not None
-            and self.loop.time() - since > _LONG_S
-            and not (self.transport.is_closing() or self._room.is_leaving or fast_path.is_urgent(head.plain))
+            and self.loop.time() - since > _MAX_WAIT_S
+            and not (self.transport.is_closing() or self._limits.is_leaving or fast_path.is_urgent(head.plain))
         ):
-            held = self._take_held()
-            if not self._is_refused(fast_path, head, since):
+            held = self._take_buffered()
+            if not self._refuse_cheaply(fast_path, head, since):
                 self.data_received(held)
             return True
-        return super().go_on()
+        return super().resume()
 
-    def _is_refused(self, fast_path: FastPathLike, head: Head, since: float) -> bool:
-        """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done.
+    def _refuse_cheaply(self, fast_path: FastPathLike, head: Head, since: float) -> bool:
+        """Write a refusal that was rendered earlier and pause the connection; return False if there is none.
 
-        ``since``: loop time when the request came. That of libuv stands still while it works through what is ready, so
-        what the request has waited behind others is counted, too.
+        ``since``: loop time when the request came. libuv's loop time stands still during one pass over ready sockets,
+        so the refusal's duration includes the wait behind other connections in that pass.
         """
         self._is_counted = False
         made = fast_path.refusal(head.plain, max(time.monotonic() - since, 0.0))
         if made is None:
             return False
         self.server_state.total_requests += 1
-        _write(self.transport, *made, keep_alive=self._stays)
-        if self._stays:
-            self._wait_in(self._room.idle)
-        self.rest(partial(fast_path.is_full, head.plain))
+        _write(self.transport, *made, keep_alive=self._keeps_alive)
+        if self._keeps_alive:
+            self._enter(self._limits.idle)
+        self.pause(partial(fast_path.is_full, head.plain))
         return True
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """See ``GatewayProtocol``: who ends its sending side while it waits has left, mostly, and is told at once."""
-        if self._held and self.scheme != "https" and self._known(self._held) is not None:
-            self.has_no_turn()
+        """See ``GatewayProtocol``. A client that closes its sending side while it waits has usually left: refuse it at
+        once.
+        """
+        if self._buffered and self.scheme != "https" and self._cached_head(self._buffered) is not None:
+            self.evict()
             return None
         return super().eof_received()
 
-    def has_no_turn(self) -> None:
-        """See ``connections.Connection``: it is told so, if that takes microseconds."""
-        since, head, fast_path = self._waits_since, self._known(self._held), self._fast_path
-        self._stays = False
+    def evict(self) -> None:
+        """See ``connections.Connection``; writes a refusal if one is rendered already."""
+        since, head, fast_path = self._deferred_since, self._cached_head(self._buffered), self._fast_path
+        self._keeps_alive = False
         if head is not None and fast_path is not None:
-            self._is_refused(fast_path, head, since)
-        super().has_no_turn()
+            self._refuse_cheaply(fast_path, head, since)
+        super().evict()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up what the client no longer waits for."""
+        """Cancel the request that is being answered."""
         pending = self._running
         if isinstance(pending, PendingReply):
             pending.lost()
-        self._let_go()
+        self._release_unread()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read what there was."""
+        """Release the permits of answers that the client has now read."""
         super().resume_writing()
-        self._let_go()
+        self._release_unread()
 
-    def _let_go(self) -> None:
+    def _release_unread(self) -> None:
         for permit in self.unread:
             permit.release()
         self.unread.clear()
@@ -428,7 +431,7 @@ class FastProtocol(GatewayProtocol):
 
 
 def http_protocol(*, fast_path: bool) -> type[GatewayProtocol]:
-    """Return the protocol that a server is given, with the fast path or without."""
+    """Return the protocol class for uvicorn, with the fast path or without."""
     return FastProtocol if fast_path else GatewayProtocol
 
 
@@ -454,7 +457,7 @@ def checked(status: int, headers: HeaderList, body: bytes) -> tuple[bytes, bytes
     head = b"".join(parts)
     lines = len(headers) + 1
     if head.count(b"\n") != lines or head.count(b"\r") != lines:
-        # Headers are checked where they come from; one that was not must not become two, or another answer.
+        # Headers are checked at their source. This keeps one that was not from splitting the answer.
         _log.error("an answer of status %d was not sent: a header of it has a line break", status)
         broken = InternalError("the answer had a header that cannot be sent")
         _, headers, body = problem(broken, new_id())

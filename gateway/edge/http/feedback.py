@@ -22,7 +22,7 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http import body as bodies
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
 from gateway.edge.http.problems import problem
-from gateway.edge.rules import FEEDBACK_PATH, told_to
+from gateway.edge.rules import FEEDBACK_PATH, redacted_for
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import (
     EndpointNotFound,
@@ -101,7 +101,7 @@ class FeedbackRoute:
                 if n % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         except GatewayError as error:
-            reply = problem(told_to(caller, error), request_id)
+            reply = problem(redacted_for(caller, error), request_id)
         else:
             said = {"counted": len(found), **_not_served(found, self._table.current)}
             reply = Reply(200, [(b"content-type", b"application/json")], orjson.dumps(said))

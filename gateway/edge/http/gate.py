@@ -1,4 +1,4 @@
-"""The check of callers at addresses where nothing is inferred: before any of them does anything."""
+"""Checks the caller at addresses that are not for inference, before their routes run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gateway.errors import EndpointNotFound, GatewayError
 
 
 class Gate:
-    """Lets callers through to what they have the right to; ``access`` None lets anybody through.
+    """Checks rights. ``access`` None: every caller may ask.
 
-    ``admin_port``: where what tells of the whole gateway is answered, to whoever reaches it, and nothing else is; 0 for
-    no such port.
+    ``admin_port``: the operators' port. It serves metrics, status and the like to every caller that can reach it, and
+    nothing else; the other ports then do not serve these. 0: no such port.
     """
 
     def __init__(self, access: Access | None, admin_port: int = 0) -> None:
@@ -26,7 +26,7 @@ class Gate:
         return bool(self.admin_port) and (scope.get("server") or ("", 0))[1] == self.admin_port
 
     async def caller_of(self, scope: Scope) -> Caller | None:
-        """Return who asks; None if nobody has to be known. Raises ``GatewayError``."""
+        """Return the caller; None if callers need not be known. Raises ``GatewayError``."""
         access = self._access
         if access is None and not self.admin_port:
             return None
@@ -37,9 +37,15 @@ class Gate:
             if self.is_admin(scope):
                 if is_theirs or (rule is not None and rule.operation == OPEN):
                     return None
-                raise EndpointNotFound(f"{ascii(path)[1:-1][:100]} is not on this port", hint="ask the other one")
+                raise EndpointNotFound(
+                    f"{ascii(path)[1:-1][:100]} is not served on the operators' port",
+                    hint="use the gateway's main port",
+                )
             if is_theirs:
-                raise EndpointNotFound(f"{ascii(path)[1:-1][:100]} is on a port of its own", hint="ask an operator")
+                raise EndpointNotFound(
+                    f"{ascii(path)[1:-1][:100]} is served on the operators' port only",
+                    hint="ask an operator for access to it",
+                )
         if access is None:
             return None
         if rule is not None and rule.operation == OPEN:
@@ -54,12 +60,12 @@ class Gate:
         return caller
 
     async def refuse(self, scope: Scope, send: Send, error: GatewayError) -> None:
-        """Answer with a refusal, in the words of the address's protocol."""
+        """Answer with a refusal in the form of the address's protocol."""
         path: str = scope["path"]
         write = openai_problem if path.startswith("/v1/models") else oip_problem if path.startswith("/v2") else problem
         headers = dict(scope["headers"])
         status, lines, content = write(error, clean_id(headers.get(b"x-request-id", b"")))
         if status == 401 and b"text/html" in headers.get(b"accept", b""):
-            # A browser then asks its person, who types a key as password (see ``Access.caller_of``).
+            # The browser then asks its user for a password: the key (see ``Access.caller_of``).
             lines = [*lines, (b"www-authenticate", b'Basic realm="triton-gateway"')]
         await send_reply(scope, send, status, [*lines, (b"content-length", str(len(content)).encode())], content)

@@ -16,7 +16,7 @@ from gateway.edge.http import body as bodies
 from gateway.edge.http.addresses import INFO, MODELS, TEI, V1_MODELS
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
 from gateway.edge.http.problems import oip_problem, openai_problem, tei_problem
-from gateway.edge.rules import rows_for, snapshot_for, told_to
+from gateway.edge.rules import redacted_for, rows_for, snapshot_for
 from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
 from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
@@ -69,7 +69,7 @@ class ModelRoutes:
         try:
             status, answer = await self._answer(path, method, receive, caller)
         except GatewayError as error:
-            reply = refuse(told_to(caller, error), request_id)
+            reply = refuse(redacted_for(caller, error), request_id)
         else:
             content = rendered(answer) if answer is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
             reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)

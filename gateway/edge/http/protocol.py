@@ -1,16 +1,18 @@
 """uvicorn's HTTP/1.1 protocol with limits: what a connection may send, how long it may take, and how it ends.
 
-uvicorn parses (with httptools) and runs the application; its protocol has no limit on a head, waits for ever for what
-does not come, and forgets a client that has ended its sending side. Here
+uvicorn parses (with httptools) and runs the application. Its protocol has no limit on a request's head, waits forever
+for bytes that do not come, and drops a client that has closed its sending side. This protocol differs:
 
-- a head has a size, a number of lines and a time; a body has a time; a connection has a place (see ``connections``);
-- a refusal (400, 408, 414, 431, 503) is JSON like every other, comes after the answers to what was asked before it, and
-  is the last thing on its connection;
-- a client that ends its sending side behind a whole request is answered (see ``_Begun`` for one that has left);
-- what follows a declined upgrade, and what nobody waited for (``expect: 100-continue``), is never taken for something
-  else.
+- A head has limits of size, lines and time, a body has a limit of time, and the number of connections is limited (see
+  ``connections``).
+- A refusal (400, 408, 414, 431, 503) is JSON like every other. It follows the answers to earlier requests and ends the
+  connection.
+- A client that closes its sending side after a whole request is answered (``_StartedAnswer`` detects one that has
+  left).
+- Bytes after a declined upgrade are read as HTTP/1.1. A body that a client holds back (``expect: 100-continue``) is
+  never mistaken for the next request.
 
-``fast.FastProtocol`` adds to this, and can be switched off. Chosen in ``gateway.__main__``.
+``fast.FastProtocol`` extends it and can be switched off. ``gateway.__main__`` chooses.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.callers.access import Names
 from gateway.edge.http.certificates import names_of_peer
 from gateway.edge.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections
+from gateway.edge.http.pacing import MAX_BUFFERED_BYTES, NEW_CONNECTION_COST
 from gateway.edge.http.problems import problem
-from gateway.edge.http.turns import MAX_HELD_BYTES, NEW_COUNTS
 from gateway.errors import (
     AddressTooLong,
     BodyTimeout,
@@ -44,48 +46,46 @@ from gateway.errors import (
 from gateway.trace import new_id
 
 BETWEEN, HEAD, BODY = range(3)
-"""What the parser is in the middle of."""
+"""What the parser reads: nothing yet, a head, or a body."""
 
-TAKEN: Final = "gateway.taken"
-"""The ASGI extension ``await taken()``: returns when the client has taken so much of the answer that there is room for
-more, or has left.
-"""
+DRAINED: Final = "gateway.drained"
+"""The ASGI extension ``await drained()``: returns when the write buffer has room again, or the client has left."""
 
 NAMES: Final = "gateway.names"
-"""The ASGI extension with what the client is called by its certificate (``callers.access.Names``), if it shows one."""
+"""The ASGI extension with the names in the client's certificate (``callers.access.Names``), if it shows one."""
 
-REST: Final = "gateway.rest"
-"""The ASGI extension ``rest(is_full)``: this request was refused for want of room, so the next one of its connection is
-not read at once (see ``turns``), unless ``is_full()`` is no longer so.
+PAUSE: Final = "gateway.pause"
+"""The ASGI extension ``pause(is_full)``: call it for a request that was refused for want of room. The connection's next
+request is read later (see ``pacing``), or as soon as ``is_full()`` is false.
 """
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 _MAX_URL_BYTES: Final = 65_535
-"""httptools counts the places in an address with 16 bits."""
+"""httptools stores positions in an address in 16 bits."""
 _MAX_PIPELINED: Final = 64
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _FIRST_LOOK_S: Final = 0.01
 _LAST_LOOK_S: Final = 0.25
 _BEGINNING: Final = b"HTTP/1.1 "
-"""How every answer begins."""
+"""The first bytes of every answer."""
 
 
 class _Refused(Exception):
-    """Raised out of a callback of the parser: the connection ends with this refusal."""
+    """Raised from a callback of the parser: the connection ends with this refusal."""
 
     def __init__(self, error: GatewayError) -> None:
         super().__init__(error.message)
         self.error = error
 
 
-class _Begun:
-    """A transport on which the beginning of the next answer is written already.
+class _StartedAnswer:
+    """A transport that has already written the first bytes of the next answer.
 
-    A client that has left and one that has only ended its sending side look alike: the kernel says "no more bytes". The
-    difference shows when something is written, because a client that has left answers it with a reset. What is written
-    is what every answer begins with, so that the one that still reads notices nothing.
+    A client that has left and one that has only closed its sending side look alike: the kernel reports end of file. A
+    write shows the difference, because a client that has left answers it with a reset. The bytes written here begin
+    every answer, so a client that still reads gets a normal answer.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -93,7 +93,7 @@ class _Begun:
         transport.write(_BEGINNING)
 
     def write(self, data: bytes) -> None:
-        """Write the answer, and from then on whatever comes."""
+        """Write the answer without its first bytes, and later writes unchanged."""
         self._transport.write(data[len(_BEGINNING) :])
         self.write = self._transport.write  # type: ignore[method-assign]
 
@@ -102,126 +102,126 @@ class _Begun:
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """See the module. What waits for the client is in one of the lines of ``Connections``."""
+    """See the module. While the gateway waits for the client, the connection is in a queue of ``Connections``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         connections = getattr(self.config.loaded_app, "connections", None)
-        self._room: Connections = Connections() if connections is None else connections
-        self._room.open = self.connections
+        self._limits: Connections = Connections() if connections is None else connections
+        self._limits.open = self.connections
         self.names: Names = ()
-        """What the client is called by the certificate it has shown."""
-        self._stays = not self._room.is_leaving
+        """The names in the client's certificate."""
+        self._keeps_alive = not self._limits.is_leaving
         self._age: asyncio.TimerHandle | None = None
-        if self._room.age:
-            # Spread out, so that what connected together does not come back together.
-            age = self._room.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+        if self._limits.age:
+            # Spread, so that clients that connected together do not reconnect together.
+            age = self._limits.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
             self._age = self.loop.call_later(age, self.leave)
         self._phase = BETWEEN
-        self._line: Any = None
+        self._queue: Any = None
         self._running: Any = None
-        """The cycle that is being answered; ``cycle`` is the newest."""
+        """The cycle (request and answer) that is being answered; ``cycle`` is the newest one."""
         self._unparsed = 0
-        """Bytes that came since the parser last had something to show for them."""
+        """Bytes received since the parser last completed a part of a request."""
         self._head_bytes = self._head_lines = 0
         self._refusal: GatewayError | None = None
         self._refuses_head = False
         """Whether the refusal answers a HEAD request: it then has no body."""
-        self._is_deaf = False
+        self._ignores_input = False
         self._is_repeated = False
         self._look: asyncio.Handle | None = None
         self._is_full: Callable[[], bool] | None = None
-        """What a request of this connection was refused by."""
+        """Whether the last refused request of this connection would be refused again; None if none was."""
         self._is_counted = False
-        self._rests_until = 0.0
-        """Loop time until which what comes is not looked at: a request was refused; see ``turns``. Infinite while it
-        waits for its turn.
+        self._paused_until = 0.0
+        """Loop time until which this connection is not read after a refusal (see ``pacing``). Infinite while the pacer
+        holds it.
         """
-        self._held = b""
-        """What has come meanwhile."""
-        self._is_ended = False
-        """Whether its client has ended its sending side while it waited."""
-        self._waits_since = 0.0
-        """Loop time since when it waits to be looked at for the first time."""
-        self._came = 0.0
-        """The same of what is looked at now; 0 if it did not wait."""
+        self._buffered = b""
+        """Bytes received while it is not read."""
+        self._half_closed = False
+        """Whether its client has closed its sending side while it waited."""
+        self._deferred_since = 0.0
+        """Loop time since when its first request waits to be read."""
+        self._arrived_at = 0.0
+        """``_deferred_since`` of the request that is being read; 0 if it did not wait."""
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let the connection wait for its first head, if there is room for it."""
+        """Wait for the first head, or refuse the connection if there are too many."""
         super().connection_made(transport)
         if self.scheme == "https":
             self.names = names_of_peer(transport)
-        if self._room.has_room():
-            self._wait_in(self._room.heads)
+        if self._limits.has_room():
+            self._enter(self._limits.heads)
         else:
-            self._room.count(NO_ROOM)
-            full = f"this process has all of its {self._room.max_open} connections in use"
-            self._is_deaf = True
+            self._limits.count(NO_ROOM)
+            full = f"this process has all of its {self._limits.max_open} connections in use"
+            self._ignores_input = True
             hint = "try again in a second, or raise TRITON_GATEWAY_MAX_CONNECTIONS"
             self._write_refusal(Unavailable(full, hint=hint), lingers=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application, and leave no timer behind."""
-        self._room.forget(self)
-        if self._held:
-            self._room.turns.forget(self, self._from())
-            self._take_held()
+        """Report the disconnect to the application and cancel the timers."""
+        self._limits.forget(self)
+        if self._buffered:
+            self._limits.pacer.forget(self, self._address())
+            self._take_buffered()
         for timer in (self._age, self._look):
             if timer is not None:
                 timer.cancel()
         running = self._running
-        if running is not None and not running.response_complete:  # uvicorn tells only the newest request
+        if running is not None and not running.response_complete:  # uvicorn reports it to the newest request only
             running.disconnected = True
             running.message_event.set()
         super().connection_lost(exc)
 
     def leave(self) -> None:
-        """Let the next answer (or the one that is being made) be the last one on this connection."""
-        self._stays = False
+        """See ``connections.Connection``."""
+        self._keeps_alive = False
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
 
     def _is_busy(self) -> bool:
-        """Return whether a request that was begun is still to be answered."""
+        """Return whether a request is being received or answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait_in(self, line: Any) -> None:
-        if line is not self._line:
-            if self._line is not None:
-                self._line.leave(self)
-            self._line = line
+    def _enter(self, line: Any) -> None:
+        if line is not self._queue:
+            if self._queue is not None:
+                self._queue.leave(self)
+            self._queue = line
         if line is not None:
             line.enter(self, self.loop)
 
     def _settle(self) -> None:
-        """Wait in the line that fits what the parser is in the middle of; in none while the client waits for us."""
-        room, cycle = self._room, self.cycle
+        """Enter the queue that fits the state of the connection; none while the client waits for the gateway."""
+        room, cycle = self._limits, self.cycle
         if self._phase == BODY:
-            self._wait_in(None if self.pipeline else room.bodies)
+            self._enter(None if self.pipeline else room.bodies)
         elif cycle is not None and not cycle.response_complete:
-            self._wait_in(None)
+            self._enter(None)
         elif self._phase == HEAD:
-            self._wait_in(room.heads)
-        elif self._line is None:
-            self._line = room.idle
+            self._enter(room.heads)
+        elif self._queue is None:
+            self._queue = room.idle
             room.idle.enter(self, self.loop)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; what cannot be parsed, or is too much, ends the connection."""
+        """Parse the bytes; end the connection if they cannot be parsed or exceed a limit."""
         if self._phase == BETWEEN and not self._is_busy():
-            turns = self._room.turns
-            if (self._rests_until or turns.is_over) and self._must_wait(data):
+            pacer = self._limits.pacer
+            if (self._paused_until or pacer.is_exhausted) and self._defer(data):
                 return
-            self._is_counted = not turns.has_room()
+            self._is_counted = not pacer.has_room()
             if self._is_counted:
-                self._count_refusal()  # known now, before others are read
+                self._count_refusal()  # now, before other connections are read
         self._unparsed += len(data)
-        if self._is_deaf:
+        if self._ignores_input:
             if self._unparsed > _LINGER_BYTES and not self._is_busy():
                 self.transport.abort()
             return
@@ -233,88 +233,90 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self._phase == BETWEEN:
             self._unparsed = 0
-        elif self._unparsed > self._room.max_head_bytes:
+        elif self._unparsed > self._limits.max_head_bytes:
             self._refuse(self._too_large())
             return
         self._settle()
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- pacing -------------------------------------------------------------------------------------------------------
 
-    def rest(self, is_full: Callable[[], bool]) -> None:
-        """Let what comes next rest for a while, as long as ``is_full()``: a request is refused for want of room."""
+    def pause(self, is_full: Callable[[], bool]) -> None:
+        """Do not read this connection for a while, or until ``is_full()`` is false: its request is refused for want of
+        room.
+        """
         if not self._is_counted:
             self._count_refusal()
         self._is_counted = False
-        self._rests_until = self._room.turns.until(self.loop.time())
+        self._paused_until = self._limits.pacer.pause_until(self.loop.time())
         self._is_full = is_full
 
     def has_room(self) -> bool:
-        """See ``turns.Rests``."""
+        """See ``pacing.PacedConnection``."""
         return self._is_full is None or not self._is_full()
 
     def _count_refusal(self) -> None:
-        self._room.refused(self.loop, NEW_COUNTS if self._is_full is None else 1.0)
+        self._limits.refused(self.loop, NEW_CONNECTION_COST if self._is_full is None else 1.0)
 
-    def _must_wait(self, data: bytes) -> bool:
-        """Keep what came until it is this connection's turn; returns whether it has to wait, and there is room to."""
-        room = self._room
-        turns, until = room.turns, self._rests_until
-        if self._held:
-            self._hold(data)
+    def _defer(self, data: bytes) -> bool:
+        """Buffer the bytes and hand the connection to the pacer; return False if they must be read now."""
+        room = self._limits
+        pacer, until = room.pacer, self._paused_until
+        if self._buffered:
+            self._buffer(data)
             return True
-        self._rests_until = 0.0
-        if turns.held_bytes + len(data) > MAX_HELD_BYTES or self._is_deaf or room.is_leaving:
+        self._paused_until = 0.0
+        if pacer.buffered_bytes + len(data) > MAX_BUFFERED_BYTES or self._ignores_input or room.is_leaving:
             return False
         now = self.loop.time()
-        if self._goes_first(data) if turns.is_over else self.has_room() or now >= until:
+        if self._may_pass(data) if pacer.is_exhausted else self.has_room() or now >= until:
             return False
         if self._is_full is not None:
-            turns.rest(self, until)
+            pacer.pause(self, until)
             self.flow.pause_reading()
         else:
-            # It is read on: whose client leaves meanwhile, as most do whom nobody tells anything, is not kept open.
-            turns.wait(self, self._from())
-            self._waits_since = self._came or now
-        room.take_turns(self.loop)
-        self._wait_in(None)  # it has asked: its place is not given to another
-        self._rests_until = inf
-        self._held = data
-        turns.held_bytes += len(data)
+            # Reading goes on, so that a client that gives up meanwhile is noticed and its connection closed.
+            pacer.wait(self, self._address())
+            self._deferred_since = self._arrived_at or now
+        room.start_pacing(self.loop)
+        self._enter(None)  # it has sent a request: it must not be closed as idle
+        self._paused_until = inf
+        self._buffered = data
+        pacer.buffered_bytes += len(data)
         return True
 
-    def _hold(self, data: bytes) -> None:
-        """Keep more of one that waits, and read no further; what is too much to keep is not waited with."""
-        turns = self._room.turns
-        self._held += data
-        turns.held_bytes += len(data)
+    def _buffer(self, data: bytes) -> None:
+        """Buffer more bytes of a held connection and stop reading it; resume it at once if the buffers are full."""
+        pacer = self._limits.pacer
+        self._buffered += data
+        pacer.buffered_bytes += len(data)
         self.flow.pause_reading()
-        if turns.held_bytes > MAX_HELD_BYTES:
-            turns.forget(self, self._from())
-            self.go_on()
+        if pacer.buffered_bytes > MAX_BUFFERED_BYTES:
+            pacer.forget(self, self._address())
+            self.resume()
 
-    def _from(self) -> str:
+    def _address(self) -> str:
         return "" if self.client is None else self.client[0]
 
-    def _goes_first(self, data: bytes) -> bool:
-        """Return whether what came is looked at although as many were refused as may be."""
-        return self._room.turns.has_time_for_urgent() and self._room.is_urgent(data[: self._room.max_head_bytes])
+    def _may_pass(self, data: bytes) -> bool:
+        """Return whether these bytes are read although the budget for refusals is spent."""
+        return self._limits.pacer.allows_urgent() and self._limits.is_urgent(data[: self._limits.max_head_bytes])
 
-    def go_on(self) -> bool:
-        """See ``turns.Rests``."""
-        if not self._held:
+    def resume(self) -> bool:
+        """See ``pacing.PacedConnection``."""
+        if not self._buffered:
             return False
-        self._came = self._waits_since
-        held = self._take_held()
+        self._arrived_at = self._deferred_since
+        held = self._take_buffered()
         if not self.transport.is_closing():
             self.data_received(held)
-            if self._is_ended and not self._held and not self.eof_received():
+            if self._half_closed and not self._buffered and not self.eof_received():
                 self.transport.close()
-        self._came = 0.0
+        self._arrived_at = 0.0
         return True
 
-    def _take_held(self) -> bytes:
-        held, self._held, self._waits_since, self._rests_until = self._held, b"", 0.0, 0.0
-        self._room.turns.held_bytes -= len(held)
+    def _take_buffered(self) -> bytes:
+        held, self._buffered, self._deferred_since, self._paused_until = self._buffered, b"", 0.0, 0.0
+        self._limits.pacer.buffered_bytes -= len(held)
         if not self.transport.is_closing():
             self.flow.resume_reading()
         return held
@@ -330,10 +332,10 @@ class GatewayProtocol(HttpToolsProtocol):
                 return
 
     def _decline_upgrade(self) -> None:
-        """Go on in HTTP/1.1 behind the head of a request that offers another protocol, with its body or the next head.
+        """Ignore the offer of another protocol in a head, and read on in HTTP/1.1: its body, or the next head.
 
-        httptools takes what follows such a head for the other protocol. A parser that has read a head with the same
-        lengths, and no offer, reads it as it was meant.
+        httptools would take the following bytes for the other protocol. A new parser, which is fed a head with the same
+        length headers and without the offer, reads them as HTTP/1.1.
         """
         lengths = self._lengths()
         self.parser = httptools.HttpRequestParser(self)
@@ -347,7 +349,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return [line for line in self.headers if line[0] in (b"content-length", b"transfer-encoding")]
 
     def on_message_begin(self) -> None:
-        """Begin to count a head."""
+        """Reset the counts of the head's bytes and lines."""
         if self._is_repeated:
             return
         self._phase = HEAD
@@ -355,7 +357,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address."""
+        """Add a part of the address. Refuses an address that is too long."""
         if self._is_repeated:
             return
         self._count_head(len(url))
@@ -364,13 +366,13 @@ class GatewayProtocol(HttpToolsProtocol):
             raise _Refused(AddressTooLong(f"the address is longer than {_MAX_URL_BYTES} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a line of the head; those after a chunked body are counted and dropped."""
+        """Add a header; trailers after a chunked body are counted and dropped."""
         if self._is_repeated:
             return
         self._head_lines += 1
         self._count_head(len(name) + len(value) + 4)
-        if self._head_lines > self._room.max_headers:
-            limit = f"the request's head has more than {self._room.max_headers} lines"
+        if self._head_lines > self._limits.max_headers:
+            limit = f"the request's head has more than {self._limits.max_headers} lines"
             raise _Refused(HeadTooLarge(limit, hint="send fewer headers, or raise TRITON_GATEWAY_MAX_HEADERS"))
         if self._phase == HEAD:
             name = name.lower()
@@ -382,15 +384,15 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self._room.max_head_bytes:
+        if self._head_bytes > self._limits.max_head_bytes:
             raise _Refused(self._too_large())
 
     def _too_large(self) -> HeadTooLarge:
-        limit = f"the request's head is larger than {self._room.max_head_bytes} bytes"
+        limit = f"the request's head is larger than {self._limits.max_head_bytes} bytes"
         return HeadTooLarge(limit, hint="send fewer or shorter headers, or raise TRITON_GATEWAY_MAX_HEAD_BYTES")
 
     def on_headers_complete(self) -> None:
-        """Start the request, or let it wait for the ones before it."""
+        """Start the request, or queue it behind the earlier ones of its connection."""
         if self._is_repeated:
             return
         if len(self.pipeline) >= _MAX_PIPELINED:
@@ -404,26 +406,26 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._phase = BODY
         self._unparsed = 0
-        self._wait_in(None)
+        self._enter(None)
 
     def on_body(self, body: bytes) -> None:
-        """Hand a part of the body on."""
+        """Pass on a part of the body."""
         self._unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Note that the request is complete."""
         if self.parser.should_upgrade() and self._lengths():
             return  # its body is still to come: see `_decline_upgrade`
         self._phase = BETWEEN
         self._unparsed = 0
-        self._wait_in(None)
+        self._enter(None)
         super().on_message_complete()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the connection for the answers that are still to be given to whole requests; return whether it is."""
-        if self._held and self.scheme != "https":
-            self._is_ended = True  # and is looked at when it is its turn
+        """Return True if the connection stays open because complete requests are still to be answered."""
+        if self._buffered and self.scheme != "https":
+            self._half_closed = True  # handled when the pacer resumes it
             return True
         if self._phase == BODY and self._is_busy():
             if not self.pipeline:
@@ -437,12 +439,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._refusal is None:
             self.cycle.keep_alive = False
         if not self._running.response_started:
-            self._running.transport = self.transport = _Begun(self.transport)  # type: ignore[assignment]
+            self._running.transport = self.transport = _StartedAnswer(self.transport)  # type: ignore[assignment]
         self._look = self.loop.call_soon(self._look_for_client, _FIRST_LOOK_S)
         return True
 
     def _look_for_client(self, wait: float) -> None:
-        """Drop the connection if its client has reset it: nothing is read any more, so nobody else would tell."""
+        """Drop the connection if its client has reset it. After end of file nothing is read, so only this notices."""
         if self.transport.is_closing() or not self._is_busy():
             return
         poll = select.poll()
@@ -456,23 +458,23 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        if not self._stays:
+        if not self._keeps_alive:
             cycle.keep_alive = False
         cycle.scope["extensions"] = self._extensions(cycle)
-        super()._start_asgi_task(cycle, _wary(cycle, app) if cycle.waiting_for_100_continue else app)
+        super()._start_asgi_task(cycle, _last_if_unread(cycle, app) if cycle.waiting_for_100_continue else app)
 
     def _extensions(self, _cycle: RequestResponseCycle) -> dict[str, Any]:
-        """Return what the application may use beside ASGI's own messages."""
-        found = {TAKEN: self.flow.drain, REST: self.rest}
+        """Return the extensions of the request's ASGI scope."""
+        found = {DRAINED: self.flow.drain, PAUSE: self.pause}
         return {**found, NAMES: self.names} if self.names else found
 
     def on_response_complete(self) -> None:
-        """Go on to the next request that waits, to a refusal that does, or to waiting for the client."""
+        """Answer the next pipelined request, write a pending refusal, or wait for the client."""
         self._running = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._room.unread.enter(self, self.loop)
+                self._limits.unread.enter(self, self.loop)
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -485,21 +487,21 @@ class GatewayProtocol(HttpToolsProtocol):
         self._settle()
 
     def _unset_keepalive_if_required(self) -> None:
-        """Do nothing: the lines have the timers."""
+        """Do nothing: the queues of ``Connections`` have the timers."""
 
     def _refuse(self, error: GatewayError) -> None:
-        """End the connection with a refusal, after the answers to the requests before it."""
-        self._room.count(error.kind)
-        self._is_deaf = True
+        """End the connection with a refusal, after the answers to earlier requests."""
+        self._limits.count(error.kind)
+        self._ignores_input = True
         self._unparsed = 0
         self._refuses_head = self._phase != BETWEEN and self.parser.get_method() == b"HEAD"
-        self._wait_in(None)
+        self._enter(None)
         if self._phase == BODY:
             cycle: Any = self.cycle
             if self.pipeline:
                 self.pipeline.popleft()
                 self.cycle = self.pipeline[0][0] if self.pipeline else self._running
-            elif cycle.response_started:  # it has its answer, or a part of it
+            elif cycle.response_started:  # an answer, or a part of it, is written already
                 self.transport.close()
                 return
             else:
@@ -520,72 +522,72 @@ class GatewayProtocol(HttpToolsProtocol):
             lines.append(content)
         transport = self.transport
         transport.write(b"".join(lines))
-        # What the client is still sending is read for a moment: closing before it would drop the answer on its way.
+        # Read for a moment what the client still sends: closing earlier would reset the connection and lose the answer.
         if lingers and transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
             self._look = self.loop.call_later(_LINGER_S, transport.abort)
         else:
             transport.close()
 
-    # --- what does not come (see ``connections``) ---------------------------------------------------------------------
+    # --- time limits (see ``connections``) ----------------------------------------------------------------------------
 
     def head_is_late(self) -> None:
         """See ``connections.Connection``."""
-        self._line = None
+        self._queue = None
         if self._phase == HEAD:
-            late = f"the request's head did not arrive within {self._room.heads.timeout:g} s"
+            late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
             self._refuse(HeadTimeout(late))
         else:
-            self._room.count(NOTHING_ASKED)
+            self._limits.count(NOTHING_ASKED)
             self.transport.close()
 
     def body_is_late(self) -> None:
         """See ``connections.Connection``."""
-        self._line = None
-        self._refuse(BodyTimeout(f"the body did not arrive within {self._room.bodies.timeout:g} s"))
+        self._queue = None
+        self._refuse(BodyTimeout(f"the body did not arrive within {self._limits.bodies.timeout:g} s"))
 
     def is_idle_too_long(self) -> None:
         """See ``connections.Connection``."""
-        self._line = None
+        self._queue = None
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.transport.close()
 
-    def has_no_turn(self) -> None:
+    def evict(self) -> None:
         """See ``connections.Connection``."""
-        self._room.turns.forget(self, self._from())
-        self._take_held()
+        self._limits.pacer.forget(self, self._address())
+        self._take_buffered()
         self.transport.close()
 
     def is_not_read(self) -> None:
         """See ``connections.Connection``."""
-        self._room.count(NOT_READ)
+        self._limits.count(NOT_READ)
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is answered."""
+        """Note that the client reads more slowly than it is answered."""
         super().pause_writing()
-        self._room.unread.enter(self, self.loop)
+        self._limits.unread.enter(self, self.loop)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Note that the client has read."""
         super().resume_writing()
-        self._room.unread.leave(self)
+        self._limits.unread.leave(self)
 
 
-def _wary(cycle: RequestResponseCycle, app: Any) -> Any:
-    """Wrap ``app`` for a client that waits for ``100 Continue``: an answer that did not wait for the body is the last
-    one, because nobody knows whether the body still comes.
+def _last_if_unread(cycle: RequestResponseCycle, app: Any) -> Any:
+    """Wrap ``app`` for a request with ``expect: 100-continue``: close the connection after an answer that did not read
+    the body, because the client may or may not still send it.
     """
 
     async def run(scope: Any, receive: Any, send: Any) -> None:
-        async def send_wary(message: Any) -> None:
+        async def send_last(message: Any) -> None:
             if cycle.waiting_for_100_continue and cycle.more_body:
                 cycle.keep_alive = False
             await send(message)
 
-        await app(scope, receive, send_wary)
+        await app(scope, receive, send_last)
 
     return run
 

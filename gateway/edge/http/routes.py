@@ -1,8 +1,8 @@
 """Inference over HTTP, for every protocol: bytes to a ``Call``, the data plane's answer to bytes.
 
-``InferRoute`` is the whole of it as a bare ASGI callable; FastAPI documents these routes (``ops.py``) but does not
-stand in their way: a routed, validated FastAPI handler costs several times what tokenizing a short text does.
-``FastPath`` is the same without a task for requests that came whole and need nothing special.
+``InferRoute`` is a bare ASGI callable. FastAPI only documents these routes (``ops.py``): a routed, validated FastAPI
+handler costs several times as much as tokenizing a short text. ``FastPath`` does the same without a task, for requests
+that were received in one read and need nothing special.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gateway.dataplane.submit import DataPlane
 from gateway.edge.http import body as bodies
 from gateway.edge.http.addresses import Addresses, Parse, Reading
 from gateway.edge.http.edge import (
-    Departure,
+    DisconnectWatch,
     Receive,
     Scope,
     Send,
     clean_id,
+    drained,
     head_of,
     names_of,
+    pause,
     reply_of,
-    rest,
     send_reply,
-    taken,
     timeout_of,
 )
 from gateway.edge.http.fast import HeadCache, PendingReply, checked
@@ -42,7 +42,7 @@ from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
 from gateway.edge.priority import HEADER, flow_of
 from gateway.edge.quotas import admit, charge, hold
-from gateway.edge.rules import discreet
+from gateway.edge.rules import redacting
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import (
     BodyTimeout,
@@ -58,17 +58,17 @@ from gateway.trace import CRITICAL, TRACEPARENT, Flow, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
-_OWN_HEADS: Final = 32
-"""Heads that are remembered of one client with a certificate: there may be thousands of clients."""
+_HEADS_OF_CLIENT: Final = 32
+"""Heads that are cached for each client certificate. It is small because there may be thousands of clients."""
 _MAY_STREAM: Final = b'"stream"'
-_ITS_ID: Final = b"@" * len(new_id())
-"""Stands for a request's id in what is written to every refused one."""
+_ID_PLACEHOLDER: Final = b"@" * len(new_id())
+"""Stands for the request id in a rendered refusal."""
 _MAX_REFUSALS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the edge needs of the settings; ``timeout`` in seconds."""
+    """The settings that the edge needs; ``timeout`` in seconds."""
 
     max_body_bytes: int
     timeout: float
@@ -77,7 +77,7 @@ class Limits:
 
 
 class InferRoute:
-    """Answers inference requests; which protocol they are in, the address says. ``access``: None lets anybody in."""
+    """Answers inference requests; the address decides the protocol. ``access`` None: every caller may ask."""
 
     def __init__(self, plane: DataPlane, limits: Limits, access: Access | None = None) -> None:
         self._plane = plane
@@ -104,7 +104,7 @@ class InferRoute:
                         self._access.check_once(name for name, _ in scope["headers"])
                     caller = self._access.recent(headers) or await self._access.caller(headers, names_of(scope))
                     trace.caller = caller
-                    refuse = discreet(refuse, caller)
+                    refuse = redacting(refuse, caller)
                     self._access.require(caller, INFER, path)
                 if scope["method"] != "POST":
                     raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
@@ -131,14 +131,14 @@ class InferRoute:
                 flight = plane.refuse(trace, error, refuse, path)
             else:
                 call.refuse = refuse
-                flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
+                flight = await plane.ask(call, trace, pieces, lambda flight: DisconnectWatch(receive, flight).stop)
             if flight.error is not None and permit is not None:
-                permit.release()  # what it has sent is of no use any more, however long its refusal takes to be read
+                permit.release()  # its body is dropped: do not hold room while the client reads its refusal
             if isinstance(flight.error, Overloaded):
-                rest(scope, partial(plane.admission.is_full, path, *trace.flow))
+                pause(scope, partial(plane.admission.is_full, path, *trace.flow))
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
-                await taken(scope)
+                await drained(scope)
         finally:
             if permit is not None:
                 permit.release()
@@ -146,7 +146,7 @@ class InferRoute:
     async def _read(
         self, receive: Receive, headers: Mapping[bytes, bytes], permit: Permit, timeout: float, parse: Parse
     ) -> Call:
-        """Read the body, and what it asks; of a large one beside the event loop."""
+        """Read and parse the body, a large one in a thread."""
         limit = self._limits.max_body_bytes
         raw: bytes | None = None
         try:
@@ -175,7 +175,7 @@ class InferRoute:
             call.pin = normalize_url(headers[b"x-route-to"].decode("latin-1"), None)
 
     def _check(self, call: Call, caller: Caller, path: str | None) -> None:
-        """Raise ``NotPermitted`` if the body, or a pin, names what the address did not."""
+        """Raise ``NotPermitted`` if the body or a pin names an endpoint that the caller may not use."""
         if self._access is not None:
             if call.path != path:
                 self._access.require(caller, INFER, call.path)
@@ -183,8 +183,8 @@ class InferRoute:
                 self._access.require(caller, PINS, call.pin)
 
 
-class Plain(NamedTuple):
-    """What the fast path has to know of a request's head."""
+class ParsedHead(NamedTuple):
+    """A request's head as the fast path needs it."""
 
     reading: Reading
     request_id: str
@@ -196,9 +196,10 @@ class Plain(NamedTuple):
 
 
 class FastPath:
-    """Takes the common request of any protocol without a task of its own; see ``fast``. The same answers as
-    ``InferRoute``, which gets what is not plain: bodies in parts or encoded, time-outs of the caller's, traces, pins,
-    streams.
+    """Answers the common request of every protocol without a task; see ``fast``.
+
+    It gives the same answers as ``InferRoute``, which handles all other requests: bodies in parts or encoded, a
+    caller's time-out, traces, pins, streams.
     """
 
     def __init__(
@@ -210,34 +211,34 @@ class FastPath:
         *,
         admin_port: int = 0,
     ) -> None:
-        self.starts = tuple(b"POST " + start for start in addresses.starts)
+        self.prefixes = tuple(b"POST " + start for start in addresses.starts)
         self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
         self.heads = HeadCache()
         self.admin_port = admin_port
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
         self._refusals: dict[tuple[Refuse, str, float | None], tuple[bytes, bytes]] = {}
-        """Refusals as they were made last, in each protocol's words."""
+        """Rendered refusals by protocol, message and ``Retry-After``."""
         if access is not None:
-            # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
+            # A cached head includes its caller, so that checking the key again costs next to nothing.
             access.on_change(self._forget)
         self._permits = plane.permits
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
 
-    def heads_of(self, names: Names) -> HeadCache:
+    def cache_for(self, names: Names) -> HeadCache:
         """See ``fast.FastPathLike``."""
         found = self._heads_of.get(names)
         if found is None:
-            found = self._heads_of[names] = HeadCache(_OWN_HEADS)  # lives as long as a connection has it
+            found = self._heads_of[names] = HeadCache(_HEADS_OF_CLIENT)  # lives as long as a connection uses it
         return found
 
     def _forget(self) -> None:
         for heads in (self.heads, *self._heads_of.values()):
             heads.clear()
 
-    def read(self, path: str, headers: HeaderList, names: Names = ()) -> Plain | None:
+    def parse_head(self, path: str, headers: HeaderList, names: Names = ()) -> ParsedHead | None:
         """See ``fast.FastPathLike``."""
         by_name = dict(headers)
         reading = self._addresses.at(path)
@@ -251,28 +252,30 @@ class FastPath:
                 caller = self._access.caller_of(by_name, names, counts=False)
                 caller.require(INFER, reading.path)
             except (NotAuthenticated, NotPermitted):
-                return None  # refused, and counted, on the ordinary way
-            reading = reading._replace(refuse=discreet(reading.refuse, caller))
+                return None  # the ordinary path refuses and counts it
+            reading = reading._replace(refuse=redacting(reading.refuse, caller))
             quota = self._access.quota_of(caller)
         try:
             flow = flow_of(by_name.get(HEADER, b""), caller)
         except RequestError:
             return None  # as above
         key = by_name.get(self._key_header, b"").decode("latin-1")
-        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota, flow)
+        return ParsedHead(
+            reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota, flow
+        )
 
-    def is_full(self, plain: Plain) -> bool:
+    def is_full(self, plain: ParsedHead) -> bool:
         """See ``fast.FastPathLike``."""
         permits = self._permits
         return permits.in_flight >= permits.easy[plain.flow.rank] and self._plane.admission.is_full(
             plain.reading.path, *plain.flow
         )
 
-    def is_urgent(self, plain: Plain) -> bool:
+    def is_urgent(self, plain: ParsedHead) -> bool:
         """See ``fast.FastPathLike``."""
         return plain.flow.rank == CRITICAL
 
-    def refusal(self, plain: Plain, seconds: float) -> tuple[bytes, bytes] | None:
+    def refusal(self, plain: ParsedHead, seconds: float) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""
         plane, refuse = self._plane, plain.reading.refuse
         if plain.request_id or not plane.is_quiet:
@@ -288,9 +291,9 @@ class FastPath:
         plane.admission.refused(error, rank, plain.reading.path, seconds)
         head, body = made
         request_id = new_id().encode()
-        return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)
+        return head.replace(_ID_PLACEHOLDER, request_id), body.replace(_ID_PLACEHOLDER, request_id)
 
-    def take(self, pending: PendingReply, plain: Plain, body: bytes) -> bool:
+    def try_answer(self, pending: PendingReply, plain: ParsedHead, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
         if _MAY_STREAM in body:
             return False
@@ -307,13 +310,13 @@ class FastPath:
             call = parse(body, headers)
             if caller is not None and not caller.reaches(call.path):  # the body may name it
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
-            if call.path != path:  # it had none when `is_full` was asked
+            if call.path != path:  # the body names it, so `is_full` did not know it
                 path = call.path
                 if self._permits.in_flight >= self._permits.easy[flow.rank]:
                     plane.admission.check(path, *flow)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
-                pending.rest(partial(plane.admission.is_full, path, *trace.flow))
+                pending.pause(partial(plane.admission.is_full, path, *trace.flow))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse, path)))
             return True
         call.key = key
@@ -327,10 +330,10 @@ class FastPath:
 
 
 def _refusal(refuse: Refuse, error: Overloaded) -> tuple[bytes, bytes]:
-    """Return head and body of a refusal, with ``_ITS_ID`` for the request's id."""
-    status, headers, content = refuse(error, _ITS_ID.decode())
+    """Return head and body of a refusal with ``_ID_PLACEHOLDER`` as request id."""
+    status, headers, content = refuse(error, _ID_PLACEHOLDER.decode())
     length = (b"content-length", str(len(content)).encode())
-    return checked(status, [*headers, (b"x-request-id", _ITS_ID), length], content)
+    return checked(status, [*headers, (b"x-request-id", _ID_PLACEHOLDER), length], content)
 
 
 def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight) -> None:
@@ -340,7 +343,7 @@ def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight)
             pending.send(head_of(flight.trace, endpoint.head, len(content)), content)
         else:
             if isinstance(flight.error, Overloaded):
-                pending.rest(partial(plane.admission.is_full, path, *flight.trace.flow))
+                pending.pause(partial(plane.admission.is_full, path, *flight.trace.flow))
             pending.reply(*reply_of(flight))
     except BaseException:
         pending.abort()

@@ -154,7 +154,7 @@ async def test_grpc_knows_clients_by_the_same_names(
 async def test_what_is_remembered_of_many_clients_is_bounded(make_stack: Callable[..., Any]) -> None:
     """Each has heads of its own, and a head that differs each time is remembered in vain."""
     fast_path = make_stack(fast_path=True, tls_client_authority="set").gateway.fast_path
-    heads = fast_path.heads_of(("somebody",))
+    heads = fast_path.cache_for(("somebody",))
     for number in range(500):
         head = b"POST /serve/e HTTP/1.1\r\nx-b3: %d\r\ncontent-length: 0\r\n\r\n" % number
         heads.remember(head, Head([], None), len(head))

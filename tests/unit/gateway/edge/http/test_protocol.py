@@ -308,8 +308,8 @@ async def test_a_canary_without_a_key_is_answered_on_the_fast_path(stack: Any) -
     table.current = replace(table.current, canaries={**table.current.canaries, "c": replace(weighted, stable="e/1")})
     good, failing = LoneReply(), LoneReply()
     fast_path = stack.gateway.fast_path
-    assert fast_path.take(good, fast_path.read("/serve/d", []), b'{"text": "good"}')
-    assert fast_path.take(failing, fast_path.read("/serve/c", []), b'{"text": "good"}')
+    assert fast_path.try_answer(good, fast_path.parse_head("/serve/d", []), b'{"text": "good"}')
+    assert fast_path.try_answer(failing, fast_path.parse_head("/serve/c", []), b'{"text": "good"}')
     await stack.until(lambda: good.answered and failing.answered)
     assert ([200], ["stable"]) == (good.answered, good.routes)
     assert ([200], ["fallback"]) == (failing.answered, failing.routes)

@@ -14,8 +14,15 @@ from uvicorn.server import ServerState
 
 from benchmarks.shared.simulated import SimulatedLoop, simulate
 from gateway.edge.http.connections import Connections
-from gateway.edge.http.protocol import REST, GatewayProtocol
-from gateway.edge.http.turns import AGAIN_PER_SECOND, MAX_PER_SECOND, MIN_PER_SECOND, NEW_COUNTS, TICK_S, Turns
+from gateway.edge.http.pacing import (
+    MAX_PER_SECOND,
+    MIN_PER_SECOND,
+    NEW_CONNECTION_COST,
+    RETRIES_PER_SECOND,
+    TICK_S,
+    RefusalPacer,
+)
+from gateway.edge.http.protocol import PAUSE, GatewayProtocol
 from tests.unit.gateway.edge.http.serving import Port, post, serving
 
 Serve = Callable[..., AbstractAsyncContextManager[Port]]
@@ -32,26 +39,26 @@ class Asker:
 
     def ask(self) -> None:
         """What the protocol does with what comes."""
-        turns, now = self.crowd.turns, self.crowd.now
+        pacer, now = self.crowd.pacer, self.crowd.now
         if self.crowd.room > 0:
             self.crowd.room -= 1
             self.crowd.let_in.append(self)
-        elif self.told and (turns.is_over or now < self.until):
-            turns.rest(self, self.until)
-        elif turns.is_over:
-            turns.wait(self, self.address)
+        elif self.told and (pacer.is_exhausted or now < self.until):
+            pacer.pause(self, self.until)
+        elif pacer.is_exhausted:
+            pacer.wait(self, self.address)
         else:
-            turns.refused(1.0 if self.told else NEW_COUNTS)
+            pacer.count_refusal(1.0 if self.told else NEW_CONNECTION_COST)
             self.told.append(now)
-            self.until = turns.until(now)
+            self.until = pacer.pause_until(now)
             self.crowd.asks_again.append(self)
 
     def has_room(self) -> bool:
-        """See ``turns.Rests``."""
+        """See ``pacing.PacedConnection``."""
         return self.crowd.room > 0
 
-    def go_on(self) -> bool:
-        """See ``turns.Rests``."""
+    def resume(self) -> bool:
+        """See ``pacing.PacedConnection``."""
         if self.is_gone:
             return False
         self.ask()
@@ -63,8 +70,8 @@ class Crowd:
 
     def __init__(self, *, room: int = 0, tick: float = TICK_S) -> None:
         self.now, self.room, self._tick = 1.0, room, tick
-        self.turns = Turns(lambda: self.room, chance=lambda: 0.5)
-        self.turns.begin(self.now)
+        self.pacer = RefusalPacer(lambda: self.room, chance=lambda: 0.5)
+        self.pacer.start(self.now)
         self.let_in: list[Asker] = []
         self.asks_again: list[Asker] = []
 
@@ -75,7 +82,7 @@ class Crowd:
             for asker in again:
                 asker.ask()
             self.now += self._tick
-            self.turns.look(self.now)
+            self.pacer.tick(self.now)
 
 
 def test_a_flood_is_refused_at_a_bounded_rate_and_everybody_is_told() -> None:
@@ -91,7 +98,7 @@ def test_a_flood_is_refused_at_a_bounded_rate_and_everybody_is_told() -> None:
     before = sum(len(asker.told) for asker in askers)
     crowd.run(5)
     again = sum(len(asker.told) for asker in askers) - before
-    assert 0.8 * 5 * AGAIN_PER_SECOND <= again <= 1.1 * 5 * AGAIN_PER_SECOND
+    assert 0.8 * 5 * RETRIES_PER_SECOND <= again <= 1.1 * 5 * RETRIES_PER_SECOND
 
 
 def test_a_loop_that_is_late_refuses_fewer() -> None:
@@ -107,7 +114,7 @@ def test_a_loop_that_is_late_refuses_fewer() -> None:
         crowd.run(1)
         return sum(len(asker.told) for asker in askers) - before
 
-    assert told(0.05) <= MIN_PER_SECOND / NEW_COUNTS * 1.2
+    assert told(0.05) <= MIN_PER_SECOND / NEW_CONNECTION_COST * 1.2
     assert told(TICK_S) >= 3.5 * told(0.05)
 
 
@@ -144,7 +151,7 @@ def test_who_rests_goes_on_as_soon_as_there_is_room() -> None:
     asker = Asker(crowd)
     asker.ask()
     crowd.run(TICK_S)  # it asks again, and rests
-    assert 1 == len(crowd.turns)
+    assert 1 == len(crowd.pacer)
     crowd.room = 1
     crowd.run(2 * TICK_S)
     assert [asker] == crowd.let_in
@@ -170,7 +177,7 @@ def test_nobody_rests_longer_for_those_who_have_gone() -> None:
     for asker in flood:
         asker.ask()
     crowd.run(6)
-    assert len(crowd.turns) > 3000
+    assert len(crowd.pacer) > 3000
     for asker in flood:
         asker.is_gone = True
     crowd.asks_again.clear()
@@ -185,14 +192,14 @@ async def test_what_one_connection_raises_stops_nobody_elses_turn() -> None:
     connections = Connections(room=lambda: 0)
     went_on = asyncio.Event()
 
-    class Rests:
+    class PacedConnection:
         def __init__(self, *, is_broken: bool) -> None:
             self.is_broken = is_broken
 
         def has_room(self) -> bool:
             return True
 
-        def go_on(self) -> bool:
+        def resume(self) -> bool:
             if self.is_broken:
                 raise RuntimeError("broken")
             went_on.set()
@@ -201,8 +208,8 @@ async def test_what_one_connection_raises_stops_nobody_elses_turn() -> None:
     loop, said = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _loop, context: said.append(context["exception"]))
     for is_broken in (True, False):
-        connections.turns.rest(Rests(is_broken=is_broken), loop.time())
-    connections.take_turns(loop)
+        connections.pacer.pause(PacedConnection(is_broken=is_broken), loop.time())
+    connections.start_pacing(loop)
     await asyncio.wait_for(went_on.wait(), 10)
     assert ["broken"] == [str(error) for error in said]
 
@@ -212,22 +219,22 @@ def test_what_is_said_of_the_time_to_wait_grows_with_those_who_rest() -> None:
     crowd = Crowd()
     for _ in range(4000):
         Asker(crowd).ask()
-    assert 1.0 == crowd.turns.retry_after
+    assert 1.0 == crowd.pacer.retry_after
     crowd.run(6)
-    assert 2.5 <= crowd.turns.retry_after <= 4
+    assert 2.5 <= crowd.pacer.retry_after <= 4
 
 
 def test_the_clock_stops_when_nobody_is_left() -> None:
     """And goes on with the next refusal, or when somebody comes back who still rests."""
-    turns = Turns(lambda: 0)
-    turns.refused()
-    assert turns.begin(1.0)
-    assert not turns.begin(1.0)
+    pacer = RefusalPacer(lambda: 0)
+    pacer.count_refusal()
+    assert pacer.start(1.0)
+    assert not pacer.start(1.0)
     looks = 0
-    while turns.look(1.0 + TICK_S * (looks + 1)):
+    while pacer.tick(1.0 + TICK_S * (looks + 1)):
         looks += 1
         assert looks < 100
-    assert turns.begin(9.0)
+    assert pacer.start(9.0)
 
 
 def test_everybody_goes_on_when_the_process_leaves() -> None:
@@ -236,8 +243,8 @@ def test_everybody_goes_on_when_the_process_leaves() -> None:
     for _ in range(500):
         Asker(crowd).ask()
     crowd.room = 500
-    crowd.turns.let_all_go_on()
-    assert 0 == len(crowd.turns)
+    crowd.pacer.resume_all()
+    assert 0 == len(crowd.pacer)
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
@@ -280,8 +287,8 @@ async def test_a_refused_connection_is_not_read_until_there_is_room(serve: Serve
         status, headers, body = await second.answer()
         assert (429, "overloaded", "1") == (status, body["code"], headers["retry-after"])
         second.send(post())
-        turns = port.stack.gateway.connections.turns
-        await port.stack.until(lambda: len(turns) == 1)
+        pacer = port.stack.gateway.connections.pacer
+        await port.stack.until(lambda: len(pacer) == 1)
         port.stack.may_answer.set()
         assert 200 == (await first.answer())[0]
         assert 200 == (await second.answer())[0]  # it rested until there was room, and was not refused again
@@ -304,8 +311,8 @@ async def test_who_comes_back_while_it_still_rests_is_looked_at(serve: Serve) ->
         wire = await port.connect()
         wire.send(post())
         assert 429 == (await wire.answer())[0]
-        turns = port.stack.gateway.connections.turns
-        await port.stack.until(lambda: not turns._looked)
+        pacer = port.stack.gateway.connections.pacer
+        await port.stack.until(lambda: not pacer._ticked)
         wire.send(post())
         assert 429 == (await wire.answer())[0]
 
@@ -349,10 +356,10 @@ async def test_who_leaves_while_it_rests_leaves_nothing(serve: Serve) -> None:
         wire.send(post())
         await wire.answer()
         wire.send(post())
-        turns = port.stack.gateway.connections.turns
-        await port.stack.until(lambda: turns.held_bytes > 0)
+        pacer = port.stack.gateway.connections.pacer
+        await port.stack.until(lambda: pacer.buffered_bytes > 0)
         wire.close()
-        await port.stack.until(lambda: len(turns) == 0 and turns.held_bytes == 0)
+        await port.stack.until(lambda: len(pacer) == 0 and pacer.buffered_bytes == 0)
 
 
 async def test_health_is_told_while_there_is_no_room(serve: Serve) -> None:
@@ -405,7 +412,7 @@ async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
         wire = await port.connect()
         wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
         status, _, body = await wire.answer()
-        assert (400, "x-priority is no class of priority: there are critical, default, batch") == (
+        assert (400, "x-priority must be one of critical, default, batch") == (
             status,
             body["error"],
         )
@@ -432,17 +439,17 @@ async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(ma
             assert (429, "work_full") == (status, headers["x-refused-because"])
             permits = stack.gateway.permits
             await stack.until(lambda: permits.in_flight < 19)  # noqa: B023 - of this round
-            held = permits.held_bytes
+            held = permits.buffered_bytes
             late = await port.connect()
             late.send(post(b"x" * 100_000)[:-99_000])
             status, headers, _ = await late.answer()
             assert (429, "work_full") == (status, headers["x-refused-because"])
-            assert held == permits.held_bytes
+            assert held == permits.buffered_bytes
             stack.backend.hold.set()
             assert 200 == (await flood[0].answer())[0]
 
 
-class Stuck(Turns):
+class Stuck(RefusalPacer):
     """As many were refused as may be, and nobody's turn comes."""
 
     is_stuck = True
@@ -453,19 +460,19 @@ class Stuck(Turns):
         return False
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Always, until it goes on."""
         return self.is_stuck
 
-    @is_over.setter
-    def is_over(self, value: bool) -> None:
+    @is_exhausted.setter
+    def is_exhausted(self, value: bool) -> None:
         pass
 
 
 def stick(port: Port) -> Stuck:
     """Let everybody wait who comes from now on."""
-    turns = port.stack.gateway.connections.turns = Stuck(port.stack.gateway.permits.free)
-    return turns
+    pacer = port.stack.gateway.connections.pacer = Stuck(port.stack.gateway.permits.free)
+    return pacer
 
 
 @pytest.mark.parametrize("line", ["X-Priority: critical", "x-priority:critical", "X-PRIORITY: \t CRITICAL "])
@@ -474,13 +481,13 @@ async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(s
     async with serve() as port:
         port.stack.gateway.permits.ceilings = (2, 1, 1)
         await busy(port)
-        turns = stick(port)
+        pacer = stick(port)
         other, critical = await port.connect(), await port.connect()
         other.send(post())
-        await port.stack.until(lambda: len(turns) == 1)
+        await port.stack.until(lambda: len(pacer) == 1)
         critical.send(post(b'{"text": "good"}', "/serve/e", line))
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 2)
-        assert 1 == len(turns)
+        assert 1 == len(pacer)
         port.stack.may_answer.set()
         assert 200 == (await critical.answer())[0]
 
@@ -489,11 +496,11 @@ async def test_who_only_says_so_of_itself_waits_when_too_many_did(serve: Serve) 
     """Strangers may write what they like: out of turn so many are looked at as are refused in some milliseconds."""
     async with serve() as port:
         await busy(port)
-        turns = stick(port)
-        turns.refused(MAX_PER_SECOND)
+        pacer = stick(port)
+        pacer.count_refusal(MAX_PER_SECOND)
         wire = await port.connect()
         wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: critical"))
-        await port.stack.until(lambda: len(turns) == 1)
+        await port.stack.until(lambda: len(pacer) == 1)
 
 
 @pytest.mark.parametrize("serve", [True], indirect=True)
@@ -504,11 +511,11 @@ async def test_who_would_be_let_in_does_not_wait_for_those_who_are_refused(serve
         wire = await port.connect()
         wire.send(post())
         assert 200 == (await wire.answer())[0]
-        turns = stick(port)
+        pacer = stick(port)
         wire = await port.connect()
         wire.send(post())
         assert 200 == (await wire.answer())[0]
-        assert 0 == len(turns)
+        assert 0 == len(pacer)
 
 
 @pytest.mark.parametrize("serve", [True], indirect=True)
@@ -516,7 +523,7 @@ async def test_who_has_waited_for_long_is_refused_though_there_is_room(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those who come now are answered in its place, quickly; it is told to ask again. Critical ones are answered."""
-    monkeypatch.setattr("gateway.edge.http.fast._LONG_S", -1.0)
+    monkeypatch.setattr("gateway.edge.http.fast._MAX_WAIT_S", -1.0)
     async with serve() as port:
         asks = post(b'{"text": "good"}', "/serve/e", "x-priority: critical")
         known = await port.connect()
@@ -526,51 +533,51 @@ async def test_who_has_waited_for_long_is_refused_though_there_is_room(
         assert 200 == (await known.answer())[0]
         port.stack.may_answer.clear()
         first = await busy(port)
-        turns = stick(port)
+        pacer = stick(port)
         late, critical = await port.connect(), await port.connect()
         late.send(post())
         critical.send(asks)
-        await port.stack.until(lambda: len(turns) == 2)
+        await port.stack.until(lambda: len(pacer) == 2)
         port.stack.may_answer.set()
         assert 200 == (await first.answer())[0]
         port.stack.gateway.permits.ceilings = (3, 3, 3)
-        turns.let_all_go_on()
+        pacer.resume_all()
         status, headers, _ = await late.answer()
         assert (429, "work_full") == (status, headers["x-refused-because"])
         assert 200 == (await critical.answer())[0]
-        assert 0 == turns.held_bytes
+        assert 0 == pacer.buffered_bytes
 
 
 async def test_who_leaves_while_it_waits_is_not_kept_open(serve: Serve) -> None:
     """Nobody was told anything for seconds and left: ten thousand such connections took the places of all others."""
     async with serve() as port:
         await busy(port)
-        turns, connections = stick(port), port.stack.gateway.connections
+        pacer, connections = stick(port), port.stack.gateway.connections
         wires = [await port.connect() for _ in range(3)]
         for wire in wires:
             wire.send(post())
-        await port.stack.until(lambda: len(turns) == 3)
+        await port.stack.until(lambda: len(pacer) == 3)
         for wire in wires[:2]:
             wire.reset()
-        await port.stack.until(lambda: (len(turns), len(connections.open)) == (1, 2))
+        await port.stack.until(lambda: (len(pacer), len(connections.open)) == (1, 2))
         wires[2].send(post())  # and one that sends more meanwhile keeps its order
         held = len(post())
-        await port.stack.until(lambda: turns.held_bytes == 2 * held)
+        await port.stack.until(lambda: pacer.buffered_bytes == 2 * held)
         port.stack.may_answer.set()
         port.stack.gateway.permits.ceilings = (9, 9, 9)
         port.stack.gateway.permits.easy = (9, 9, 9)
-        turns.is_stuck = False
-        turns.let_all_go_on()
+        pacer.is_stuck = False
+        pacer.resume_all()
         assert [200, 200] == [(await wires[2].answer())[0] for _ in range(2)]
-        assert 0 == turns.held_bytes
+        assert 0 == pacer.buffered_bytes
 
 
 async def test_who_ends_its_sending_side_while_it_waits_is_told(serve: Serve) -> None:
     """It may still read."""
     async with serve() as port:
         await busy(port)
-        turns = port.stack.gateway.connections.turns
-        turns.refused(MAX_PER_SECOND / 50)
+        pacer = port.stack.gateway.connections.pacer
+        pacer.count_refusal(MAX_PER_SECOND / 50)
         wire = await port.connect()
         wire.send(post())
         wire.half_close()
@@ -584,17 +591,17 @@ async def test_who_waits_to_be_refused_makes_room_for_new_connections(serve: Ser
     async with serve(max_connections=3) as port:
         await busy(port)
         idle = await port.connect()
-        turns = stick(port)
+        pacer = stick(port)
         waits = await port.connect()
         waits.send(post())
-        await port.stack.until(lambda: len(turns) == 1)
+        await port.stack.until(lambda: len(pacer) == 1)
         await port.connect()
         assert (await waits.rest())[:12] in (b"", b"HTTP/1.1 429")
-        assert 0 == len(turns)
-        assert 0 == turns.held_bytes
+        assert 0 == len(pacer)
+        assert 0 == pacer.buffered_bytes
         port.stack.may_answer.set()
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
-        turns.is_stuck = False
+        pacer.is_stuck = False
         idle.send(post())
         assert 200 == (await idle.answer())[0]
 
@@ -649,9 +656,9 @@ class Caller:
         """Send so much of the request under way, or of a new one with so large a text."""
         if not self._left:
             self._left, self.asked = post(b'{"text": "' + b"x" * size + b'"}'), self.asked + 1
-        self.go_on(share)
+        self.resume(share)
 
-    def go_on(self, share: float = 1.0) -> None:
+    def resume(self, share: float = 1.0) -> None:
         """Send so much of what is left."""
         if self._left and self.pipe.is_read and not self.pipe.is_closed:
             cut = max(int(share * len(self._left)), 1)
@@ -674,7 +681,7 @@ def test_every_connection_is_read_again_and_answered_whatever_has_happened_to_it
                     pass
                 await asyncio.sleep(chance.choice((0.0, 0.01)))
             else:
-                scope["extensions"][REST](lambda: not room)
+                scope["extensions"][PAUSE](lambda: not room)
             head = [(b"content-length", b"0")]
             await send({"type": "http.response.start", "status": 200 if room else 429, "headers": head})
             await send({"type": "http.response.body", "body": b""})
@@ -699,7 +706,7 @@ def test_every_connection_is_read_again_and_answered_whatever_has_happened_to_it
         for _ in range(40):
             await asyncio.sleep(0.2)
             for caller in callers:
-                caller.go_on()
+                caller.resume()
         for caller, protocol in zip(callers, protocols, strict=True):
             assert caller.pipe.is_read or caller.pipe.is_closed
             assert caller.pipe.written.count(b"HTTP/1.1 ") >= caller.asked
