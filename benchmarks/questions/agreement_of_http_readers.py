@@ -190,7 +190,7 @@ class Echo:
     """Answers with what it was asked, on the fast path or off it."""
 
     prefix = b"/serve/"
-    starts = (b"POST /serve/",)
+    prefixes = (b"POST /serve/",)
     max_bytes = 64 << 10
     admin_port = 0
 

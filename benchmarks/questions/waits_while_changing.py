@@ -174,7 +174,7 @@ class Steps:
                 (self.collected, self.generation), (time.thread_time() - self._since, info["generation"])
             )
 
-    def try_answer(self) -> dict[str, Any]:
+    def take(self) -> dict[str, Any]:
         """Return the longest by CPU and by wall clock, in milliseconds."""
         found, self.found = self.found, []
         longest = sorted(((round(c * 1e3, 1), round(w * 1e3, 1), what) for c, w, what in found), reverse=True)
@@ -300,7 +300,7 @@ class Caller(threading.Thread):
                 self.first_error = content
             time.sleep(0.002)
 
-    def try_answer(self) -> dict[str, Any]:
+    def take(self) -> dict[str, Any]:
         """Return what was measured since the last time."""
         found, self.took = self.took, []
         took, worked = (sorted(column) for column in zip(*found, strict=True))

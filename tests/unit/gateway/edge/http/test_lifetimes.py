@@ -111,9 +111,9 @@ async def test_a_client_that_leaves_frees_what_it_holds(serve: Serve) -> None:
         wire.send(post())
         permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["e"]
         await stack.until(lambda: (permits.in_flight, endpoint._leases) == (1, 1))
-        assert permits.buffered_bytes > 0
+        assert permits.held_bytes > 0
         wire.close()
-        await stack.until(lambda: (permits.in_flight, permits.buffered_bytes, endpoint._leases) == (0, 0, 0))
+        await stack.until(lambda: (permits.in_flight, permits.held_bytes, endpoint._leases) == (0, 0, 0))
 
 
 async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
@@ -164,7 +164,7 @@ async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:
         first, second, third = [await port.connect() for _ in range(3)]
         await first.send_slowly(post(text)[:-3])
         permits = port.stack.gateway.permits
-        await port.stack.until(lambda: permits.buffered_bytes >= 20_000)
+        await port.stack.until(lambda: permits.held_bytes >= 20_000)
         second.send(post(text)[:-3])
         assert (429, "overloaded") == ((await second.answer())[0], "overloaded")
         chunk = b"%x\r\n%b\r\n" % (len(text), text)
@@ -175,7 +175,7 @@ async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:
         assert 429 == (await third.answer())[0]
         first.send(post(text)[-3:])
         assert 200 == (await first.answer())[0]
-        await port.stack.until(lambda: permits.buffered_bytes == 0)
+        await port.stack.until(lambda: permits.held_bytes == 0)
 
 
 async def test_remembered_answers_take_no_more_than_their_bytes(serve: Serve) -> None:
@@ -189,13 +189,13 @@ async def test_remembered_answers_take_no_more_than_their_bytes(serve: Serve) ->
         for number in range(60):
             wire.send(post(b'{"text": "good %d"}' % number))
             assert 200 == (await wire.answer())[0]
-            assert handler.buffered_bytes <= 8192
+            assert handler.held_bytes <= 8192
         held = sum(size for _, _, size in handler._answers.values())
         assert 0 < len(handler._answers) < 60
-        assert held == handler.buffered_bytes
+        assert held == handler.held_bytes
         wire.send(post(b'{"text": "%b"}' % (b"good " * 5000)))
         assert 200 == (await wire.answer())[0]
-        assert held == handler.buffered_bytes
+        assert held == handler.held_bytes
 
 
 def test_the_size_of_an_answer_is_that_of_its_parts() -> None:

@@ -439,12 +439,12 @@ async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(ma
             assert (429, "work_full") == (status, headers["x-refused-because"])
             permits = stack.gateway.permits
             await stack.until(lambda: permits.in_flight < 19)  # noqa: B023 - of this round
-            held = permits.buffered_bytes
+            held = permits.held_bytes
             late = await port.connect()
             late.send(post(b"x" * 100_000)[:-99_000])
             status, headers, _ = await late.answer()
             assert (429, "work_full") == (status, headers["x-refused-because"])
-            assert held == permits.buffered_bytes
+            assert held == permits.held_bytes
             stack.backend.hold.set()
             assert 200 == (await flood[0].answer())[0]
 

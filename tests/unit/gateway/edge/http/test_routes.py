@@ -293,7 +293,7 @@ async def test_large_bodies_are_read_beside_the_event_loop() -> None:
     assert [200, 200, 400] == statuses
     assert threading.main_thread().name == names[0]
     assert all(name.startswith("edge") for name in names[1:])
-    assert (0, 0, 3) == (made.permits.in_flight, made.permits.buffered_bytes, len(made.ended))
+    assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
 
 
 async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
@@ -319,7 +319,7 @@ async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
     finally:
         goes_on.set()
     assert ["deadline_exceeded", "client_gone"] == [trace.outcome for trace in made.ended]
-    assert (0, 0) == (made.permits.in_flight, made.permits.buffered_bytes)
+    assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
 
 
 async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
