@@ -361,8 +361,8 @@ class Answer:
     body: bytes
 
 
-def answers(written: bytes) -> list[Answer]:
-    """Split what was written into answers. Raises ``ValueError`` if it is not exactly a row of answers."""
+def answers(written: bytes, whole: bytes = b"") -> list[Answer]:
+    """Split the answers to the stream ``whole``. Raises ``ValueError`` if it is not exactly a row of answers."""
     found: list[Answer] = []
     at = 0
     while at < len(written):
@@ -376,6 +376,8 @@ def answers(written: bytes) -> list[Answer]:
         status = int(first.split()[1])
         if status == 100 or named.get(b"x-method") == b"HEAD":
             body = b""
+        elif at == len(written) and named.get(b"connection") == b"close" and b"HEAD" in whole:
+            body = b""  # the refusal of a HEAD request
         elif b"content-length" in named:
             body, at = written[at : at + int(named[b"content-length"])], at + int(named[b"content-length"])
         else:
@@ -482,8 +484,17 @@ def _refused(*statuses: int) -> Differs:
     return lambda _rest, ours, _theirs: bool(ours) and ours[-1].status in statuses
 
 
-def _says(sentence: bytes) -> Differs:
-    return lambda _rest, ours, _theirs: bool(ours) and sentence in ours[-1].body
+def _says(sentence: bytes, asked: bytes) -> Differs:
+    """Our last answer says ``sentence``; that to a HEAD request has no body, and the request matches ``asked``."""
+    search = re.compile(asked, re.I | re.M).search
+
+    def applies(rest: bytes, ours: list[Answer], _theirs: list[Answer]) -> bool:
+        if not ours:
+            return False
+        refused_head = ours[-1].status == 400 and not ours[-1].body and b"HEAD " in rest
+        return sentence in ours[-1].body or (refused_head and search(rest) is not None)
+
+    return applies
 
 
 DIFFERS_FROM_UVICORN: Final[dict[str, Differs]] = {
@@ -491,8 +502,10 @@ DIFFERS_FROM_UVICORN: Final[dict[str, Differs]] = {
     "uvicorn refuses at once, without the answers that are due, and in plain text": (
         lambda _rest, _ours, theirs: len(theirs) == 1 and theirs[0].body == b"Invalid HTTP request received."
     ),
-    "only HTTP/1.0 and 1.1 are spoken": _says(b"and this port speaks HTTP/1.1"),
-    "the only transfer-encoding is chunked": _says(b"the only transfer-encoding that is read is chunked"),
+    "only HTTP/1.0 and 1.1 are spoken": _says(b"and this port speaks HTTP/1.1", rb"HEAD (?![^\n]* HTTP/1\.[01]\r?$)"),
+    "the only transfer-encoding is chunked": _says(
+        b"the only transfer-encoding that is read is chunked", rb"^transfer-encoding: *(?!chunked\s*$)"
+    ),
     "a body behind an offer of another protocol is read, and what follows is a request": _has(rb"upgrade"),
     "a client that expects 100 and was answered without its body gets no further answer": _has(
         rb"expect: *100-continue"
@@ -518,7 +531,7 @@ def over_uvicorn(ours: tuple[bytes, bool], theirs: tuple[bytes, bool], whole: by
     """Return why our answers differ from uvicorn's: a rule, nothing if they do not, or ``?`` and how they do."""
     if ours == theirs:
         return ""
-    mine, other = answers(ours[0]), _lenient(theirs[0])
+    mine, other = answers(ours[0], whole), _lenient(theirs[0])
     at = next((n for n, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
     before = max(0, sum(answer.status >= 200 for answer in mine[:at]) - 1)  # a request may change how the next is read
     return _why(
@@ -528,7 +541,7 @@ def over_uvicorn(ours: tuple[bytes, bool], theirs: tuple[bytes, bool], whole: by
 
 def over_h11(ours: tuple[bytes, bool], whole: bytes, judged: Judged) -> str:
     """Return why what we read differs from what h11 read: a rule, nothing if it does not, or ``?`` and what it is."""
-    mine = [answer for answer in answers(ours[0]) if answer.status >= 200]
+    mine = [answer for answer in answers(ours[0], whole) if answer.status >= 200]
     for at, request in enumerate(judged.requests):
         if at >= len(mine):
             return _why(

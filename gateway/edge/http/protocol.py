@@ -229,7 +229,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._feed(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self._refuse(cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data)))
+            has_method = not isinstance(error, httptools.HttpParserInvalidMethodError)
+            refused = cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data))
+            self._refuse(refused, has_method=has_method)
             return
         if self._phase == BETWEEN:
             self._unparsed = 0
@@ -489,12 +491,15 @@ class GatewayProtocol(HttpToolsProtocol):
     def _unset_keepalive_if_required(self) -> None:
         """Do nothing: the queues of ``Connections`` have the timers."""
 
-    def _refuse(self, error: GatewayError) -> None:
-        """End the connection with a refusal, after the answers to earlier requests."""
+    def _refuse(self, error: GatewayError, *, has_method: bool = True) -> None:
+        """End the connection with a refusal, after the answers to earlier requests.
+
+        ``has_method``: the parser has read the request's method; else it still has that of an earlier request.
+        """
         self._limits.count(error.kind)
         self._ignores_input = True
         self._unparsed = 0
-        self._refuses_head = self._phase != BETWEEN and self.parser.get_method() == b"HEAD"
+        self._refuses_head = has_method and self._phase != BETWEEN and self.parser.get_method() == b"HEAD"
         self._enter(None)
         if self._phase == BODY:
             cycle: Any = self.cycle
@@ -536,7 +541,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._queue = None
         if self._phase == HEAD:
             late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
-            self._refuse(HeadTimeout(late))
+            self._refuse(HeadTimeout(late), has_method=bool(self.url))
         else:
             self._limits.count(NOTHING_ASKED)
             self.transport.close()

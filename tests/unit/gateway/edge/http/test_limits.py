@@ -299,6 +299,17 @@ async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, statu
         assert b"" == await wire.rest()
 
 
+async def test_what_follows_a_head_request_is_refused_with_a_body(port: Any) -> None:
+    """It has no method, and the parser still has the last one."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert 200 == (await wire.head())[0]
+        wire.send(b"P OST / HTTP/1.1\r\n\r\n")
+        status, _, body = await wire.answer()
+        assert (400, "malformed_request") == (status, body["code"])
+
+
 async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
     """What is behind a `#` is no part of the name."""
     request = post(GOOD, "/serve/e#f")
