@@ -406,7 +406,7 @@ class Gateway:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
         if self._callers is not None:
-            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.told()}
+            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
     def _words(self, url: str) -> dict[str, Any] | None:

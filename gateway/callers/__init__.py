@@ -1,8 +1,8 @@
-"""Who asks, and what they may do: keys, their files, and the one check of them.
+"""Callers and their rights: keys, tokens, certificates, quotas, and the one check of them.
 
-Called by both edges before a body is read, and by ``deploy`` (``triton-gateway keys`` writes the files), which sees the
-names below. It must never keep a key itself (only its hash), never go by what is no longer in the file, and know no
-transport and no endpoint.
+Both edges call it before they read a body. ``deploy`` (``triton-gateway keys`` writes the key files) uses the names
+below. It must never store a key, only its hash, never use a state that its source has replaced, and know no transport
+and no endpoint.
 """
 
 from gateway.callers.files import default_pepper

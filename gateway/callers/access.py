@@ -1,8 +1,8 @@
-"""Who is let in: the one place where credentials become a ``Caller``, for every transport.
+"""Authentication: the one place where credentials become a ``Caller``, for every transport.
 
-Callers come from sources (a file of keys, …), each of which is put in as a whole (``put``); the last good state of one
-stays until a newer one is. Whoever remembers what credentials meant is told when that may have changed (``on_change``):
-nothing that was remembered outlives a revocation.
+Callers come from sources (a file of keys, the registry, an issuer). ``put`` replaces all that a source knows; its last
+good state stays until then. Code that caches callers registers with ``on_change`` and forgets them when credentials may
+have changed, so that no cached caller outlives a revocation.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gateway.callers.rights import OPERATIONS, Caller
 from gateway.errors import NotAuthenticated, NotPermitted
 
 ByName = Mapping[bytes, bytes]
-"""Headers by their names in lower case."""
+"""Headers by name, in lower case."""
 
 Names = tuple[str, ...]
-"""What a client's certificate calls it: its common name and its alternative names."""
+"""The common name and the alternative names in a client's certificate."""
 
 CREDENTIALS: Final = (b"authorization", b"x-api-key")
-"""Headers that say who asks."""
+"""Headers with credentials."""
 
 ANONYMOUS: Final = Caller("anonymous", "anonymous", operations=frozenset(OPERATIONS))
-"""Who shows no credentials, where that is allowed."""
+"""The caller of requests without credentials, if they are allowed."""
 
 _HINT: Final = "send `Authorization: Bearer KEY` or `x-api-key: KEY`"
 _BEARER: Final = b"bearer "
@@ -40,16 +40,16 @@ _BASIC: Final = b"basic "
 
 
 class Known(Protocol):
-    """What a source of callers knows; immutable."""
+    """The callers that a source knows; immutable."""
 
     @property
     def certificates(self) -> tuple[tuple[str, Caller], ...]:
-        """Patterns of names in clients' certificates, and who shows one."""
+        """Patterns of names in clients' certificates, each with its caller."""
         ...
 
     @property
     def ended(self) -> frozenset[str]:
-        """Names that nobody is known by any more."""
+        """Revoked names: of certificates, subjects and token ids."""
         ...
 
     @property
@@ -57,23 +57,24 @@ class Known(Protocol):
         """Limits by tenant."""
         ...
 
-    def told(self) -> str:
-        """Return what there is, for the log and the status."""
+    def summary(self) -> str:
+        """Return a short summary for the log and the status."""
         ...
 
     def ends(self) -> Iterable[float]:
-        """Return when callers end (Unix seconds)."""
+        """Return when callers expire (Unix seconds)."""
         ...
 
     def find(self, shown: bytes, now: float) -> Caller | None:
-        """Return who shows this; None if this source does not know it. Raises ``NotAuthenticated``."""
+        """Return the caller with these credentials; None if this source has none. Raises ``NotAuthenticated``."""
         ...
 
 
 class Access:
-    """Who may come in. One per event loop.
+    """Authenticates callers and checks their rights. One per event loop.
 
-    ``count`` is told why somebody may not, ``over`` which tenant is over which limit; ``clock`` gives Unix seconds.
+    ``count(reason)`` is called for each refusal, ``over(tenant, reason)`` for each request over a quota. ``clock``
+    returns Unix seconds.
     """
 
     def __init__(
@@ -93,18 +94,18 @@ class Access:
         self._certificates: tuple[tuple[str, Caller], ...] = ()
         self._ended: frozenset[str] = frozenset()
         self._recent: dict[bytes, Caller] = {}
-        """Who has sent an ``authorization`` lately, so that most requests are not hashed for."""
+        """Callers by recent ``authorization`` headers, so that most requests need no hash."""
         self._recent_names: dict[Names, Caller] = {}
-        """The same for certificates."""
+        """Callers by recent certificate names."""
         self._listeners: list[Callable[[], None]] = [self._recent.clear, self._recent_names.clear]
         self.renew: Callable[[str], Awaitable[bool]] | None = None
-        """Looks once more at a source (by name) that may know by now what it did not; see ``caller``."""
+        """Reads a source (by name) again that may have new keys; see ``caller``."""
         self._next_end = math.inf
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- sources ------------------------------------------------------------------------------------------------------
 
     def put(self, source: str, known: Known) -> None:
-        """Take over all that a source knows, in the place of what it knew."""
+        """Replace all that a source knows."""
         self._sources[source] = known
         self._certificates = tuple(one for each in self._sources.values() for one in each.certificates)
         self._ended = frozenset().union(*(each.ended for each in self._sources.values()))
@@ -114,11 +115,11 @@ class Access:
         self._changed()
 
     def on_change(self, forget: Callable[[], None]) -> None:
-        """Have ``forget`` called whenever credentials may mean something else than before."""
+        """Call ``forget`` whenever the meaning of credentials may have changed."""
         self._listeners.append(forget)
 
     def tick(self) -> None:
-        """Look whether somebody's time has ended; to be called every second or so."""
+        """Forget cached callers if one has expired. Call it about once a second."""
         if self._clock() >= self._next_end:
             self._changed()
 
@@ -129,16 +130,15 @@ class Access:
         for forget in self._listeners:
             forget()
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
+    # --- callers ------------------------------------------------------------------------------------------------------
 
     def caller_of(self, headers: ByName, names: Names = (), *, is_read: bool = False, counts: bool = True) -> Caller:
-        """Return who sends these headers, on a connection whose client is called ``names`` by its certificate.
+        """Return the caller with these headers, or else with these certificate ``names``.
 
-        Raises ``NotAuthenticated``, which is counted if it ``counts``. What is shown in a header counts before the
-        certificate.
+        Raises ``NotAuthenticated``, and counts it if ``counts``.
 
-        ``is_read``: nothing is changed or computed for the answer, so that what a browser keeps of a person's key
-        (``Authorization: Basic``, the key as password) will do.
+        ``is_read``: the request only reads, so a key that a browser stores as a password (``Authorization: Basic``) is
+        accepted as well.
         """
         sent = headers.get(b"authorization")
         if sent is not None:
@@ -152,7 +152,9 @@ class Access:
                     return self._of_certificate(names)
                 if self._allows_anonymous:
                     return ANONYMOUS
-                raise NotAuthenticated("this gateway answers callers it knows", because="no_credentials", hint=_HINT)
+                raise NotAuthenticated(
+                    "the request has no key, token or certificate", because="no_credentials", hint=_HINT
+                )
             caller = self._known(shown)
         except NotAuthenticated as error:
             if counts:
@@ -162,25 +164,27 @@ class Access:
             if len(self._recent) >= _MAX_RECENT:
                 self._recent.clear()
             self._recent[sent] = caller
-        # Whoever asks may remember the caller: a token's end is not among those of the sources.
+        # The code that asks may cache the caller, and sources do not know when a token ends.
         self._next_end = min(self._next_end, caller.expires)
         return caller
 
     def check_once(self, names: Iterable[bytes], *, counts: bool = True) -> None:
-        """Raise ``NotAuthenticated``, counted if it ``counts``, if credentials are twice among headers' ``names``:
-        a proxy may have looked at the other ones.
+        """Raise ``NotAuthenticated``, and count it if ``counts``, if a header with credentials occurs twice in
+        ``names``: a proxy may have checked the other one.
         """
         if any(several > 1 for several in Counter(name for name in names if name in CREDENTIALS).values()):
             if counts:
                 self._count("ambiguous_credentials")
-            raise NotAuthenticated("credentials are there twice", because="ambiguous_credentials", hint=_HINT)
+            raise NotAuthenticated(
+                "a header with credentials was sent twice", because="ambiguous_credentials", hint=_HINT
+            )
 
     def recent(self, headers: ByName) -> Caller | None:
-        """Return who has sent the same ``authorization`` lately; None if nobody has, which says nothing."""
+        """Return the caller of a recent request with the same ``authorization``; None if none is cached."""
         return self._recent.get(headers.get(b"authorization", b""))
 
     async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
-        """Do what ``caller_of`` does; wait a little for the keys of whoever vouches for callers, if they are new."""
+        """Like ``caller_of``, but read an issuer's keys again if a token was signed with an unknown one."""
         try:
             return self.caller_of(headers, names, is_read=is_read)
         except NotAuthenticated as error:
@@ -189,7 +193,7 @@ class Access:
         return self.caller_of(headers, names, is_read=is_read)
 
     def quota_of(self, caller: Caller) -> Quota | None:
-        """Return what the caller's tenant has used here; None if it has no limits."""
+        """Return the quota of the caller's tenant in this worker; None if it has no limits."""
         return self.quotas.of(caller.tenant, time.monotonic()) if self._has_quotas else None
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
@@ -207,10 +211,10 @@ class Access:
             if caller is not None:
                 self._check_end(caller.name, *caller.also)
                 return caller
-        raise NotAuthenticated("nobody is known by this key", because="unknown_key", hint=_HINT)
+        raise NotAuthenticated("the key is unknown", because="unknown_key", hint=_HINT)
 
     def _of_certificate(self, names: Names) -> Caller:
-        """Return who shows a certificate, which TLS has verified."""
+        """Return the caller of a certificate that TLS has verified. Raises ``NotAuthenticated``."""
         recent = self._recent_names.get(names)
         if recent is not None:
             return recent
@@ -220,7 +224,7 @@ class Access:
         if caller is None:
             if self._certificates:
                 raise NotAuthenticated(
-                    f"nobody is known by the certificate of {ascii(names[0])[1:-1][:100]}",
+                    f"the certificate of {ascii(names[0])[1:-1][:100]} belongs to no known caller",
                     because="unknown_certificate",
                 )
             caller = Caller(names[0], names[0][:100], operations=frozenset(OPERATIONS))
@@ -231,7 +235,7 @@ class Access:
 
     def _check_end(self, *names: str) -> None:
         if not self._ended.isdisjoint(names):
-            raise NotAuthenticated("this caller was revoked", because="revoked", hint="ask whoever runs the gateway")
+            raise NotAuthenticated("this caller was revoked", because="revoked", hint="ask an operator of the gateway")
 
 
 def _credentials(headers: ByName, *, is_read: bool) -> bytes | None:
@@ -247,6 +251,6 @@ def _credentials(headers: ByName, *, is_read: bool) -> bytes | None:
         try:
             with_name = base64.b64decode(sent[6:].strip(), validate=True)
         except (binascii.Error, ValueError):
-            return sent  # it is something, and nobody is known by it
+            return sent  # no known key: it is refused as unknown
         return with_name.partition(b":")[2] or None
     return sent or None

@@ -1,7 +1,7 @@
-"""The file of keys, and the pepper beside it, as they are now: read again when they were replaced.
+"""The key file and its pepper, read again when they change.
 
-A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place, so
-that it is seen half-written: what cannot be used is said, and looked at again until it can.
+A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place and be
+read half-written. A file that cannot be used is reported, and read again until it can.
 
 Public: ``deploy`` may import it.
 """
@@ -17,9 +17,9 @@ _MAX_BYTES: Final = 32 << 20
 
 
 class KeyFile:
-    """A file of keys. Blocking; one thread at a time.
+    """A key file. Blocking; for one thread at a time.
 
-    ``pepper``: where the pepper is; empty: beside the keys, ``NAME.pepper``.
+    ``pepper``: the pepper's file; empty: ``NAME.pepper`` beside the keys.
     """
 
     def __init__(self, path: str, pepper: str = "") -> None:
@@ -28,7 +28,7 @@ class KeyFile:
         self._seen: object = None
 
     def look(self) -> Keys | None:
-        """Return the keys; None if nothing has changed since they were last returned.
+        """Return the keys; None if nothing has changed since the last call.
 
         Raises ``BadKeys``.
         """
@@ -51,11 +51,11 @@ class KeyFile:
         """See ``following.Source``: without its file nobody is known."""
 
     def hurry(self) -> None:
-        """See ``following.Source``: every look does."""
+        """See ``following.Source``: every look reads a changed file anyway."""
 
 
 def default_pepper(path: str | Path) -> str:
-    """Return where the pepper of a file of keys is, if nobody says."""
+    """Return the default pepper file of a key file."""
     return f"{path}.pepper"
 
 

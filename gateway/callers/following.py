@@ -1,6 +1,6 @@
-"""Keeps what is known of callers current: looks at every source each second, in a thread; the last good state stays.
+"""Keeps the known callers current: reads every source each second, in a thread, and keeps its last good state.
 
-What is wrong with a source is told in the log (once), in a metric, and in ``/v1/status``.
+A problem with a source is reported in the log (once), in a metric, and in ``/v1/status``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gateway.callers.keys import BadKeys, written
 _log = logging.getLogger("triton_gateway.callers")
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks."""
-AGAIN_S: Final = 10.0
-"""Seconds in which a source is not asked once more for what it did not know."""
+"""Seconds between two reads of a source."""
+RETRY_S: Final = 10.0
+"""Seconds before a source is read again because of unknown credentials."""
 TIMEOUT_S: Final = 6.0
-"""Seconds that a request waits for a source at most."""
+"""The most seconds that a request waits for a source."""
 
 
 class Source(Protocol):
-    """Where callers are known from."""
+    """A source of callers."""
 
     def look(self) -> Known | None:
-        """Return who is known; None if nothing has changed since that was last returned. Raises ``BadKeys``.
+        """Return the known callers; None if nothing has changed since the last call. Raises ``BadKeys``.
 
         Called in a thread; may block for a bounded time.
         """
@@ -40,41 +40,42 @@ class Source(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Have the next look see what is new, whatever the time: somebody shows what is not known."""
+        """Make the next ``look`` read the source at once: a caller shows unknown credentials."""
         ...
 
 
 class _State:
-    """What became of a source's looks."""
+    """The result of a source's reads."""
 
     def __init__(self) -> None:
         self.problem = ""
         self.at = 0.0
         self.known = ""
         self.looking = asyncio.Lock()
-        """Held during a look: what an older one has found must not come after what a newer one has."""
+        """Held during a read, so that an older result does not replace a newer one."""
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         read = written(self.at) if self.at else None
         return {"known": self.known, "read": read, "problem": self.problem or None}
 
 
 class Following:
-    """Takes what ``sources`` (by name) have into ``access``. ``tell`` gets each source's name and whether its newest
-    state is in use.
+    """Keeps ``access`` at the newest state of ``sources`` (by name).
+
+    ``report(name, is_current)`` is called after each read.
     """
 
     def __init__(
         self,
         access: Access,
         sources: Mapping[str, Source],
-        tell: Callable[[str, bool], None] = lambda _name, _good: None,
+        report: Callable[[str, bool], None] = lambda _name, _is_current: None,
     ) -> None:
         self.access = access
         self._sources = sources
-        self._tell = tell
+        self._report = report
         self._states = {name: _State() for name in sources}
-        self._again: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         self._renewals: dict[str, asyncio.Future[None]] = {}
         access.renew = self.renewed
         for name, source in sources.items():
@@ -83,7 +84,7 @@ class Following:
                 access.put(name, known)
 
     async def run(self) -> None:
-        """Look until cancelled; a source that takes its time keeps no other waiting, nor the end of anybody's time."""
+        """Follow the sources until cancelled. A slow source delays no other source and no expiry."""
         await asyncio.gather(self._tick(), *(self._follow(name, source) for name, source in self._sources.items()))
 
     async def _tick(self) -> None:
@@ -93,21 +94,21 @@ class Following:
 
     async def _follow(self, name: str, source: Source) -> None:
         while True:
-            await self._look_at(name, source)
+            await self._read_in_order(name, source)
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Look at every source once."""
-        await asyncio.gather(*(self._look_at(name, source) for name, source in self._sources.items()))
+        """Read every source once."""
+        await asyncio.gather(*(self._read_in_order(name, source) for name, source in self._sources.items()))
         self.access.tick()
 
     async def renewed(self, name: str) -> bool:
-        """Look at one source now, because somebody shows what it may know by now; return whether it was worth it.
+        """Read one source now, because a caller shows credentials that may be new; return whether it was read.
 
-        At most once in ``AGAIN_S``: whoever makes things up does not make this process ask for them.
+        At most once in ``RETRY_S`` seconds: made-up credentials must not cause reads.
         """
         now = asyncio.get_running_loop().time()
-        if now < self._again.get(name, 0.0):
+        if now < self._retry_at.get(name, 0.0):
             return False
         pending = self._renewals.get(name)
         if pending is None:
@@ -120,41 +121,41 @@ class Following:
         source = self._sources[name]
         try:
             source.hurry()
-            await self._look_at(name, source)
+            await self._read_in_order(name, source)
         finally:
-            self._again[name] = asyncio.get_running_loop().time() + AGAIN_S
+            self._retry_at[name] = asyncio.get_running_loop().time() + RETRY_S
             self._renewals.pop(name, None)
 
     def status(self) -> dict[str, Any]:
-        """Return what is known of each source: what it knows, since when, and what is wrong with its newest state."""
-        return {name: state.told() for name, state in self._states.items()}
+        """Return for each source what it knows, when that was read, and the problem of its newest state."""
+        return {name: state.status() for name, state in self._states.items()}
 
-    async def _look_at(self, name: str, source: Source) -> None:
+    async def _read_in_order(self, name: str, source: Source) -> None:
         state = self._states[name]
         async with state.looking:
-            await self._looked(name, source, state)
+            await self._read(name, source, state)
 
-    async def _looked(self, name: str, source: Source, state: _State) -> None:
+    async def _read(self, name: str, source: Source, state: _State) -> None:
         try:
             found = await asyncio.to_thread(source.look)
         except BadKeys as error:
             self._complain(name, state, str(error))
             return
-        except Exception as error:  # noqa: BLE001 - a source that fails otherwise must not end the following of others
+        except Exception as error:  # noqa: BLE001 - one source must not stop the others
             self._complain(name, state, f"{type(error).__name__}: {error}")
             return
         if found is not None:
             self.access.put(name, found)
-            state.known, state.at = found.told(), time.time()
+            state.known, state.at = found.summary(), time.time()
             _log.info("%s: %s", name, state.known)
         elif state.problem:
             _log.info("%s: in order again", name)
         state.problem = ""
-        self._tell(name, True)
+        self._report(name, True)
 
     def _complain(self, name: str, state: _State, problem: str) -> None:
-        self._tell(name, False)
+        self._report(name, False)
         if problem != state.problem:
-            kept = f"what was read {written(state.at)} stays in use" if state.at else "nobody is known by it"
+            kept = f"the state read at {written(state.at)} stays in use" if state.at else "no caller is known from it"
             _log.error("%s: %s; %s", name, problem, kept)
         state.problem = problem

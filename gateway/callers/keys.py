@@ -1,8 +1,8 @@
-"""Keys: how they look, what is kept of them, and the file they are kept in. Pure, save for randomness.
+"""Keys: their form, what is stored of them, and the key file. Pure, except for randomness.
 
 A key is ``tgk_ID_SECRET``: a prefix that scanners for leaked secrets know, an id that may be shown, and 160 random
-bits. Whoever has the key has its rights; kept is only ``HMAC-SHA256(pepper, key)``, and the pepper is kept apart. With
-the keys' file alone nobody can ask anything, nor try guesses.
+bits. Only ``HMAC-SHA256(pepper, key)`` is stored, and the pepper is stored elsewhere. The key file alone therefore lets
+nobody send requests or test guesses.
 
 The file is a JSON object::
 
@@ -10,7 +10,7 @@ The file is a JSON object::
                "operations": ["infer", "metadata"], "expires": "2027-01-31T00:00:00Z", "revoked": "…"}],
      "pepper": "…"}
 
-``pepper`` names the pepper that the hashes were made with. A key that was revoked stays in the list and says when.
+``pepper`` names the pepper that the hashes were made with. A revoked key stays in the list, with the time.
 
 Public: ``deploy`` may import it.
 """
@@ -41,7 +41,7 @@ _MAX_KEY: Final = 200
 
 
 class BadKeys(ValueError):
-    """A file of keys, or its pepper, that cannot be used; says why, and tells no secret."""
+    """The key file or its pepper cannot be used; the message says why and contains no secret."""
 
 
 def new_key() -> tuple[str, str]:
@@ -51,7 +51,7 @@ def new_key() -> tuple[str, str]:
 
 
 def new_pepper() -> bytes:
-    """Return a new pepper, as its file has it."""
+    """Return a new pepper in the form of its file."""
     return base64.b64encode(secrets.token_bytes(_PEPPER_BYTES)) + b"\n"
 
 
@@ -59,29 +59,29 @@ def read_pepper(raw: bytes) -> bytes:
     """Return the pepper in a file's content. Raises ``BadKeys``."""
     pepper = raw.strip()
     if len(pepper) < _MIN_PEPPER:
-        raise BadKeys(f"the pepper has {len(pepper)} bytes, which can be guessed: at least {_MIN_PEPPER} are needed")
+        raise BadKeys(f"the pepper has {len(pepper)} bytes and could be guessed: at least {_MIN_PEPPER} are needed")
     return pepper
 
 
 def name_of(pepper: bytes) -> str:
-    """Return what a pepper is called; tells nothing about it."""
+    """Return a name for a pepper that reveals nothing about it."""
     return hmac.digest(pepper, b"the name of this pepper", hashlib.sha256).hex()[:12]
 
 
 def digest(pepper: bytes, key: bytes) -> bytes:
-    """Return what is kept of a key."""
+    """Return the hash of a key that is stored."""
     return hmac.digest(pepper, key, "sha256")
 
 
 def is_key(text: bytes) -> bool:
-    """Return whether it could be a key of ours, and is short enough to be looked up."""
+    """Return whether ``text`` has the prefix and the length of a key."""
     return len(text) <= _MAX_KEY and text.startswith(PREFIX.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is kept of one key, as it is written. ``expires``, ``revoked``, ``created``: times as ``written`` has them,
-    empty for never or unknown.
+    """One key as it is stored. ``expires``, ``revoked``, ``created``: times in the form of ``written``; empty for never
+    or unknown.
     """
 
     id: str
@@ -99,14 +99,14 @@ class Key:
     """Name of the pepper it was hashed with; empty if that is said for a whole file, or unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the key as the file has it."""
+        """Return the key in the form of the file."""
         found = {"id": self.id, "hash": self.hash, "tenant": self.tenant, "class": self.priority,
                  "endpoints": list(self.endpoints), "operations": list(self.operations)}  # fmt: skip
         rest = ("expires", "revoked", "created", "by", "note", "pepper")
         return found | {name: getattr(self, name) for name in rest if getattr(self, name)}
 
     def caller(self) -> Caller:
-        """Return who shows this key."""
+        """Return the caller that has this key."""
         return Caller(
             self.id, self.tenant, self.endpoints, frozenset(self.operations), self.priority,
             seconds(self.expires) if self.expires else math.inf,
@@ -115,23 +115,23 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys that were made with one pepper, by their hashes. A source of callers (see ``access.Known``)."""
+    """Callers by the hashes of their keys, made with one pepper; see ``access.Known``."""
 
     pepper: bytes = b""
     callers: Mapping[bytes, Caller] = field(default_factory=dict)
     revoked: frozenset[bytes] = frozenset()
     certificates: tuple[tuple[str, Caller], ...] = ()
-    """Patterns of names in clients' certificates, and who shows one; the first that matches counts."""
+    """Patterns of names in clients' certificates, each with its caller; the first that matches counts."""
     ended: frozenset[str] = frozenset()
-    """Names (subjects, ids of tokens) that nobody is known by any more, whoever vouches for them."""
+    """Revoked names (subjects, token ids), whatever source knows them."""
 
     quotas: Mapping[str, Limits] = field(default_factory=dict)
     """Limits by tenant."""
     strange: int = 0
     """Keys that were hashed with another pepper, so that nobody is known by them here."""
 
-    def told(self) -> str:
-        """Return what there is, for the log and the status."""
+    def summary(self) -> str:
+        """See ``Known.summary``."""
         parts = [f"{len(self.callers)} keys", f"{len(self.revoked)} of them revoked"]
         if self.certificates:
             parts.append(f"{len(self.certificates)} names of certificates")
@@ -147,7 +147,7 @@ class Keys:
         """See ``Known.find``."""
         if not is_key(shown):
             return None
-        # Looked up by what only the pepper's holder can compute: how long it takes tells nothing of a key.
+        # The lookup is by a hash that needs the pepper, so its duration reveals nothing about a key.
         found = digest(self.pepper, shown)
         caller = self.callers.get(found)
         if caller is None:
@@ -160,15 +160,15 @@ class Keys:
 
 
 def key_of(item: object) -> Key:
-    """Return the key that an entry of the file is. Raises ``BadKeys``."""
+    """Return the key in an entry of the file. Raises ``BadKeys``."""
     if not isinstance(item, dict):
-        raise BadKeys("an entry is no object")
+        raise BadKeys("an entry is not an object")
     name = str(item.get("id", ""))
     try:
         if not name:
             raise ValueError("it has no id")
         if len(bytes.fromhex(str(item.get("hash", "")))) != hashlib.sha256().digest_size:
-            raise ValueError("its hash is not one")
+            raise ValueError("its hash is not 64 hexadecimal digits")
         tenant, priority, endpoints, operations = _rights(item)
         for field_name in ("expires", "revoked"):
             if item.get(field_name):
@@ -194,12 +194,12 @@ def read_file(raw: bytes) -> tuple[dict[str, Any], list[Key]]:
     names = [key.id for key in keys]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadKeys(f"the id {twice} is there twice")
+        raise BadKeys(f"two keys have the id {twice}")
     return content, keys
 
 
 def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Keys:
-    """Return the keys as they are looked up. Raises ``BadKeys`` if they were made with another pepper."""
+    """Return the keys for lookups. Raises ``BadKeys`` if they were made with another pepper."""
     named = content.get("pepper")
     if keys and named and named != name_of(pepper):
         raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
@@ -216,7 +216,7 @@ def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Ke
 
 
 def certificate_of(item: object) -> tuple[str, Caller]:
-    """Return a pattern of names, and who shows a certificate with one, as the file has it. Raises ``BadKeys``."""
+    """Return the pattern of names and the caller in an entry of ``certificates``. Raises ``BadKeys``."""
     if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
         raise BadKeys("an entry of certificates has no name")
     try:
@@ -230,7 +230,7 @@ def quotas_of(content: Mapping[str, Any]) -> dict[str, Limits]:
     """Return the limits of tenants in the file's object. Raises ``BadKeys``."""
     found = content.get("quotas", {})
     if not isinstance(found, dict):
-        raise BadKeys('"quotas" is no object')
+        raise BadKeys('"quotas" is not an object')
     limits = {}
     for tenant, item in found.items():
         try:
@@ -254,7 +254,7 @@ def _rights(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], tuple[s
 def _list(content: Mapping[str, Any], name: str) -> list[Any]:
     found = content.get(name, [])
     if not isinstance(found, list):
-        raise BadKeys(f'"{name}" is no list')
+        raise BadKeys(f'"{name}" is not a list')
     return found
 
 
@@ -277,7 +277,7 @@ def _texts(item: Mapping[str, Any], name: str, otherwise: tuple[str, ...]) -> tu
     if found is None:
         return otherwise
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{name} is no list of texts")
+        raise ValueError(f"{name} is not a list of texts")
     return tuple(found)
 
 

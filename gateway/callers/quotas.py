@@ -1,12 +1,11 @@
-"""What a tenant may use in a minute and at a time: pure, times are given.
+"""Quotas of tenants: requests and tokens per minute, and concurrent tokens. Pure: callers pass the time.
 
-A gateway sees its own requests only. It lets its share of a limit through (``share``: one of so many workers of all
-gateways), so that together they let about the whole through as long as requests are spread over them; no store is
-asked. A bucket holds a minute's worth at most, and at least one request, so that a small limit shared by many still
-lets somebody through.
+Each worker sees only its own requests and admits its share of a limit (``share``: 1 / number of workers of all
+gateways). Together they admit about the whole limit if requests are spread evenly; there is no shared store. A bucket
+holds at most a minute's worth and at least one request, so that a small limit shared by many workers still admits some.
 
-Tokens are known when a request was answered. Until then they are estimated from its bytes; what was estimated
-wrongly is settled with the answer, and a bucket may go below nothing.
+The tokens of a request are known when it is answered. Until then they are estimated from its bytes. The answer settles
+the difference, so a bucket may become negative.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from typing import Any, Final
 from gateway.errors import QuotaExceeded
 
 BYTES_PER_TOKEN: Final = 4
-"""About what a token of a text takes."""
+"""Bytes of text per token, about."""
 EVERYBODY: Final = "*"
-"""The tenant whose limits are those of each tenant that has none of its own."""
+"""The name whose limits apply to every tenant without limits of its own."""
 REQUESTS, TOKENS, CONCURRENT = "requests_per_minute", "tokens_per_minute", "concurrent_tokens"
 _MINUTE_S: Final = 60.0
 _MAX_TENANTS: Final = 10_000
 _FRESH_S: Final = _MINUTE_S / 1000
-"""So long what has come in since is not added up: no more than what is told is exact to."""
+"""Seconds between two refills. A refill in between would change the reported numbers by less than their precision."""
 _LINES: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%.3fs\r\n"
-"""All that does not change of what is told, and room for the rest."""
+"""Header lines; the values that change are filled in later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one tenant over all gateways; infinite for none. ``is_shadow``: who is over them is only counted."""
+    """Limits of one tenant over all gateways; infinite for none. ``is_shadow``: requests over them are only counted."""
 
     requests_per_minute: float = math.inf
     tokens_per_minute: float = math.inf
@@ -42,7 +41,7 @@ class Limits:
 
 
 def limits_of(item: object) -> Limits:
-    """Return the limits that an entry of the file of keys is. Raises ``ValueError``."""
+    """Return the limits in an entry of the key file. Raises ``ValueError``."""
     if not isinstance(item, dict) or not set(item) <= {REQUESTS, TOKENS, CONCURRENT, "shadow"}:
         raise ValueError(f"a quota is an object with {REQUESTS}, {TOKENS}, {CONCURRENT} and shadow")
     found: dict[str, float] = {}
@@ -51,126 +50,125 @@ def limits_of(item: object) -> Limits:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ValueError(f"{name} is no number of at least 0")
+            raise ValueError(f"{name} must be a number of at least 0")
         found[name] = float(value)
     if item.get("shadow", False) not in (True, False):
-        raise ValueError("shadow is true or false")
+        raise ValueError("shadow must be true or false")
     return Limits(**found, is_shadow=bool(item.get("shadow", False)))
 
 
 class Bucket:
-    """So much a minute: holds what has come in since, a minute's worth at most. ``name`` and ``limit``: what ``told``
-    calls it, and the whole of which this is a share; infinite for none.
+    """A token bucket that refills by ``per_minute`` and holds a minute's worth, at least ``least``.
+
+    ``name``: its name in headers. ``limit``: the tenant's whole limit, of which this is a share; infinite for none.
     """
 
-    __slots__ = ("_at", "_lines", "_scale", "left", "most", "per_second")
+    __slots__ = ("_at", "_lines", "_scale", "capacity", "left", "per_second")
 
     def __init__(self, per_minute: float, least: float, now: float, name: bytes = b"", limit: float = 0.0) -> None:
-        self.most = max(per_minute, least)
+        self.capacity = max(per_minute, least)
         self.per_second = per_minute / _MINUTE_S
-        self.left = self.most
-        """What was left at the last look; below nothing after more was taken than there was."""
+        self.left = self.capacity
+        """What was left at the last refill; negative if more was taken than there was."""
         self._at = now
-        self._scale = limit / self.most if 0 < self.most < math.inf else 0.0
+        self._scale = limit / self.capacity if 0 < self.capacity < math.inf else 0.0
         self._lines = _LINES % (name, limit, name, name) if limit < math.inf else b""
 
     def level(self, now: float) -> float:
-        """Return what is left."""
+        """Refill the bucket and return what is left."""
         if now > self._at:
             left = self.left + (now - self._at) * self.per_second
-            self.left = left if left < self.most else self.most
+            self.left = left if left < self.capacity else self.capacity
             self._at = now
         return self.left
 
     def take(self, amount: float) -> None:
-        """Take so much (or give it back), whatever is left."""
+        """Take ``amount``, or give it back if it is negative; the bucket may become negative."""
         left = self.left - amount
-        self.left = left if left < self.most else self.most
+        self.left = left if left < self.capacity else self.capacity
 
     def wait(self, amount: float, now: float) -> float:
-        """Return the seconds until so much is left: at most an hour, for what will never be."""
+        """Return the seconds until ``amount`` is left; at most an hour, also if it never will be."""
         lacking = amount - self.level(now)
         if lacking <= 0:
             return 0.0
         return min(lacking / self.per_second, 3600.0) if self.per_second else 3600.0
 
-    def told(self) -> bytes:
-        """Return what was left at the last look, in terms of the whole, and the seconds until it is all there, as lines
-        of a head; nothing without a limit.
+    def header_lines(self) -> bytes:
+        """Return header lines: what was left at the last refill, scaled to the whole limit, and the seconds until the
+        bucket is full. Empty without a limit.
         """
         if not self._lines:
             return b""
         left = self.left
-        missing, wait = self.most - left, 3600.0
+        missing, wait = self.capacity - left, 3600.0
         if missing < wait * self.per_second or not missing:
             wait = missing / self.per_second if missing else 0.0
         return self._lines % (left * self._scale if left > 0 else 0, wait)
 
-    def near(self) -> tuple[float, float]:
-        """Return between what the rest may be while ``told`` need not be told again: a thousandth of a minute's worth
-        up and down, and something is left.
-        """
-        if self.most == math.inf:
+    def unchanged_range(self) -> tuple[float, float]:
+        """Return the range of ``left`` in which ``header_lines`` stay true: ± 0.1 % of the bucket, and above 0."""
+        if self.capacity == math.inf:
             return 0.0, math.inf
-        slack = self.most / 1000
+        slack = self.capacity / 1000
         return max(self.left - slack, 0.0), self.left + slack
 
     def resized(self, made: Bucket, now: float) -> Bucket:
-        """Return ``made``, a bucket of another size, as full as this one."""
-        if self.most < math.inf and made.most < math.inf:
-            made.take(made.most * (1 - self.level(now) / self.most) if self.most else 0.0)
+        """Return ``made``, a bucket of another size, filled to the same fraction as this one."""
+        if self.capacity < math.inf and made.capacity < math.inf:
+            made.take(made.capacity * (1 - self.level(now) / self.capacity) if self.capacity else 0.0)
         return made
 
 
 class Quota:
-    """What one tenant has used here.
+    """The quota of one tenant in this worker.
 
-    Most requests come while nothing of note has changed: enough is left, and what is told of it is still so, to a
-    thousandth. Then ``let_in`` only subtracts, and ``head`` is ready.
+    For most requests enough is left and the rendered headers are still true to 0.1 %. Then ``admit_and_charge`` only
+    subtracts, and ``head`` returns rendered bytes.
     """
 
     __slots__ = (
-        "_fresh_until", "_head", "_most_held", "_over", "_requests_from", "_requests_to", "_tokens_from", "_tokens_to",
+        "_fresh_until", "_head", "_max_held", "_over", "_requests_from", "_requests_to", "_tokens_from", "_tokens_to",
         "held", "limits", "requests", "share", "tenant", "tokens",
     )  # fmt: skip
 
     def __init__(self, tenant: str, limits: Limits, share: float, now: float, over: Callable[[str, str], None]) -> None:
         self.tenant = tenant
         self.held = 0.0
-        """Tokens of requests that are under way, as estimated."""
+        """Estimated tokens of requests that are being answered."""
         self._over = over
         self._take_over(limits, share, *_buckets(limits, share, now))
 
     def change(self, limits: Limits, share: float, now: float) -> None:
-        """Go on with other limits, or another share of them; what was used stays used."""
+        """Apply other limits, or another share of them; what was used stays used."""
         requests, tokens = _buckets(limits, share, now)
         self._take_over(limits, share, self.requests.resized(requests, now), self.tokens.resized(tokens, now))
 
     def _take_over(self, limits: Limits, share: float, requests: Bucket, tokens: Bucket) -> None:
         self.limits, self.share, self.requests, self.tokens = limits, share, requests, tokens
-        self._most_held = limits.concurrent_tokens * share
+        self._max_held = limits.concurrent_tokens * share
         self._fresh_until = -math.inf
-        self._tell()
+        self._render()
 
-    def let_in(self, size: int, now: float) -> int:
-        """Let in a request of ``size`` bytes: ``admit`` and ``charge`` in one."""
+    def admit_and_charge(self, size: int, now: float) -> int:
+        """Admit a request of ``size`` bytes; return its estimated tokens. Raises ``QuotaExceeded``."""
         estimate = 1 + size // BYTES_PER_TOKEN
         requests, tokens = self.requests.left - 1.0, self.tokens.left - estimate
         held = self.held + estimate
         if (
             requests > self._requests_from and tokens > self._tokens_from
-            and now < self._fresh_until and held <= self._most_held
+            and now < self._fresh_until and held <= self._max_held
         ):  # fmt: skip
             self.requests.left, self.tokens.left, self.held = requests, tokens, held
             return estimate
         self.admit(now)
         estimate = self.charge(size, now)
         self._fresh_until = now + _FRESH_S
-        self._tell()
+        self._render()
         return estimate
 
     def admit(self, now: float) -> None:
-        """Let in a request whose size is not known yet. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
+        """Admit a request whose size is not known yet. Raises ``QuotaExceeded``, unless ``is_shadow``."""
         requests = self.requests
         if requests.level(now) >= 1.0:
             requests.left -= 1.0
@@ -178,21 +176,20 @@ class Quota:
             self._refuse("requests per minute", "quota_requests", requests.wait(1.0, now))
 
     def charge(self, size: int, now: float) -> int:
-        """Hold what ``size`` bytes are estimated at, and return it.
+        """Charge the estimated tokens of ``size`` bytes, and return them.
 
-        A request over a limit is one that was not made. Raises ``QuotaExceeded`` for it; if the limits are a shadow's,
-        returns 0 instead: what a real limit would have refused uses nothing up, or enforcing the limit later would
-        begin with a debt.
+        Raises ``QuotaExceeded`` if the request is over a limit; it then counts as not made. If ``is_shadow``, returns 0
+        instead: a request over a shadow limit uses nothing up, so enforcing the limit later does not begin with a debt.
         """
-        tokens, most = self.tokens, self._most_held
+        tokens, max_held = self.tokens, self._max_held
         estimate = 1 + size // BYTES_PER_TOKEN
-        # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
-        needed = estimate if estimate < tokens.most else tokens.most
+        # A request larger than the bucket is admitted when the bucket is full, which then becomes negative.
+        needed = estimate if estimate < tokens.capacity else tokens.capacity
         if tokens.level(now) < needed or not needed:
             self.requests.take(-1.0)
             self._refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
             return 0
-        if self.held + estimate > most and (self.held or not most):
+        if self.held + estimate > max_held and (self.held or not max_held):
             self.requests.take(-1.0)
             self._refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
             return 0
@@ -201,45 +198,43 @@ class Quota:
         return estimate
 
     def settle(self, estimate: int, tokens: int) -> None:
-        """Take what a request has used instead of what it was charged."""
+        """Replace a request's estimated tokens by those it has used."""
         held = self.held - estimate
         self.held = held if held > 0 else 0.0
         self.tokens.take(tokens - estimate)
 
     def _refuse(self, what: str, because: str, wait: float) -> None:
-        """Count that the tenant is over a limit. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
+        """Count a request over a limit. Raises ``QuotaExceeded``, unless ``is_shadow``."""
         self._over(self.tenant, because)
         if not self.limits.is_shadow:
             raise QuotaExceeded(
-                f"tenant {self.tenant} has used its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
-                hint="wait as long as retry-after says",
+                f"tenant {self.tenant} has used up its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
+                hint="wait for the seconds in retry-after",
             )  # fmt: skip
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return what the newest request has left, as OpenAI's headers tell it: this gateway's part, in terms of the
-        whole.
-        """
+        """Return OpenAI's ``x-ratelimit`` headers: what is left of this worker's share, scaled to the whole limit."""
         lines = self.head().split(b"\r\n")[:-1]
         return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
     def head(self) -> bytes:
-        """Return ``headers`` as lines of a head; for one who is told with every answer."""
+        """Return ``headers`` as header lines."""
         if not (
             self._requests_from < self.requests.left <= self._requests_to
             and self._tokens_from < self.tokens.left <= self._tokens_to
         ):
-            self._tell()
+            self._render()
         return self._head
 
-    def _tell(self) -> None:
+    def _render(self) -> None:
         requests, tokens = self.requests, self.tokens
-        self._head = requests.told() + tokens.told()
-        self._requests_from, self._requests_to = requests.near()
-        self._tokens_from, self._tokens_to = tokens.near()
+        self._head = requests.header_lines() + tokens.header_lines()
+        self._requests_from, self._requests_to = requests.unchanged_range()
+        self._tokens_from, self._tokens_to = tokens.unchanged_range()
 
 
 class Quotas:
-    """Every tenant's. ``over`` is told tenant and reason whenever somebody is over a limit."""
+    """The quotas of all tenants. ``over(tenant, reason)`` is called for each request over a limit."""
 
     def __init__(self, over: Callable[[str, str], None] = lambda _tenant, _reason: None) -> None:
         self._over = over
@@ -259,21 +254,21 @@ class Quotas:
             if wanted is None:
                 del self._quotas[tenant]
                 continue
-            quota.change(wanted, self._share, now)  # the same object goes on: requests under way settle with it
+            quota.change(wanted, self._share, now)  # the same object: requests in flight settle with it
 
     def of(self, tenant: str, now: float) -> Quota | None:
-        """Return what ``tenant`` has used here; None if it has no limits."""
+        """Return the quota of ``tenant`` in this worker; None if it has no limits."""
         found = self._quotas.get(tenant)
         if found is None:
             limits = self._limits_of(tenant)
             if limits is None:
                 return None
-            if len(self._quotas) >= _MAX_TENANTS:  # made up by whoever signs tokens: the longest known goes
+            if len(self._quotas) >= _MAX_TENANTS:  # tokens may name any number of tenants: drop the oldest
                 del self._quotas[next(iter(self._quotas))]
             found = self._quotas[tenant] = Quota(tenant, limits, self._share, now, self._over)
         return found
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return the limits and this worker's share of them, for the status."""
         return {"tenants": sorted(self._limits), "share": round(self._share, 6)}
 
@@ -282,7 +277,7 @@ class Quotas:
 
 
 def _buckets(limits: Limits, share: float, now: float) -> tuple[Bucket, Bucket]:
-    """Return those of requests and of tokens."""
+    """Return the buckets of requests and of tokens."""
     requests, tokens = (
         Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)
         for name, per_minute in ((b"requests", limits.requests_per_minute), (b"tokens", limits.tokens_per_minute))

@@ -1,7 +1,7 @@
-"""Keys whose hashes are kept beside the serving Task, so that one command reaches every gateway.
+"""Keys whose hashes are stored beside the serving Task, so that one command reaches every gateway.
 
-A key is one record, its end another that nothing ever changes: whoever writes an old copy of a key back, a tool of ours
-or a person, does not undo its end. Stock tools write neither (``registry/ledger``).
+A key is one record, and its revocation another that is never changed: writing an old copy of the key back does not undo
+the revocation. Stock tools write neither (``registry/ledger``).
 
 Public: ``deploy`` may import it.
 """
@@ -29,7 +29,7 @@ END: Final = "caller_key_end"
 
 
 def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]:
-    """Return the recorded keys, ended ones as revoked. Raises ``BadKeys``."""
+    """Return the recorded keys, with their revocations. Raises ``BadKeys``."""
     ends = records.get(END, {})
     found = []
     for name, item in records.get(KEY, {}).items():
@@ -41,7 +41,7 @@ def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]
 
 
 def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> list[Record]:
-    """Return what has to be recorded so that keys are as they are ``after``; ``by``: who has changed them."""
+    """Return the records that turn the keys ``before`` into those ``after``; ``by``: the author of the change."""
     author, ender = ({"changed_by": by}, {"by": by}) if by else ({}, {})
     known = {key.id: key for key in before}
     found = []
@@ -55,18 +55,24 @@ def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> lis
 
 
 class RegistryKeys:
-    """A source of callers (``following.Source``): the recorded keys, looked at every ``period`` seconds.
+    """A source of callers (``following.Source``): the recorded keys, read every ``period`` seconds.
 
-    ``kept``: where the last good state lies, for a start while the registry is away; it holds hashes only.
+    ``last_good``: the file with the last good state, for a start while the registry is away. It holds hashes only.
     """
 
     def __init__(
-        self, ledger: Ledger, pepper: str, *, period: float, kept: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        ledger: Ledger,
+        pepper: str,
+        *,
+        period: float,
+        last_good: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._pepper = Path(pepper)
         self._period = period
-        self._kept = kept
+        self._last_good = last_good
         self._clock = clock
         self._due = 0.0
         self._seen: object = None
@@ -94,7 +100,7 @@ class RegistryKeys:
             if seen != self._seen:
                 keys = keys_in(self._ledger.read())
                 found = usable({}, keys, pepper)
-                self._keep(keys)
+                self._save(keys)
         except OSError as error:
             self._problem = BadKeys(f"{self._pepper} cannot be read: {error.strerror}")
         except BadKeys as error:
@@ -103,7 +109,7 @@ class RegistryKeys:
             self._problem = BadKeys(f"the recorded keys cannot be read: {error.message}")
             if self._seen is None:
                 self._seen = ()
-                known = self._last()
+                known = self._read_last_good()
                 if known is not None:
                     return known
         else:
@@ -111,16 +117,16 @@ class RegistryKeys:
             return found
         raise self._problem
 
-    def _keep(self, keys: Iterable[Key]) -> None:
+    def _save(self, keys: Iterable[Key]) -> None:
         try:
-            durable.replace(self._kept, json.dumps({"keys": [key.to_json() for key in keys]}))
+            durable.replace(self._last_good, json.dumps({"keys": [key.to_json() for key in keys]}))
         except OSError as error:
-            _log.warning("the recorded keys cannot be kept for the next start: %s", error)
+            _log.warning("the recorded keys cannot be saved for the next start: %s", error)
 
-    def _last(self) -> Keys | None:
+    def _read_last_good(self) -> Keys | None:
         try:
-            found = usable(*read_file(self._kept.read_bytes()), read_pepper(self._pepper.read_bytes()))
+            found = usable(*read_file(self._last_good.read_bytes()), read_pepper(self._pepper.read_bytes()))
         except (OSError, BadKeys):
             return None
-        _log.warning("the registry is away: keys are those of the last time it was there")
+        _log.warning("the registry cannot be reached: the keys of the last successful read are used")
         return found

@@ -1,8 +1,8 @@
 """What a caller may do: operations, and the endpoints they may be done to. Pure.
 
-A pattern of endpoints is read part by part: ``sentiment`` means the endpoint and every version of it, ``sentiment/2``
-one version, ``team-*/public`` what its parts match (``*``, ``?`` and ``[a-c]`` within one part, as file names have
-them), ``*`` everything.
+A pattern of endpoints is matched part by part, with ``*``, ``?`` and ``[a-c]`` as in file names. ``sentiment`` means
+the endpoint and all its versions, ``sentiment/2`` one version, ``team-*/public`` the endpoints ``public`` of all teams,
+and ``*`` everything.
 
 Public: ``deploy`` may import it.
 """
@@ -32,24 +32,25 @@ OPERATIONS: Final = {
     PINS: "choose a version past its canary with x-route-to, where the gateway allows pins",
     FEEDBACK: "send the true labels of answers (/v1/feedback)",
 }
-"""Everything that can be granted, and what it means."""
+"""The operations that can be granted, and their meanings."""
 
 ANYTHING: Final = ("*",)
 _MAX_PATH: Final = 1000
-"""Characters of a path that is looked at: no endpoint's is longer, and callers choose them."""
+"""Longest path that is matched: no endpoint's path is longer, and callers choose paths."""
 _MAX_KNOWN: Final = 1024
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Return whether ``pattern`` means the endpoint path ``path``; see the module."""
+    """Return whether ``pattern`` matches the endpoint path ``path``; see the module."""
     wanted, given = pattern.strip("/").split("/"), path.split("/")
     return len(given) >= len(wanted) and all(fnmatchcase(part, glob) for part, glob in zip(given, wanted, strict=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who asks: whom it belongs to, what it may do and until when (Unix seconds). ``name`` says which of a tenant's
-    callers it is (a key's id, a subject), and is no secret.
+    """A caller: its tenant, its rights, and when it expires (Unix seconds).
+
+    ``name`` tells the callers of a tenant apart: a key's id or a token's subject. It is not secret.
     """
 
     name: str
@@ -57,20 +58,20 @@ class Caller:
     endpoints: tuple[str, ...] = ANYTHING
     operations: frozenset[str] = frozenset({INFER, METADATA})
     priority: str = "default"
-    """Its class."""
+    """Its priority class."""
     expires: float = inf
     also: tuple[str, ...] = ()
     """Other names it can be revoked by: the id of its token."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
-    """Paths that were looked at: callers ask the same few again."""
+    """Results of ``reaches``: callers use the same few paths again."""
 
     @property
     def is_restricted(self) -> bool:
-        """Whether there are endpoints that it must not know of."""
+        """Whether some endpoints are hidden from it."""
         return "*" not in self.endpoints
 
     def reaches(self, path: str) -> bool:
-        """Return whether its rights are good for the endpoint path ``path``."""
+        """Return whether its rights cover the endpoint path ``path``."""
         found = self._known.get(path)
         if found is None:
             if len(path) > _MAX_PATH:
@@ -81,7 +82,7 @@ class Caller:
         return found
 
     def require(self, operation: str, path: str | None = None) -> None:
-        """Raise ``NotPermitted`` unless it may do this, to this endpoint if one is named."""
+        """Raise ``NotPermitted`` unless it may do ``operation``, on the endpoint ``path`` if given."""
         if operation not in self.operations:
             raise NotPermitted(
                 f"this caller lacks the right {operation}", because="operation_not_permitted",
@@ -89,19 +90,19 @@ class Caller:
             )  # fmt: skip
         if path is not None and not self.reaches(path):
             raise NotPermitted(
-                # Without a version 1, which is asked for or not depending on whether there is an endpoint without any.
+                # Without "/1": that would reveal whether the endpoint has versions.
                 f"this caller's right {operation} does not cover endpoint {ascii(path.removesuffix('/1'))[1:-1][:100]}",
                 because="endpoint_not_permitted", hint="ask whoever gave out the key for it",
             )  # fmt: skip
 
 
 def checked(operations: Iterable[str], endpoints: Iterable[str], priority: str) -> None:
-    """Raise ``ValueError``, saying what there is, for rights that cannot be granted."""
+    """Raise ``ValueError`` for rights that cannot be granted; the message lists the valid ones."""
     for operation in operations:
         if operation not in OPERATIONS:
-            raise ValueError(f"there is no operation {operation!r}: there are {', '.join(OPERATIONS)}")
+            raise ValueError(f"{operation!r} is not an operation: use {', '.join(OPERATIONS)}")
     for pattern in endpoints:
         if not pattern.strip("/") or len(pattern) > _MAX_PATH:
-            raise ValueError(f"{pattern[:50]!r} names no endpoint")
+            raise ValueError(f"{pattern[:50]!r} is not a pattern of endpoints")
     if priority not in CLASSES:
-        raise ValueError(f"there is no class {priority!r}: there are {', '.join(CLASSES)}")
+        raise ValueError(f"{priority!r} is not a priority class: use {', '.join(CLASSES)}")

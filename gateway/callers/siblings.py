@@ -1,4 +1,4 @@
-"""How many gateways there are, so that each lets its share of a quota through."""
+"""Counts the gateways, so that each admits its share of a quota."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LOOK_S: Final = 5.0
 async def follow_siblings(
     quotas: Quotas, replicas: str, *, workers: int, count: Callable[[str], int] | None = None, pause: float = LOOK_S
 ) -> None:
-    """Keep the share right until cancelled. ``replicas``: a number, or a name whose addresses are counted."""
+    """Keep the share current until cancelled. ``replicas``: a number, or a DNS name whose addresses are counted."""
     count = count or addresses_of
     known, problem = 1, ""
     while True:
         try:
             found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
-        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        except (OSError, UnicodeError) as error:  # an invalid name is a UnicodeError
             if str(error) != problem:
-                _log.warning("the gateways behind %s cannot be counted, %d are assumed: %s", replicas, known, error)
+                _log.warning("the gateways behind %s cannot be counted (%d assumed): %s", replicas, known, error)
             problem = str(error)
         else:
             problem = ""
             if found > 0 and found != known:
                 known = found
-                _log.info("quotas are shared by %d gateways", known)
+                _log.info("quotas are divided among %d gateways", known)
         quotas.configure(None, 1.0 / (known * workers), time.monotonic())
         if replicas.isdecimal():
             return
@@ -41,5 +41,5 @@ async def follow_siblings(
 
 
 def addresses_of(name: str) -> int:
-    """Return how many addresses a name has. Raises ``OSError``."""
+    """Return the number of addresses of a DNS name. Raises ``OSError``."""
     return len({found[4][0] for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})

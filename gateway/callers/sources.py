@@ -1,4 +1,4 @@
-"""Which sources of callers the settings name."""
+"""The sources of callers that the settings name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REGISTRY = "registry"
 
 
 def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, Source]:
-    """Return them by name; the registry's only with its ``ledger``. Raises ``ValueError`` for settings that cannot be
-    meant.
+    """Return the sources by name; that of the registry only with its ``ledger``. Raises ``ValueError`` for settings
+    that do not fit together.
     """
     found: dict[str, Source] = {}
     if settings.keys_file:
@@ -26,13 +26,13 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
     if settings.keys_from_registry:
         if not settings.pepper_file:
             raise ValueError(
-                "TRITON_GATEWAY_PEPPER_FILE is needed with TRITON_GATEWAY_KEYS_FROM_REGISTRY: every gateway has "
-                "the same"
+                "TRITON_GATEWAY_PEPPER_FILE is needed with TRITON_GATEWAY_KEYS_FROM_REGISTRY: give every gateway the "
+                "same file"
             )
         if ledger is not None:
             found[REGISTRY] = RegistryKeys(
                 ledger, settings.pepper_file, period=settings.poll_frequency,
-                kept=settings.state_dir / "gateway" / "callers.json",
+                last_good=settings.state_dir / "gateway" / "callers.json",
             )  # fmt: skip
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
@@ -41,15 +41,15 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
         audience = _parts(settings.jwt_audience)
         if not audience:
             raise ValueError(
-                "TRITON_GATEWAY_JWT_AUDIENCE is needed with TRITON_GATEWAY_JWT_ISSUER: without it tokens that were "
-                "made for others are good here"
+                "TRITON_GATEWAY_JWT_AUDIENCE is needed with TRITON_GATEWAY_JWT_ISSUER: without it, tokens for other "
+                "services would be accepted"
             )
         algorithms = _parts(settings.jwt_algorithms)
         if not algorithms or not set(algorithms) <= set(ALGORITHMS):
             raise ValueError(f"TRITON_GATEWAY_JWT_ALGORITHMS must be of {', '.join(ALGORITHMS)}")
         setting, place = ("KEYS", settings.jwt_keys) if settings.jwt_keys else ("ISSUER", settings.jwt_issuer)
         if (setting == "ISSUER" or "://" in place) and not place.startswith(("https://", "http://")):
-            raise ValueError(f"TRITON_GATEWAY_JWT_{setting}: {place} is no https address")
+            raise ValueError(f"TRITON_GATEWAY_JWT_{setting}: {place} is not an https address")
         claims = dict(part.partition("=")[::2] for part in _parts(settings.jwt_claims))
         if not set(claims) <= set(CLAIMS) or not all(claims.values()):
             raise ValueError(f"TRITON_GATEWAY_JWT_CLAIMS must be NAME=CLAIM pairs, with NAME of {', '.join(CLAIMS)}")
@@ -58,20 +58,20 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
 
 
 def check(settings: Settings) -> None:
-    """Look at what lies on this machine. Raises ``ValueError`` with the setting's name if callers are not known by it.
+    """Read the sources that are files. Raises ``ValueError`` with the setting's name if one cannot be used.
 
-    An issuer, or the registry, may be away for a moment; a file is there or is not.
+    The registry and an issuer's address are not checked: they may be away for a moment.
     """
     for name, source in sources_of(settings).items():
         if name == KEYS_FILE:
-            _told("KEYS_FILE", source.look)
+            _check_readable("KEYS_FILE", source.look)
         elif settings.jwt_keys and "://" not in settings.jwt_keys:
-            _told("JWT_KEYS", source.look)
+            _check_readable("JWT_KEYS", source.look)
     if settings.keys_from_registry:
-        _told("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
+        _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
 
 
-def _told(setting: str, look: Callable[[], object]) -> None:
+def _check_readable(setting: str, look: Callable[[], object]) -> None:
     try:
         look()
     except OSError as error:

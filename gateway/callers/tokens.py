@@ -1,4 +1,4 @@
-"""Tokens that an issuer signs (JWT, as OpenID Connect has them): who is meant, and the issuer's keys as they are now.
+"""Signed tokens (JWT, OpenID Connect): the caller that a token names, and the current keys of its issuer.
 
 The only file that imports PyJWT. A token is verified once and then remembered by ``access.Access`` until it ends, is
 revoked, or the issuer's keys change.
@@ -25,9 +25,9 @@ from gateway.callers.rights import ANYTHING, CLASSES, INFER, METADATA, OPERATION
 from gateway.errors import NotAuthenticated
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a private key only: with a shared secret whoever can verify can sign."""
+"""Only signatures with a private key: with a shared secret, everything that verifies can also sign."""
 CLAIMS: Final = ("tenant", "class", "endpoints", "operations")
-"""What a claim may tell."""
+"""Parts of a caller that can come from a claim."""
 SOURCE: Final = "jwt"
 
 _REFRESH_S: Final = 300.0
@@ -41,21 +41,19 @@ _MAX_TOKEN: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens are believed. ``claims``: what to read where (``CLAIMS`` to names of claims, ``a.b`` for one inside
-    another).
-    """
+    """An issuer whose tokens are accepted. ``claims``: names of ``CLAIMS`` to claims; ``a.b`` is a claim in another."""
 
     issuer: str
     audience: tuple[str, ...]
     keys: str = ""
-    """Address or file of its keys (a JWKS); empty: asked of the issuer."""
+    """Address or file of its keys (a JWKS); empty: found through the issuer's discovery document."""
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     claims: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What is known of an issuer; see ``access.Known``."""
+    """An issuer with its keys; see ``access.Known``."""
 
     issuer: Issuer
     keys: Mapping[str, jwt.PyJWK]
@@ -64,8 +62,8 @@ class Tokens:
     ended: frozenset[str] = frozenset()
     quotas: Mapping[str, Limits] = field(default_factory=dict)
 
-    def told(self) -> str:
-        """See ``Known.told``."""
+    def summary(self) -> str:
+        """See ``Known.summary``."""
         return f"{len(self.keys)} keys of {self.issuer.issuer}"
 
     def ends(self) -> Iterable[float]:
@@ -82,12 +80,14 @@ class Tokens:
         except (jwt.InvalidTokenError, RecursionError):
             return None
         if "crit" in head:
-            raise NotAuthenticated("this token asks for what is not understood here", because="bad_token")
+            raise NotAuthenticated(
+                "this token has a critical header (crit), which is not supported", because="bad_token"
+            )
         key = self.keys.get(str(head.get("kid", "")))
         if key is None:
             raise NotAuthenticated(
                 "this token's signing key is not known" if self.keys else "the issuer's keys could not be read yet",
-                because="unknown_signing_key", ask_again=SOURCE, hint=f"tokens of {issuer.issuer} are taken",
+                because="unknown_signing_key", ask_again=SOURCE, hint=f"send a token of {issuer.issuer}",
             )  # fmt: skip
         try:
             claims = jwt.decode(
@@ -98,16 +98,16 @@ class Tokens:
             ends, begins = int(claims["exp"]) + _LEEWAY_S, int(claims.get("nbf", 0)) - _LEEWAY_S
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError) as error:
             said = f": {error}" if isinstance(error, jwt.InvalidTokenError) else ""
-            raise NotAuthenticated(f"this token is not good{said}", because="bad_token") from None
+            raise NotAuthenticated(f"this token is not valid{said}", because="bad_token") from None
         if ends <= now:
             raise NotAuthenticated("this token has expired", because="expired", hint="ask for a new one")
         if begins > now:
-            raise NotAuthenticated("this token is not good yet", because="bad_token")
+            raise NotAuthenticated("this token is not valid yet (nbf)", because="bad_token")
         return caller_of(claims, issuer.claims or {}, ends)
 
 
 def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) -> Caller:
-    """Return who is meant by the claims of a verified token. Raises ``NotAuthenticated`` if one of them is unusable."""
+    """Return the caller named by the claims of a verified token. Raises ``NotAuthenticated`` for unusable claims."""
     subject = str(claims.get("sub") or claims.get("client_id") or "")
     tenant = _at(claims, names["tenant"]) if "tenant" in names else subject
     if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
@@ -117,7 +117,7 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
             hint=f"its claim {where} must be a text of 1 to 100 printable characters",
         )  # fmt: skip
     priority = _at(claims, names["class"]) if "class" in names else None
-    # What a claim should tell and does not is not granted; what none tells is what keys have by themselves.
+    # A right whose claim is configured and missing is not granted. Without a configured claim, keys' defaults apply.
     endpoints = _several(_at(claims, names["endpoints"])) if "endpoints" in names else ANYTHING
     operations = _several(_at(claims, names["operations"])) if "operations" in names else (INFER, METADATA)
     return Caller(
@@ -127,9 +127,10 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
 
 
 class JwksSource:
-    """The keys of an issuer, as they are now; see ``following.Source``. ``fetch(url)`` returns what lies at an address.
+    """The current keys of an issuer; see ``following.Source``.
 
-    Raises ``OSError`` or ``ValueError`` if it does not. ``clock``: seconds, of any beginning.
+    ``fetch(url)`` returns the content at an address, or raises ``OSError`` or ``ValueError``. ``clock``: monotonic
+    seconds.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class JwksSource:
         self._due = 0.0
 
     def look(self) -> Tokens | None:
-        """See ``Source.look``: an address is asked every five minutes, a file is looked at each time."""
+        """See ``Source.look``: an address is fetched every five minutes, a file is read each time."""
         place = self._issuer.keys
         is_address = not place or "://" in place
         now = self._clock()
@@ -180,7 +181,7 @@ class JwksSource:
             if not address:
                 raise ValueError(f"{_DISCOVERY} names no jwks_uri")
             if found.get("issuer", issuer) != issuer:
-                raise ValueError(f"{_DISCOVERY} is of another issuer")
+                raise ValueError(f"{_DISCOVERY} names another issuer")
             _check_step(issuer, address)
         return self._fetch(address)
 
@@ -202,7 +203,7 @@ def read_keys(raw: bytes, algorithms: Iterable[str]) -> dict[str, jwt.PyJWK]:
         try:
             key = jwt.PyJWK(item)
         except (jwt.PyJWKError, jwt.InvalidKeyError, ValueError, TypeError, KeyError):
-            continue  # of a kind that is not read here
+            continue  # of an unsupported kind
         if item.get("alg") is None or item["alg"] in allowed:
             found[str(item.get("kid", ""))] = key
     if not found:
@@ -211,7 +212,7 @@ def read_keys(raw: bytes, algorithms: Iterable[str]) -> dict[str, jwt.PyJWK]:
 
 
 def _at(claims: Mapping[str, Any], name: str) -> Any:
-    if name in claims:  # names of claims are often addresses, with dots
+    if name in claims:  # names of claims are often URLs, with dots
         return claims[name]
     found: Any = claims
     for part in name.split("."):
@@ -226,13 +227,13 @@ def _several(value: object) -> tuple[str, ...]:
 
 
 def _check_step(before: str, after: str) -> None:
-    """Raise ``ValueError`` if an address with TLS leads to one without: whoever is on the way there would give keys."""
+    """Raise ``ValueError`` if an https address leads to http: an attacker on the way could give keys."""
     if urlsplit(before).scheme == "https" and urlsplit(after).scheme != "https":
         raise ValueError("it leads to an address without TLS")
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows those that stay as safe as they were."""
+    """Follows redirects, but not from https to http."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         """See ``HTTPRedirectHandler``. Raises ``ValueError``."""

@@ -1,4 +1,4 @@
-"""What a tenant has used: read off the record of every request that has ended."""
+"""Usage of tenants, from the trace of every request that has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.callers.rights import Caller
 from gateway.trace import Trace
 
 Used = Callable[[str, str, int, int], None]
-"""``used(tenant, endpoint, tokens in, tokens out)``: one request that was answered, or as far as it was."""
+"""``used(tenant, endpoint, tokens in, tokens out)``: one request that was answered, whole or in part."""
 
 
 class Usage:
@@ -18,7 +18,7 @@ class Usage:
         self._used = used
 
     def finished(self, trace: Trace) -> None:
-        """Take the record of a request that has ended."""
+        """Settle the quota of a request that has ended, and count its tokens."""
         caller = trace.caller
         if type(caller) is not Caller:
             return
@@ -26,7 +26,7 @@ class Usage:
         if trace.charged:
             trace.quota.settle(trace.charged, tokens + generated)  # type: ignore[attr-defined]  # who charges sets it
             trace.charged = 0
-        if trace.outcome == "ok" or trace.generated_tokens:  # a stream that was cut short has used what it sent
+        if trace.outcome == "ok" or trace.generated_tokens:  # an interrupted stream counts for what it sent
             self._used(caller.tenant, trace.endpoint, tokens, generated)
 
 

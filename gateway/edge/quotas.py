@@ -27,7 +27,7 @@ def hold(trace: Trace, quota: Quota | None, size: int) -> None:
     """Admit and charge a request of ``size`` bytes: ``admit`` and ``charge`` in one step."""
     if quota is not None:
         trace.quota = quota
-        trace.charged = quota.let_in(size, time.monotonic())
+        trace.charged = quota.admit_and_charge(size, time.monotonic())
 
 
 def quota_head(trace: Trace) -> bytes:

@@ -79,16 +79,16 @@ def test_what_is_written_is_read() -> None:
         (b"[" * 100_000, "not JSON"),
         (b"[]", "not an object"),
         (b'{"keys": {}}', "not an object"),
-        (written_file("k"), "no object"),
+        (written_file("k"), "not an object"),
         (written_file({}), "no id"),
         (written_file({"id": "k1", "hash": "ab"}), "key k1: its hash"),
         (written_file({"id": "k1", "hash": "zz" * 32}), "key k1"),
         (written_file({**made().to_json(), "tenant": ""}), "no tenant"),
-        (written_file({**made().to_json(), "operations": ["x"]}), "no operation 'x'"),
-        (written_file({**made().to_json(), "operations": "infer"}), "no list"),
-        (written_file({**made().to_json(), "class": "x"}), "no class 'x'"),
+        (written_file({**made().to_json(), "operations": ["x"]}), "'x' is not an operation"),
+        (written_file({**made().to_json(), "operations": "infer"}), "not a list"),
+        (written_file({**made().to_json(), "class": "x"}), "'x' is not a priority class"),
         (written_file({**made().to_json(), "expires": "soon"}), "not a time"),
-        (written_file(made(), made()), "k1 is there twice"),
+        (written_file(made(), made()), "two keys have the id k1"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(raw: bytes, why: str) -> None:
@@ -101,5 +101,5 @@ def test_a_file_that_cannot_be_used_says_why(raw: bytes, why: str) -> None:
 def test_a_short_pepper_is_refused() -> None:
     """Somebody has typed it."""
     assert 44 == len(read_pepper(new_pepper()))
-    with pytest.raises(BadKeys, match="can be guessed"):
+    with pytest.raises(BadKeys, match="could be guessed"):
         read_pepper(b"hunter2\n")

@@ -26,7 +26,7 @@ class Hold:
 
 def let_in(quota: Quota, size: int, now: float) -> Hold:
     """Let in a request of ``size`` bytes, as the edge does it. Raises ``QuotaExceeded``."""
-    return Hold(quota, quota.let_in(size, now))
+    return Hold(quota, quota.admit_and_charge(size, now))
 
 
 class Tenant:
@@ -207,7 +207,7 @@ def test_at_once_or_before_and_after_the_body_is_the_same(
             try:
                 if quota is apart:
                     quota.admit(now)
-                ends.append(Hold(quota, (quota.charge if quota is apart else quota.let_in)(size, now)))
+                ends.append(Hold(quota, (quota.charge if quota is apart else quota.admit_and_charge)(size, now)))
             except QuotaExceeded as error:
                 ends.append(error.because)
         first, second = ends

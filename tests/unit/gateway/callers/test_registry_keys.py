@@ -36,7 +36,11 @@ class Fleet:
 
     def gateway(self, name: str) -> Following:
         source = RegistryKeys(
-            self.ledger, str(self.pepper), period=5, kept=self.folder / name / "callers.json", clock=lambda: self.now
+            self.ledger,
+            str(self.pepper),
+            period=5,
+            last_good=self.folder / name / "callers.json",
+            clock=lambda: self.now,
         )
         return Following(Access(), {"registry": source})
 

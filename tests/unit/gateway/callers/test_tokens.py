@@ -124,7 +124,7 @@ async def test_a_good_token_is_its_subject(site: Site, signers: dict[str, Signer
 async def test_a_token_with_other_claims_is_not(
     site: Site, signers: dict[str, Signer], claims: dict[str, Any], because: str
 ) -> None:
-    """Ended, of another issuer, for somebody else, nobody's."""
+    """Ended, names another issuer, for somebody else, nobody's."""
     believer = Believer(site)
     await believer.following.look()
     assert because == believer.ask(signers["a"].sign(**claims))
@@ -221,7 +221,7 @@ async def test_an_issuer_that_was_away_at_the_start_is_asked_when_its_token_is_s
     assert "unknown_signing_key" == refused.value.because
     site.documents.update(documents)
     await believer.following.renewed("jwt")
-    believer.following._again.clear()
+    believer.following._retry_at.clear()
     assert "me" == (await believer.access.caller({b"authorization": b"Bearer " + token})).tenant
 
 
@@ -380,7 +380,7 @@ async def test_an_issuer_behind_tls_leads_nowhere_without_it(site: Site, signers
     found = "https://issuer.example/.well-known/openid-configuration"
     for document, why in (
         ({"jwks_uri": "http://keys.example/jwks"}, "without TLS"),
-        ({"jwks_uri": "https://keys.example/jwks", "issuer": "https://other.example/"}, "of another issuer"),
+        ({"jwks_uri": "https://keys.example/jwks", "issuer": "https://other.example/"}, "names another issuer"),
     ):
         site.documents[found] = json.dumps(document).encode()
         site.documents["http://keys.example/jwks"] = jwks(signers["a"])

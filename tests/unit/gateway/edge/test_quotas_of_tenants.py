@@ -200,7 +200,7 @@ async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogC
     """A number, or a name's addresses; a name that cannot be looked up leaves the last count, and is logged once."""
     quotas = Quotas()
     await follow_siblings(quotas, "4", workers=2)
-    assert 0.125 == quotas.told()["share"]
+    assert 0.125 == quotas.status()["share"]
     answers: list[Any] = [2, OSError("away"), OSError("away"), OSError("away"), 5]
 
     def count(name: str) -> int:
@@ -214,10 +214,10 @@ async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogC
     seen: list[float] = []
     async with asyncio.timeout(20):
         while 0.2 not in seen:
-            seen.append(quotas.told()["share"])
+            seen.append(quotas.status()["share"])
             await asyncio.sleep(0.0005)
     task.cancel()
     assert 0.5 in seen
     assert 1.0 not in seen
     assert 1 == caplog.text.count("away")
-    assert json.dumps(quotas.told())
+    assert json.dumps(quotas.status())

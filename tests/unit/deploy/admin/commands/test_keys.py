@@ -159,8 +159,8 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["create", "--tenant", "a", "--operations", "infr"], "no operation 'infr'"),
-        (["create", "--tenant", "a", "--class", "urgent"], "no class 'urgent'"),
+        (["create", "--tenant", "a", "--operations", "infr"], "'infr' is not an operation"),
+        (["create", "--tenant", "a", "--class", "urgent"], "'urgent' is not a priority class"),
         (["create", "--tenant", "a", "--expires", "soon"], "'soon' is not a time"),
         (["create", "--tenant", ""], "no tenant"),
         (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
