@@ -60,13 +60,9 @@ class Exemplars:
 
 
 def share(seen: Mapping[Key, Seen], numbers: Path) -> None:
-    """Write this process's exemplars beside the file of its ``numbers``, for the other workers. Raises ``OSError``.
-
-    Do not call it while the numbers are being written: both use the same temporary name.
-    """
-    aside = numbers.with_suffix(sharing.ASIDE)
-    aside.write_text(json.dumps([[*key, *one] for key, one in seen.items()]))
-    aside.replace(numbers.with_suffix(sharing.EXEMPLARS))
+    """Write this process's exemplars beside the file of its ``numbers``, for the other workers. Raises ``OSError``."""
+    content = json.dumps([[*key, *one] for key, one in seen.items()]).encode()
+    sharing.replace(numbers.with_suffix(sharing.EXEMPLARS), content)
 
 
 def gathered(folder: Path, own: Mapping[Key, Seen]) -> dict[Key, Seen]:

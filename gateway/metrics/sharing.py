@@ -111,8 +111,8 @@ class Share:
         self._written = header, numbers
 
 
-def leave(content: bytes, path: Path) -> None:
-    """Write ``content`` to ``path`` atomically. Raises ``OSError``."""
+def replace(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` atomically, without a sync to disk. Raises ``OSError``."""
     aside = path.with_name(f"{path.name}{ASIDE}")
     aside.write_bytes(content)
     aside.replace(path)
@@ -197,7 +197,9 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
             locks.lock(lock, waits=False)
         except BlockingIOError:
             return  # another worker is doing it
-        left = [p for p in folder.iterdir() if p.suffix in _OF_PROCESSES and p.stem != _ENDED and not alive(p.stem)]
+        left = [
+            p for p in folder.iterdir() if p.suffix in _OF_PROCESSES and _owner(p) != _ENDED and not alive(_owner(p))
+        ]
         gone = [path for path in left if path.suffix == _SUFFIX]
         total = _Sum()
         ended = _Worker(total)
@@ -212,6 +214,11 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
             Share(folder, _ENDED, sorted({*ended.folded, *new})).write(everything)
         for path in left:
             path.unlink(missing_ok=True)
+
+
+def _owner(path: Path) -> str:
+    """Return the name of the process whose file this is; a file that is being written has two suffixes."""
+    return path.name.partition(".")[0]
 
 
 class _Worker:

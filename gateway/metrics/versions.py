@@ -138,7 +138,7 @@ def share(told: Sequence[dict[str, Any]], numbers: Path) -> None:
     """Write the findings beside the file of this worker's ``numbers``, for the others. Raises ``OSError``."""
     path = numbers.with_suffix(sharing.COMPARED)
     if told or path.exists():
-        sharing.leave(orjson.dumps(told), path)
+        sharing.replace(path, orjson.dumps(told))
 
 
 def gathered(folder: Path) -> list[dict[str, Any]]:

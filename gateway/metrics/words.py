@@ -405,7 +405,7 @@ def share(told: Mapping[Pair, Moved], numbers: Path) -> None:
     path = numbers.with_suffix(sharing.WORDS)
     content = json.dumps([[*pair, moved] for pair, moved in told.items()]).encode()
     if content != (path.read_bytes() if path.exists() else b"[]"):
-        sharing.leave(content, path)
+        sharing.replace(path, content)
 
 
 def gathered(folder: Path, own: Mapping[Pair, Moved], own_file: Path) -> dict[Pair, Moved]:

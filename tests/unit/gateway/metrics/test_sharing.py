@@ -161,14 +161,14 @@ def test_folded_numbers_that_change_while_they_are_read_are_read_anew(tmp_path: 
 
 
 def test_of_a_worker_that_ended_nothing_is_left_but_its_numbers(tmp_path: Path) -> None:
-    """Neither its exemplars nor what it was just writing; the files of one that lives stay, it goes on counting."""
+    """Its exemplars and unfinished files are deleted; all files of a living worker stay, unfinished ones too."""
     numbers = Accumulator()
     for name in ("living", "ended-one"):
         Share(tmp_path, name).write(numbers.snapshot())
-        for suffix in (sharing.EXEMPLARS, sharing.ASIDE):
+        for suffix in (sharing.EXEMPLARS, sharing.ASIDE, f"{sharing.WORDS}{sharing.ASIDE}"):
             (tmp_path / f"{name}{suffix}").touch()
     sharing.fold(tmp_path, lambda name: name == "living")
-    living = {f"living{suffix}" for suffix in (".numbers", ".exemplars", ".new")}
+    living = {f"living{suffix}" for suffix in (".numbers", ".exemplars", ".new", ".words.new")}
     assert {*living, "ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
 
 
