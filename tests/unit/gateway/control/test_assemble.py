@@ -1,4 +1,4 @@
-"""One version's way from plan to endpoint: whatever a build has opened is closed, unless it ends with an endpoint."""
+"""Building an endpoint from a plan: a build that does not end with an endpoint closes everything that it opened."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -36,7 +36,7 @@ class Threads(ControlThreads):
 
 
 class Handler:
-    """A hook's handler that answers after some turns of the loop."""
+    """A hook's handler that answers after some steps of the event loop."""
 
     takes_bytes = False
 
@@ -54,7 +54,7 @@ class Handler:
 
 
 class Hooks:
-    """Starts handlers, and knows all of them."""
+    """Starts handlers and remembers all of them."""
 
     def __init__(self) -> None:
         self.started: list[Handler] = []
@@ -79,7 +79,7 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> A
 
 
 def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
-    """An assembler, a plan for a model with code and samples, and its hooks."""
+    """Return an assembler, a plan for a model with code and samples, and its hooks."""
     registry = FakeRegistry()
     for name, text in (
         ("preprocess.py", "class Preprocess: pass"),
@@ -100,8 +100,8 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     return assembler, plan, hooks
 
 
-async def test_a_build_that_is_given_up_at_any_of_its_steps_leaves_nothing_open(tmp_path: Path) -> None:
-    """Also one that is given up twice, and one that had just come to its end."""
+async def test_a_build_cancelled_at_any_step_leaves_nothing_open(tmp_path: Path) -> None:
+    """Also if it is cancelled twice, or just after its last step."""
     assembler, plan, hooks = made(tmp_path, {"x": 1})
     steps = 0
     while True:
@@ -144,8 +144,8 @@ async def test_a_build_that_fails_leaves_nothing_open(
     assert [1] == [handler.closed for handler in hooks.started]
 
 
-async def test_the_first_requests_are_told_before_they_are_made(tmp_path: Path) -> None:
-    """Whoever looks sees that a version is being validated, and not only afterwards."""
+async def test_validation_is_reported_before_the_first_request(tmp_path: Path) -> None:
+    """The status shows that a version is being validated while that goes on."""
     assembler, plan, hooks = made(tmp_path, {"x": 1})
     recent: list[object] = []
     await assembler.build(plan, recent.append, validating=lambda: recent.append(len(hooks.started)))
@@ -158,8 +158,8 @@ def test_faults_of_endpoints_are_told_by_their_urls() -> None:
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_where_a_model_is_placed_is_forgotten_with_its_version(tmp_path: Path, is_loaded: bool) -> None:
-    """A gateway that sees versions come and go for months keeps nothing of those that failed or were retired."""
+async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_loaded: bool) -> None:
+    """A gateway that runs for months keeps nothing of versions that failed or were retired."""
     _, _, hooks = made(tmp_path, {"x": 1})
     registry, backend = FakeRegistry(), FakeBackend()
     registry.add_model("m", tmp_path / "m.zip", is_package=True)
@@ -182,7 +182,7 @@ async def test_where_a_model_is_placed_is_forgotten_with_its_version(tmp_path: P
 
 
 async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:
-    """However many there are, they ask it a few hundred times a second in all."""
+    """All of them together ask at most a few hundred times a second."""
     assembler, _, _ = made(tmp_path, {})
     backend, asked = FakeBackend(), []
 

@@ -1,4 +1,4 @@
-"""Building endpoints with code: what was started for a build that goes no further is ended with it."""
+"""Building endpoints with code: a build that fails or is cancelled stops the processes that it started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOOK = "class Preprocess:\n    def process(self, body, state, s=None):\n        
 
 
 def hook_processes() -> set[int]:
-    """The hook processes that this process has started and that run."""
+    """Return the running hook processes of this process."""
     found = set()
     for process in Path("/proc").iterdir():
         try:
@@ -67,8 +67,8 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         await stack.until(lambda: not hook_processes())
 
 
-async def test_code_that_never_ends_unloading_keeps_nobody_from_being_built(make_stack: Any, tmp_path: Path) -> None:
-    """It is refused, and unloaded in a thread of its own: more of it than control has threads."""
+async def test_code_that_never_finishes_unloading_delays_no_build(make_stack: Any, tmp_path: Path) -> None:
+    """Code is unloaded in threads of its own; here there are more of them than control has threads."""
     go_on = tmp_path / "go-on"
     stuck = (
         "import os, time\nclass Preprocess:\n"

@@ -1,4 +1,4 @@
-"""What a change leaves to do: seldom if it takes long, and one thing after the other."""
+"""Work after a change: slow saves happen rarely, and saving and pruning never overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Work:
-    """Counts what is called; a ``save`` takes ``seconds``, tidying is held until ``may_tidy``."""
+    """Counts calls; a ``save`` takes ``seconds``, and pruning waits for ``may_tidy``."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.did: list[str] = []
@@ -35,8 +35,8 @@ class Work:
                 await asyncio.sleep(0.002)
 
 
-async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of a thousand endpoints asks with each swap of the routes: the first one and the last are save_now."""
+async def test_slow_saves_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a thousand endpoints requests a save with each swap; the first and the last state are saved."""
     monkeypatch.setattr(housekeeping, "MAX_REST_S", 1.0)
     work = Work(0.05)
     work.of.save_soon()
@@ -49,16 +49,16 @@ async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.Mon
     assert work.of.is_idle or not work.of._is_unsaved
 
 
-async def test_what_takes_no_time_is_stored_at_once() -> None:
-    """Who is asked next, a restart without the registry, finds what is served."""
+async def test_fast_saves_happen_at_once() -> None:
+    """A restart without the registry finds what is served."""
     work = Work()
     for number in range(1, 5):
         work.of.save_soon()
         await work.until(*["save"] * number)
 
 
-async def test_what_must_be_stored_now_waits_for_no_rest() -> None:
-    """And rests again housekeeping."""
+async def test_an_urgent_save_does_not_wait_for_the_pause() -> None:
+    """The pause applies again to later saves."""
     work = Work(0.05)
     work.of.save_soon()
     await work.until("save")
@@ -72,8 +72,8 @@ async def test_what_must_be_stored_now_waits_for_no_rest() -> None:
     assert ["save", "save", "save"] == work.did
 
 
-async def test_what_changes_while_it_is_stored_is_stored_again() -> None:
-    """Once, however often it was asked for."""
+async def test_a_change_during_a_save_is_saved_by_the_next_one() -> None:
+    """One more save, however many changes there were."""
     work = Work(0.01)
     work.of.save_soon()
     await asyncio.sleep(0)
@@ -85,8 +85,8 @@ async def test_what_changes_while_it_is_stored_is_stored_again() -> None:
     assert ["save", "save"] == work.did
 
 
-async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never() -> None:
-    """Tidying may wait for the registry."""
+async def test_pruning_waits_for_saves_and_never_delays_them() -> None:
+    """Pruning may wait for the registry."""
     work = Work()
     work.of.prune_soon()
     work.of.save_soon()
@@ -101,8 +101,8 @@ async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never() -> None:
     await work.until("save", "tidy", "save", "tidy")
 
 
-async def test_what_is_not_stored_yet_is_stored_before_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is told to stop does not rest."""
+async def test_a_pending_save_is_done_before_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopping skips the pause."""
     monkeypatch.setattr(housekeeping, "MAX_REST_S", 60.0)
     monkeypatch.setattr(housekeeping, "REST", 10_000)
     work = Work(0.01)

@@ -1,4 +1,4 @@
-"""A hook's own packages: named when they are missing, installed for its processes only when the operator allows it."""
+"""Packages of hooks: missing ones are named, and installed for the hook's processes only if the operator allows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Preprocess:
 
 
 def add_wheel(folder: Path, name: str, version: str, text: str) -> None:
-    """A wheel with one module, as pip takes it."""
+    """Write a wheel with one module, in the form that pip accepts."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
@@ -47,7 +47,7 @@ def add_wheel(folder: Path, name: str, version: str, text: str) -> None:
     ],
 )
 def test_missing_packages_are_named(tmp_path: Path, text: str, expected: list[str]) -> None:
-    """With the version that is here instead."""
+    """Each with the version that is installed instead."""
     file = tmp_path / "requirements.txt"
     file.write_text(text)
     found = packages.missing(file)

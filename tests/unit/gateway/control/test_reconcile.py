@@ -1,4 +1,4 @@
-"""The watcher: what it begins when, what it does with what becomes of it, and that it ends with nothing open."""
+"""The control loop: which builds it starts, what it does with their results, and that it leaves nothing open."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -49,7 +49,7 @@ class Handler:
 
 
 class FakeAssembler:
-    """Builds at once, or fails, or waits, as it is told by url."""
+    """Builds at once, fails or waits, as set for each url."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -91,7 +91,7 @@ class FakeAssembler:
 
 
 class World:
-    """A reconciler over a registry in memory, and an assembler that does as it is told."""
+    """A reconciler over a registry in memory and a fake assembler."""
 
     def __init__(self, folder: Path) -> None:
         self.registry = FakeRegistry()
@@ -139,8 +139,8 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-async def test_what_the_task_says_is_served_and_what_it_no_longer_says_is_closed(world: World) -> None:
-    """Once, and nothing is left open at the end."""
+async def test_wanted_versions_are_served_and_removed_ones_closed(world: World) -> None:
+    """Each is closed once, and nothing is left open at the end."""
     world.want("a", "b")
     async with world.running():
         await world.until(lambda: {"a", "b"} == set(world.table.current.endpoints))
@@ -152,7 +152,7 @@ async def test_what_the_task_says_is_served_and_what_it_no_longer_says_is_closed
 
 
 async def test_a_thousand_builds_begin_a_few_at_a_time(world: World) -> None:
-    """Between them the event loop has its turn: nobody waits for all of them."""
+    """The event loop gets its turn between them."""
     urls = [f"e{number}" for number in range(300)]
     world.want(*urls)
 
@@ -170,7 +170,7 @@ async def test_a_thousand_builds_begin_a_few_at_a_time(world: World) -> None:
 
 
 async def test_callers_and_the_status_read_the_same_version(world: World) -> None:
-    """What is said of it changes while it is worked on, in all places at once."""
+    """A change of the version's state shows everywhere at once."""
     world.assembler.waits["a"] = asyncio.Event()
     world.want("a")
     async with world.running():
@@ -188,8 +188,8 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         assert world.follower.status()["pending"][0]["is_final"]
 
 
-async def test_a_version_that_is_not_wanted_any_more_is_given_up(world: World) -> None:
-    """While it is built, and its successor is built."""
+async def test_a_version_that_is_no_longer_wanted_is_given_up(world: World) -> None:
+    """During its build; its successor is built."""
     world.assembler.waits["a"] = asyncio.Event()
     world.want("a")
     async with world.running():
@@ -201,8 +201,8 @@ async def test_a_version_that_is_not_wanted_any_more_is_given_up(world: World) -
         assert 1 == len(world.assembler.made)
 
 
-async def test_a_build_that_answers_being_given_up_with_an_error_is_given_up(world: World) -> None:
-    """Some code turns a cancellation into an error of its own; nobody wants to know."""
+async def test_a_cancelled_build_that_raises_its_own_error_is_given_up(world: World) -> None:
+    """Some code turns a cancellation into another error, which is not reported."""
 
     async def build(*_: object, **__: object) -> Endpoint:
         try:
@@ -221,8 +221,8 @@ async def test_a_build_that_answers_being_given_up_with_an_error_is_given_up(wor
         assert None is task.exception()
 
 
-async def test_an_endpoint_that_comes_when_nobody_wants_it_is_closed(world: World) -> None:
-    """Between the end of its build and the swap of the routes."""
+async def test_an_endpoint_that_is_ready_too_late_is_closed(world: World) -> None:
+    """Its version was removed between the end of the build and the swap of the routes."""
     world.want("a")
     async with world.running():
         await world.until(lambda: "a" in world.table.current.endpoints)
@@ -265,8 +265,8 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
     assert {"a"} == SpecStore(tmp_path).last_good().keys()
 
 
-async def test_a_stored_configuration_that_cannot_be_read_does_not_end_the_loop(world: World, tmp_path: Path) -> None:
-    """The registry is away, then it comes back."""
+async def test_an_unreadable_saved_state_does_not_end_the_loop(world: World, tmp_path: Path) -> None:
+    """The registry is away at start-up and comes back later."""
     SpecStore(tmp_path).save({"configuration": 5}, {})
     world.registry.is_up = False
     world.want("a")
@@ -276,8 +276,8 @@ async def test_a_stored_configuration_that_cannot_be_read_does_not_end_the_loop(
         await world.until(lambda: "a" in world.table.current.endpoints)
 
 
-async def test_a_look_that_fails_is_told_and_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that hangs, and one with a fault of ours."""
+async def test_a_failed_look_is_reported_and_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a look that hangs, and one that fails because of a bug."""
     world.want("a")
     async with world.running():
         await world.until(lambda: "a" in world.table.current.endpoints)
@@ -297,15 +297,15 @@ async def test_a_look_that_fails_is_told_and_changes_nothing(world: World, monke
     [(BackendUnavailable("away"), 30.0), (SpecFault("no"), 30.0), (AnswersDisagree("other"), 300.0)],
 )
 def test_the_pause_between_attempts_grows_up_to_a_bound(error: GatewayError, most: float) -> None:
-    """A version that was tried and found wrong is tried less often."""
+    """After a failed validation the bound is higher."""
     pauses = [pause(failures, error.kind) for failures in range(1, 40)]
     assert [1.0, 2.0, 4.0] == pauses[:3]
     assert sorted(pauses) == pauses
     assert most == pauses[-1]
 
 
-def test_a_version_is_tried_with_a_request_of_its_own_url_else_of_a_sibling() -> None:
-    """Found without looking at every version there is."""
+def test_a_version_is_validated_with_a_request_of_its_url_or_a_sibling() -> None:
+    """The request is found without searching all versions."""
     versions = Versions(lambda: 0.0, lambda _: None)
     plans = {url: _plan(url, "1") for url in ("h/1", "h/2", "other")}
     for version in versions.configure(plans, {}):

@@ -1,4 +1,4 @@
-"""Model records: changed by threads while others read them, and no change is lost."""
+"""Model records: threads change them while others read them, and no change is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.testing import FakeRegistry
 
 
 class Slow(FakeRegistry):
-    """A registry during whose answers something else happens."""
+    """A registry that runs a function while it answers."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class Slow(FakeRegistry):
         return found
 
 
-def test_what_is_read_while_stored_records_are_learned_is_kept(tmp_path: Path) -> None:
-    """A boot from disk, because the registry is slow, must not lose what the registry then answers."""
+def test_records_read_while_stored_ones_are_added_are_kept(tmp_path: Path) -> None:
+    """A start from disk, because the registry is slow, must not discard the registry's later answer."""
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
     registry.meanwhile = lambda: records.learn({"a": {"id": "a", "name": "old"}, "stored": {"id": "stored"}})
@@ -38,7 +38,7 @@ def test_what_is_read_while_stored_records_are_learned_is_kept(tmp_path: Path) -
 
 
 def test_a_snapshot_does_not_change_while_it_is_read(tmp_path: Path) -> None:
-    """Saving reads it in one thread, builds add to it in others."""
+    """One thread saves the snapshot while builds add records."""
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
     records.get("a")

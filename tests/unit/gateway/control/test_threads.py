@@ -1,4 +1,4 @@
-"""What control has to wait for (downloads, the registry, pip) delays no request, and no other kind of control work."""
+"""Slow work of control (downloads, the registry, pip) delays neither requests nor other kinds of its work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = {"text": "good film " * 4000}
 
 
 class HangingRegistry(FakeRegistry):
-    """A registry whose downloads, or looks, hang while ``is_over`` is not set."""
+    """A registry whose downloads or looks hang until ``is_over`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class HangingRegistry(FakeRegistry):
 
 @contextlib.contextmanager
 def hanging(make_stack: Callable[..., Any], **settings: Any) -> Iterator[tuple[Any, HangingRegistry]]:
-    """A stack over such a registry; whatever hangs goes on at the end."""
+    """Yield a stack over such a registry; everything that hangs continues at the end."""
     stack = make_stack(**settings)
     registry = stack.registry = HangingRegistry()
     stack.gateway = stack.new_gateway()
@@ -59,7 +59,7 @@ def hanging(make_stack: Callable[..., Any], **settings: Any) -> Iterator[tuple[A
 
 
 async def test_eight_hanging_downloads_delay_neither_requests_nor_builds(make_stack: Callable[..., Any]) -> None:
-    """A request that is worked on in a thread, and a version whose files are here already, wait for none of them."""
+    """Neither a request that is handled in a thread nor a version whose files are cached waits for them."""
     with hanging(make_stack) as (stack, registry):
         async with stack.gateway.running(), stack.client:
             stack.deploy("e")
@@ -97,8 +97,8 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             registry.is_over.set()
 
 
-async def test_people_who_ask_where_models_come_from_hold_no_threads_of_requests(tmp_path: Path) -> None:
-    """asyncio's default threads look up the names of hosts, and send what hooks ask of other gateways."""
+async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: Path) -> None:
+    """asyncio's default threads resolve host names, and send hooks' requests to other gateways."""
     from tests.unit.gateway.conftest import Stack
 
     is_over, waiting = threading.Event(), []
@@ -137,8 +137,8 @@ class Preprocess:
 """
 
 
-async def test_pip_holds_up_no_other_build(make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may take a quarter of an hour for each."""
+async def test_pip_delays_no_other_build(make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of pip may take a quarter of an hour."""
     is_over, running = threading.Event(), []
 
     def install(*_: Any) -> Path:

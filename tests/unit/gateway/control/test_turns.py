@@ -1,4 +1,4 @@
-"""Turns of builds at Triton."""
+"""The limit on builds that send their first requests to Triton."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from gateway.control.turns import Turns
 
 
-async def test_no_more_than_so_many_have_a_turn_at_a_time() -> None:
-    """And all of them get one."""
+async def test_the_number_of_turns_at_a_time_is_limited() -> None:
+    """Every build gets a turn."""
     turns, now, most, done = Turns(3, 60), 0, 0, 0
 
     async def one() -> None:
@@ -26,8 +26,8 @@ async def test_no_more_than_so_many_have_a_turn_at_a_time() -> None:
     assert (3, 50) == (most, done)
 
 
-async def test_one_that_hangs_delays_nobody_for_long() -> None:
-    """Its turn is passed on; when it ends at last, that is no further turn."""
+async def test_a_build_that_hangs_delays_others_only_briefly() -> None:
+    """Its turn passes to another build, and its end frees no second one."""
     turns, hangs = Turns(1, 0.01), asyncio.Event()
 
     async def hanging() -> None:
@@ -46,8 +46,8 @@ async def test_one_that_hangs_delays_nobody_for_long() -> None:
         waiting.cancel()
 
 
-async def test_a_turn_ends_with_an_error_too() -> None:
-    """A version that fails is tried again later."""
+async def test_a_turn_also_ends_with_an_error() -> None:
+    """A failed version is tried again later."""
     turns = Turns(1, 60)
     with pytest.raises(ValueError, match="refused"):
         async with turns.taken():

@@ -1,4 +1,4 @@
-"""New versions are tried before they are served: samples of the bundle, with the answers they must give."""
+"""Validation of new versions: they must answer their bundle's samples and recent requests before they serve."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def add(stack: Any, model_id: str, samples: list[dict[str, Any]], code: str = ""
 
 
 async def test_a_version_that_answers_its_samples_is_served(stack: Any) -> None:
-    """Within the tolerance; a sample without an answer only warms up."""
+    """Answers may differ within the tolerance; a sample without an answer only warms up."""
     add(stack, "m1", [GOOD, {"body": {"text": "bad"}}])
     stack.registry.add_endpoint("e", "m1")
     stack.load("e")
     await stack.served("e")
 
 
-async def test_a_version_that_answers_otherwise_is_refused_and_the_old_one_serves(stack: Any) -> None:
-    """The reason names the sample and the difference; it is tried again and served when it agrees."""
+async def test_a_version_with_wrong_answers_is_refused_and_the_old_one_serves(stack: Any) -> None:
+    """The reason names the sample and the difference; the version is tried again, and served once it agrees."""
     stack.deploy("e", "m0")
     await stack.served("e")
     add(stack, "m1", [GOOD])
@@ -61,7 +61,7 @@ async def test_a_version_that_answers_otherwise_is_refused_and_the_old_one_serve
 
 
 async def test_samples_are_compared_without_the_endpoints_options(stack: Any) -> None:
-    """Options change what an answer looks like, not whether the model is what it was."""
+    """Options change the form of answers, not the model."""
     add(stack, "m1", [GOOD])
     stack.registry.add_endpoint("e", "m1", auxiliary_cfg={"gateway": {"top_k": "1"}})
     stack.load("e")
@@ -77,7 +77,7 @@ class Preprocess:
 
 
 async def test_samples_run_through_the_bundles_own_code(stack: Any) -> None:
-    """Code that answers otherwise, or raises, is found before it is served."""
+    """Code that gives wrong answers or raises is detected before it serves."""
     samples = [{"body": {"x": 2}, "answer": {"y": 6}}]
     add(stack, "right", samples, CODE.format(factor=3))
     add(stack, "wrong", samples, CODE.format(factor=4))
@@ -90,8 +90,8 @@ async def test_samples_run_through_the_bundles_own_code(stack: Any) -> None:
     assert "sample 0 of the bundle failed" in stack.state("raises")[1]
 
 
-async def test_other_code_in_front_of_the_bundle_is_not_held_to_its_samples(stack: Any) -> None:
-    """They were recorded without it."""
+async def test_other_code_in_front_of_a_bundle_is_not_compared_with_its_samples(stack: Any) -> None:
+    """The samples were recorded without that code."""
     add(stack, "m1", [GOOD])
     stack.add_hook("e", CODE.format(factor=1), model_id="m1", engine="custom")
     await stack.served("e")
@@ -106,7 +106,7 @@ class Preprocess:
 
 
 async def test_code_that_fails_on_the_first_call_is_not_served(stack: Any) -> None:
-    """The last request that the running version answered is answered by the new one before anybody's is."""
+    """The new version must answer the last request of the running version before it serves."""
     stack.add_hook("h", VERSION.format(line='body.pop("x")', version=1))
     await stack.served("h")
     assert {"v": 1} == (await stack.client.post("/serve/h", json={"x": 1})).json()
@@ -119,8 +119,8 @@ async def test_code_that_fails_on_the_first_call_is_not_served(stack: Any) -> No
     assert {"v": 3} == (await stack.client.post("/serve/h", json={"x": 1})).json()
 
 
-async def test_a_new_version_is_tried_with_a_request_of_its_sibling(stack: Any) -> None:
-    """Versions of one endpoint take the same requests."""
+async def test_a_new_version_is_validated_with_a_request_of_its_sibling(stack: Any) -> None:
+    """Versions of one endpoint accept the same requests."""
     stack.add_hook("h/1", VERSION.format(line="pass", version=1))
     await stack.served("h/1")
     stack.registry.endpoints["h/1"] |= {"serving_url": "h", "version": "1"}
@@ -132,8 +132,8 @@ async def test_a_new_version_is_tried_with_a_request_of_its_sibling(stack: Any) 
     await stack.until(lambda: stack.state("h/2")[0] == "failed")
 
 
-async def test_requests_that_look_different_from_now_on(stack: Any) -> None:
-    """A refused body (ValueError) is no failure, and the validation can be left out."""
+async def test_validation_with_a_recent_request_can_be_left_out(stack: Any) -> None:
+    """A refused body (ValueError) is no failure either."""
     stack.add_hook("h", VERSION.format(line="pass", version=1))
     await stack.served("h")
     await stack.client.post("/serve/h", json={"x": 1})
@@ -151,7 +151,7 @@ async def test_requests_that_look_different_from_now_on(stack: Any) -> None:
 
 
 async def failed_builds(stack: Any) -> float:
-    """How many attempts have ended without a version."""
+    """Return the number of failed builds."""
     text = (await stack.client.get("/metrics")).text
     return sum(
         value for name, labels, value in parse(text)
@@ -159,8 +159,8 @@ async def failed_builds(stack: Any) -> float:
     )  # fmt: skip
 
 
-async def test_code_that_never_ends_loading_harms_nobody(make_stack: Any) -> None:
-    """It has a thread of its own, one for all attempts; the version before it serves, others are built."""
+async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: Any) -> None:
+    """It has one thread for all attempts; the previous version serves, and other versions are built."""
     stack = make_stack()
     stack.settings = stack.settings.model_copy(update={"ready_timeout": 0.2})
     stack.gateway = stack.new_gateway()
@@ -186,8 +186,8 @@ async def test_code_that_never_ends_loading_harms_nobody(make_stack: Any) -> Non
         assert 13 == len(loading), before
 
 
-async def test_weights_that_do_not_know_the_tokenizers_ids_are_refused(stack: Any) -> None:
-    """Also where config.json says nothing of a vocabulary."""
+async def test_weights_without_the_tokenizers_ids_are_refused(stack: Any) -> None:
+    """Also if config.json does not state the size of the vocabulary."""
     stack.add_text_model("m1")
     stack.registry.add_endpoint("e", "m1")
 
@@ -202,7 +202,7 @@ async def test_weights_that_do_not_know_the_tokenizers_ids_are_refused(stack: An
 
 
 async def test_a_model_that_triton_refuses_fails_at_once_with_tritons_reason(stack: Any) -> None:
-    """Nobody waits for the whole time that loading may take; a repaired one is served."""
+    """The gateway does not wait until the timeout; a repaired model is served."""
     stack.deploy("e", "m1")
     await stack.served("e")
     stack.add_text_model("m2")

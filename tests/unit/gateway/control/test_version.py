@@ -1,4 +1,4 @@
-"""Versions of urls: what may follow what, what is served meanwhile, and that nothing is lost or leaks."""
+"""The states of versions: which moves are possible, what is served meanwhile, and that nothing leaks."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -28,7 +28,7 @@ def last_good(url: str, fingerprint: str) -> LastGood:
 
 
 class World:
-    """Versions, a clock that stands still unless it is moved, and what is worked on."""
+    """Versions with a clock that is moved by hand, and the versions being worked on."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ class World:
 
 
 def test_a_version_goes_from_waiting_to_serving() -> None:
-    """Each state says since when it is."""
+    """Each state has the time of its beginning."""
     world = World()
     [version] = world.want(e="a")
     seen = [version.state]
@@ -62,8 +62,8 @@ def test_a_version_goes_from_waiting_to_serving() -> None:
     assert {} == world.versions.pending()
 
 
-def test_the_version_before_serves_until_its_successor_does() -> None:
-    """Through every failure of it; then it leaves, once."""
+def test_the_former_version_serves_until_its_successor_does() -> None:
+    """Through all failures of the successor; then it leaves, once."""
     world = World()
     [first] = world.want(e="a")
     endpoint = world.serve(first)
@@ -78,8 +78,8 @@ def test_the_version_before_serves_until_its_successor_does() -> None:
     assert (State.GONE, None) == (first.state, first.endpoint)
 
 
-def test_a_version_that_failed_says_why_until_it_serves() -> None:
-    """A new attempt is no news to whoever wants to know what is wrong."""
+def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
+    """A new attempt does not hide the reason."""
     world = World()
     [version] = world.want(e="a")
     world.versions.building(version)
@@ -90,8 +90,8 @@ def test_a_version_that_failed_says_why_until_it_serves() -> None:
     assert ("failed", "no model", "building", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
 
 
-def test_a_configuration_that_goes_back_takes_up_what_serves() -> None:
-    """Nothing is built again, and the successor is given up."""
+def test_going_back_to_the_serving_version_builds_nothing() -> None:
+    """The successor is given up."""
     world = World()
     [first] = world.want(e="a")
     world.serve(first)
@@ -102,8 +102,8 @@ def test_a_configuration_that_goes_back_takes_up_what_serves() -> None:
     assert {} == world.versions.pending()
 
 
-def test_what_is_refused_keeps_what_serves() -> None:
-    """An entry that cannot be used says nothing about the version in service."""
+def test_a_refused_configuration_keeps_the_serving_version() -> None:
+    """An invalid entry says nothing about the version in service."""
     world = World()
     [first] = world.want(e="a")
     world.serve(first)
@@ -115,8 +115,8 @@ def test_what_is_refused_keeps_what_serves() -> None:
     assert {} == world.versions.pending()
 
 
-def test_what_served_before_is_restored_until_the_new_one_serves() -> None:
-    """Unless the Task wants the same: that is built as any other."""
+def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> None:
+    """Unless the Task wants the same version, which is built normally."""
     world = World()
     begun = world.versions.configure(
         {"e": plan("e", "b"), "f": plan("f", "a")}, {}, {"e": last_good("e", "a"), "f": last_good("f", "a")}
@@ -130,8 +130,8 @@ def test_what_served_before_is_restored_until_the_new_one_serves() -> None:
     assert ([former], {}) == (world.versions.leaving, world.versions.last_good())
 
 
-def test_a_version_that_came_too_late_is_not_served() -> None:
-    """Its endpoint stays with whoever built it."""
+def test_a_version_that_is_ready_too_late_is_not_served() -> None:
+    """The endpoint stays with its builder."""
     world = World()
     [version] = world.want(e="a")
     world.versions.building(version)
@@ -141,8 +141,8 @@ def test_a_version_that_came_too_late_is_not_served() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_what_the_table_does_not_say_cannot_happen(state: State) -> None:
-    """Every move goes through the table."""
+def test_moves_outside_the_table_are_impossible(state: State) -> None:
+    """Every move is checked against the table."""
     versions = Versions(lambda: 0.0, lambda _: None)
     for follower in State:
         version = Version("e", None, state, 0.0)
@@ -158,7 +158,7 @@ URLS = st.sampled_from(["e", "f", "g/1", "g/2"])
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Any order of changes, attempts, failures and ends."""
+    """Random sequences of changes, attempts, failures and ends."""
 
     def __init__(self) -> None:
         super().__init__()

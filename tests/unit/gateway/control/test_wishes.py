@@ -1,4 +1,4 @@
-"""What gateways wish of model sync: one record per model, however many ask, and never in a request's way."""
+"""Requests to model sync for unloaded models: one record per model, and no delay of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.testing import FakeLedger
 
 
 class Later(Executor):
-    """Runs what is submitted when it is told to."""
+    """Runs submitted functions when told to."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -26,7 +26,7 @@ class Later(Executor):
 
 
 class World:
-    """Wishes over a ledger in memory; time moves by hand."""
+    """Wishes over a ledger in memory, with a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class World:
 
 
 def test_many_requests_are_one_record_and_many_models_one_call() -> None:
-    """Of two gateways too: they write the same key."""
+    """Two gateways also write one record, under the same key."""
     world = World()
     other = world.another()
     for _ in range(100):
@@ -62,8 +62,8 @@ def test_many_requests_are_one_record_and_many_models_one_call() -> None:
     assert {"a": 1011.0, "b": 1000.0} == world.stored()
 
 
-def test_a_registry_that_is_away_is_tried_again_with_the_next_request() -> None:
-    """Nothing is raised to who asks, and nothing piles up."""
+def test_an_unreachable_registry_is_tried_again_with_the_next_request() -> None:
+    """The caller gets no error, and nothing accumulates."""
     world = World()
     world.ledger.is_up = False
     for _ in range(50):
@@ -79,8 +79,8 @@ def test_a_registry_that_is_away_is_tried_again_with_the_next_request() -> None:
     assert {"a": 1001.5} == world.stored()
 
 
-def test_what_was_wished_long_ago_is_forgotten() -> None:
-    """Names of models that were replaced would be kept for ever."""
+def test_old_wishes_are_deleted() -> None:
+    """Otherwise the names of replaced models would stay for ever."""
     world = World()
     world.wishes.make("old")
     world.thread.run()
