@@ -1,4 +1,4 @@
-"""Plain numbers that are added up later are what prometheus_client would have counted one by one."""
+"""Numbers that are collected and counted later equal those of prometheus_client, which counts one by one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ VALUES = st.one_of(st.sampled_from([0.0, *BOUNDS, 100.0]), st.floats(0, 1e6))
 
 
 def theirs(histogram: Histogram) -> list[float]:
-    """Cumulative buckets, then the sum, of prometheus_client's own class."""
+    """Return cumulative buckets, then the sum, of prometheus_client's own class."""
     (family,) = histogram.collect()
     found = {suffix: [s.value for s in family.samples if s.name == f"h_{suffix}"] for suffix in ("bucket", "sum")}
     return [*found["bucket"], *found["sum"]]
 
 
 @given(st.lists(st.lists(VALUES, max_size=20), max_size=4))
-def test_values_are_in_the_buckets_they_would_have_been_counted_in(rounds: list[list[float]]) -> None:
-    """Bounds belong to their own bucket; looking in between changes nothing."""
+def test_values_are_counted_in_their_buckets(rounds: list[list[float]]) -> None:
+    """A bound belongs to its own bucket; reading in between changes nothing."""
     other = Histogram("h", "h", registry=CollectorRegistry(), buckets=BOUNDS)
     ours = Distribution(BOUNDS)
     for values in rounds:
@@ -37,8 +37,8 @@ def test_values_are_in_the_buckets_they_would_have_been_counted_in(rounds: list[
     assert all(abs(one - two) <= 1e-9 * max(1, two) for one, two in zip(found, theirs(other), strict=True))
 
 
-def test_a_weighted_value_stands_for_as_many() -> None:
-    """Sampling keeps rates right."""
+def test_a_weighted_value_counts_several_times() -> None:
+    """So sampling keeps rates correct."""
     ours = Distribution(BOUNDS)
     ours.observe_all(np.array([0.01]), 5.0)
     ours.observe(0.5)
@@ -46,8 +46,8 @@ def test_a_weighted_value_stands_for_as_many() -> None:
     assert abs(ours.numbers()[-1] - 0.55) < 1e-12
 
 
-def test_a_snapshot_does_not_change_any_more() -> None:
-    """It is read in another thread, while the loop counts on."""
+def test_a_snapshot_never_changes() -> None:
+    """Another thread reads it while the loop goes on counting."""
     numbers = Accumulator()
     count, gauge = numbers.count(catalog.BUILDS, "ok"), numbers.gauge(catalog.BACKEND_UP, "a", "p")
     rows = numbers.distribution(catalog.ROWS, "e", "1")
@@ -69,8 +69,8 @@ def test_a_snapshot_does_not_change_any_more() -> None:
     assert ("a", "p") in {series.labels for series, _ in after.shown()}
 
 
-def test_other_bounds_begin_at_zero_and_former_ones_end() -> None:
-    """Also when the former ones come back."""
+def test_new_bounds_start_at_zero_and_former_ones_end() -> None:
+    """Also if the former ones come back."""
     numbers = Accumulator()
 
     def declare(*bounds: float) -> Distribution:
@@ -86,7 +86,7 @@ def test_other_bounds_begin_at_zero_and_former_ones_end() -> None:
 
 @given(st.lists(st.integers(0, 10**10), max_size=20))
 def test_few_values_and_many_are_counted_alike(values: list[int]) -> None:
-    """However many there are, each is in the first bucket whose bound is not below it."""
+    """Each is in the first bucket whose bound is not below it."""
     few, many = Distribution(catalog.REQUEST_SECONDS.buckets), Distribution(catalog.REQUEST_SECONDS.buckets)
     few.observe_few(values, 1e-9)
     many.observe_all(np.array(values, dtype=np.float64) * 1e-9)
@@ -94,7 +94,7 @@ def test_few_values_and_many_are_counted_alike(values: list[int]) -> None:
     assert few.numbers()[-1] == pytest.approx(many.numbers()[-1])
 
 
-def test_labels_are_as_many_as_the_metric_has() -> None:
-    """A slip in our own code is an error where it is made, not a broken page."""
+def test_the_number_of_labels_is_checked() -> None:
+    """A mistake in our code is an error where it is made."""
     with pytest.raises(ValueError, match="outcome"):
         Accumulator().count(catalog.BUILDS)

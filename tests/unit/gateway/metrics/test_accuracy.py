@@ -1,4 +1,4 @@
-"""Accuracy by version over restarts and workers, and beside what its scores let expect."""
+"""Accuracy by version, over restarts and workers, and compared with what its scores let expect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.metrics.observer import Observer
 
 
 class Gateway:
-    """What one run of a gateway counts."""
+    """The counts of one run of a gateway."""
 
     def __init__(self) -> None:
         self.numbers = Accumulator()
@@ -34,7 +34,7 @@ class Gateway:
 
 
 def test_labels_are_counted_over_restarts(tmp_path: Path) -> None:
-    """What is in the file and what came since; a second look at the same counters adds nothing."""
+    """The file's labels and the new ones; a second look at the same counters adds nothing."""
     kept, gateway = Accuracy(tmp_path), Gateway()
     gateway.labels(8, 2)
     for now in (0.0, 5.0):
@@ -50,8 +50,8 @@ def test_labels_are_counted_over_restarts(tmp_path: Path) -> None:
     assert (20, 0.4) == (real.answers, real.value)
 
 
-def test_a_worker_that_goes_on_does_not_count_twice(tmp_path: Path) -> None:
-    """The counters of the run go on too: what they hold is in the file already."""
+def test_a_worker_that_continues_does_not_count_twice(tmp_path: Path) -> None:
+    """The counters of the run also continue: their values are in the file already."""
     gateway, first = Gateway(), Accuracy(tmp_path)
     gateway.labels(5, 5)
     first.look(0.0, gateway.numbers.snapshot())
@@ -63,7 +63,7 @@ def test_a_worker_that_goes_on_does_not_count_twice(tmp_path: Path) -> None:
 
 
 def test_harder_answers_are_expected_to_be_right_less_often(tmp_path: Path) -> None:
-    """By the scores since the last hour began, calibrated by labels."""
+    """By the scores of the last hour, calibrated with labels."""
     kept, gateway = Accuracy(tmp_path), Gateway()
     gateway.labels(980, 20, 0.98)
     gateway.labels(300, 200, 0.65)
@@ -80,8 +80,8 @@ def test_harder_answers_are_expected_to_be_right_less_often(tmp_path: Path) -> N
     assert abs(hard.value - 0.6) < 0.06
 
 
-def test_a_file_that_cannot_be_read_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is said, and counting begins anew."""
+def test_an_unreadable_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning is logged, and counting starts anew."""
     (tmp_path / FILE).write_text("no json\n")
     gateway = Gateway()
     gateway.labels(1, 0)
@@ -89,8 +89,8 @@ def test_a_file_that_cannot_be_read_costs_only_itself(tmp_path: Path, caplog: py
     assert "cannot be read" in caplog.text
 
 
-def test_versions_without_news_are_forgotten_in_the_file(tmp_path: Path) -> None:
-    """After 90 days, counted from the newest label."""
+def test_versions_without_new_labels_are_dropped_from_the_file(tmp_path: Path) -> None:
+    """90 days after their last label."""
     line = [1, ["old", "1"], 0.0, [[0.0, 1.0]] * 16]
     (tmp_path / FILE).write_text(json.dumps(line) + "\n")
     kept, gateway = Accuracy(tmp_path), Gateway()
@@ -101,7 +101,7 @@ def test_versions_without_news_are_forgotten_in_the_file(tmp_path: Path) -> None
 
 
 def test_gauges_say_what_is_known() -> None:
-    """The status of any worker is read from them; what is not expected any more is no number."""
+    """The status of any worker is read from the gauges; a value that is unknown is NaN."""
     gateway, kept, observer = Gateway(), Accuracy(), Observer()
     gateway.labels(900, 100)
     observer.accuracies(kept.look(0.0, gateway.numbers.snapshot()))

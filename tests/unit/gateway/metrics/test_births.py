@@ -1,4 +1,4 @@
-"""Failures that hardly ever happen: no series until the first, then one that Prometheus sees grow."""
+"""Rare failures: their series appears with the first one, in a way that Prometheus sees it increase."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.metrics.exposition import Numbers, parse, respond
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that is moved by hand."""
 
     at = 1000.0
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 def failed(kind: str, route: str = "stable") -> Series:
-    """The counter of one kind of failure."""
+    """Return the counter of one kind of failure."""
     return Series(REQUESTS.name, ("e", "1", route, kind))
 
 
@@ -32,15 +32,15 @@ RARE = [kind for kind in FAILURES if kind not in EVERYDAY]
 
 
 @pytest.mark.parametrize("kind", [*EVERYDAY, "ok", "bad_request"])
-def test_everyday_outcomes_are_there_from_the_start_and_never_held_back(kind: str) -> None:
-    """Autoscalers read them within a minute; what is the caller's doing is born when it happens, as ever."""
+def test_frequent_failures_have_a_series_from_the_start(kind: str) -> None:
+    """Autoscalers read them within a minute; callers' faults appear when they happen."""
     births = Births(FAILURES)
     assert [0.0, 3.0] == [births.shown(failed(kind), value) for value in (0.0, 3.0)]
 
 
 @pytest.mark.parametrize("kind", RARE)
 def test_a_rare_failure_rises_from_0_before_every_scraper(kind: str) -> None:
-    """However many are counted meanwhile; and from then on it is what was counted."""
+    """Whatever is counted meanwhile; afterwards the count is shown."""
     clock = Clock()
     births = Births(FAILURES, now=clock)
     seen = []
@@ -52,8 +52,8 @@ def test_a_rare_failure_rises_from_0_before_every_scraper(kind: str) -> None:
 
 @pytest.mark.parametrize("every", [1.0, 15.0, 30.0, 60.0])
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.9])
-def test_the_growth_between_scrapes_is_every_failure(every: float, phase: float) -> None:
-    """What `increase` adds up, however often and whenever it is asked: also of two that ask by turns."""
+def test_increases_between_scrapes_add_up_to_all_failures(every: float, phase: float) -> None:
+    """For any scrape interval, and for two scrapers that alternate."""
     happens = {100.0: 3.0, 101.0: 5.0, 130.0: 9.0, 400.0: 10.0}
     clock = Clock()
     births = Births(FAILURES, now=clock)
@@ -73,8 +73,8 @@ def test_the_growth_between_scrapes_is_every_failure(every: float, phase: float)
     assert [10.0, 10.0] == grown
 
 
-def test_every_series_has_its_own_birth() -> None:
-    """Another kind that comes later rises from 0, too."""
+def test_every_series_appears_on_its_own() -> None:
+    """Another kind that comes later also rises from 0."""
     clock = Clock()
     births = Births(FAILURES, now=clock)
     births.shown(failed("internal"), 1.0)
@@ -82,8 +82,8 @@ def test_every_series_has_its_own_birth() -> None:
     assert [1.0, 0.0] == [births.shown(failed(kind), 1.0) for kind in ("internal", "hook_failed")]
 
 
-def test_what_a_canary_is_judged_by_is_there_from_the_start_and_never_held_back() -> None:
-    """Its failures and its fallbacks; nor is a refusal before any version was asked, as of a gateway that ends."""
+def test_failures_of_canaries_have_series_from_the_start() -> None:
+    """Failures and fallbacks; and so have refusals before any version was chosen."""
     births = Births(FAILURES)
     for series in (
         failed("internal", "canary"), Series(FALLBACKS.name, ("e", "1", "internal")),
@@ -93,7 +93,7 @@ def test_what_a_canary_is_judged_by_is_there_from_the_start_and_never_held_back(
 
 
 def test_workers_agree_on_the_first_look(tmp_path: Path) -> None:
-    """Whichever is asked: a counter that fell would be taken for a restart."""
+    """Whichever worker is scraped: a counter that falls would look like a restart."""
     clock = Clock()
     first, second = (Births(FAILURES, tmp_path, now=clock) for _ in range(2))
     assert 0.0 == first.shown(failed("internal"), 2.0)
@@ -101,13 +101,13 @@ def test_workers_agree_on_the_first_look(tmp_path: Path) -> None:
     assert [2.0, 2.0] == [births.shown(failed("internal"), 2.0) for births in (first, second)]
 
 
-def test_without_the_workers_folder_what_was_counted_is_shown(tmp_path: Path) -> None:
-    """A full disk costs the first rise, not the count."""
+def test_without_the_workers_folder_counts_are_shown_at_once(tmp_path: Path) -> None:
+    """A full disk loses the first increase, not the count."""
     assert 2.0 == Births(FAILURES, tmp_path / "gone").shown(failed("internal"), 2.0)
 
 
-def test_every_detail_is_what_was_counted() -> None:
-    """The rollout's gate, `status` and whoever asks for `?detail=full` see every failure at once."""
+def test_the_full_level_shows_counts_at_once() -> None:
+    """The rollout's gate, `status` and `?detail=full` see every failure immediately."""
     numbers = Accumulator()
     numbers.count(REQUESTS, "e", "1", "stable", "internal").value = 2
     numbers.count(REQUESTS, "e", "1", "stable", "hook_failed")

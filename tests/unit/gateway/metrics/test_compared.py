@@ -1,4 +1,4 @@
-"""What gateways have compared of two versions, in words: uneven inputs, other answers, several gateways as one."""
+"""Sentences on how two versions differ: uneven inputs, other answers, several gateways merged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVEN = {"en": 200.0, "de": 200.0}
 UNEVEN = {"en": 360.0, "de": 40.0}
 
 
-def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
+def test_differing_texts_are_reported_as_an_uneven_split() -> None:
     """With the variable, the bin that moved most, and both shares."""
     found = sentences(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
     assert ["texts"] == list(found)
@@ -36,8 +36,8 @@ def test_texts_that_differ_are_said_to_be_an_uneven_split() -> None:
     assert "script" not in found["texts"]
 
 
-def test_other_answers_are_no_uneven_split() -> None:
-    """Each kind of difference has its own meaning."""
+def test_other_answers_are_not_an_uneven_split() -> None:
+    """Each kind of difference has its own sentence."""
     found = sentences(read([{"compared": [
         one("predicted_label", "answers", UNEVEN), one("token_length", "tokens", UNEVEN),
         one("mine", "declared", UNEVEN),
@@ -48,15 +48,15 @@ def test_other_answers_are_no_uneven_split() -> None:
     assert "tokenizer" in found["tokens"]
 
 
-def test_other_answers_to_other_texts_are_put_down_to_them() -> None:
-    """Nobody should look for the fault in the model first."""
+def test_other_answers_to_other_texts_are_attributed_to_the_texts() -> None:
+    """The model should not be suspected first."""
     both = [one("language", "texts", UNEVEN), one("predicted_label", "answers", UNEVEN)]
     assert sentences(read([{"compared": both}]))["answers"].endswith("; its texts may be the reason")
     assert "may be the reason" not in sentences(read([{"compared": both[1:]}]))["answers"]
 
 
-def test_of_several_gateways_evidence_is_the_mean() -> None:
-    """So the budget holds for all together; shown are the counts of the one that has seen most."""
+def test_evidence_of_several_gateways_is_averaged() -> None:
+    """So the alarm budget holds for all together; the counts are those of the gateway with the most."""
     statuses = [
         {"compared": [one("language", "texts", UNEVEN, days=40.0)]},
         {"compared": [one("language", "texts", {"en": 500.0, "de": 480.0}, days=2.0)]},
@@ -68,8 +68,8 @@ def test_of_several_gateways_evidence_is_the_mean() -> None:
     assert 2 == len(read([{"compared": [one("a", "texts", EVEN), one("a", "texts", EVEN, version="3")]}]))
 
 
-def test_numbers_are_told_by_what_they_are_below() -> None:
-    """As the report's page has them: a bin's own name is its upper bound."""
+def test_bins_of_numbers_are_named_by_their_upper_bounds() -> None:
+    """As on the report's page."""
     verdict = Verdict(
         "e", "2", "top_score", ("0.5", "0.9", "+Inf", "missing"), (0.3, 0.3, 0.3, 0.1), (10.0, 10.0, 900.0, 0.0), 900.0,
         Standing(99.0, 99.0, 0.1, math.nan),

@@ -10,8 +10,8 @@ from gateway.spec import MetricSpec, MetricVariable
 V = MetricVariable
 
 
-def test_the_most_specific_declaration_holds() -> None:
-    """A url's own, else the longest wildcard; `E/*` covers every version of E and E itself."""
+def test_the_most_specific_declaration_applies() -> None:
+    """The url's own, or else the longest wildcard; `E/*` covers every version of E and E itself."""
     specs = {
         key: MetricSpec(key, None, (V(name, "value"),))
         for key, name in (("e/1", "own"), ("e/*", "all"), ("*", "any"), ("e/2*", "two"))
@@ -38,7 +38,7 @@ def test_the_most_specific_declaration_holds() -> None:
         (V("x" * 101, "value"), "name of 1 to 100"),
     ],
 )
-def test_declaration_that_cannot_be_used_is_a_fault_of_its_own(variable: MetricVariable, message: str) -> None:
+def test_an_unusable_declaration_is_a_fault_of_its_own(variable: MetricVariable, message: str) -> None:
     """The other variables of the endpoint are used."""
     usable, faults = check(MetricSpec("e", None, (variable, V("fine", "value"))))
     assert ["fine"] == [v.name for v in usable]
@@ -46,7 +46,7 @@ def test_declaration_that_cannot_be_used_is_a_fault_of_its_own(variable: MetricV
     assert message in faults[0]
 
 
-def test_number_of_series_of_a_declaration_is_bounded() -> None:
-    """More variables than any board shows are a mistake."""
+def test_the_number_of_declared_variables_is_bounded() -> None:
+    """More than a board can show are a mistake."""
     usable, faults = check(MetricSpec("e", None, tuple(V(f"x{i}", "value") for i in range(60))))
     assert (50, 1) == (len(usable), len(faults))

@@ -1,4 +1,4 @@
-"""How many series a version has at each level of detail, family by family, and that nothing is counted less."""
+"""The number of series per version at each level of detail, by metric; no level changes the counts."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -27,7 +27,7 @@ MOST = 30
 
 
 def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
-    """What a gateway has counted of one text version that has answered, batches and words included."""
+    """Return an observer that has counted answers, batches and words of one text version."""
     found = Observer(failures=FAILURES, later=lambda call: call())
     spec = MetricSpec("e/1", None, variables)
     found.watch.configure(
@@ -49,7 +49,7 @@ def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
 
 
 def shown(counted: Observer, brief: Declared | None) -> Counter[str]:
-    """Number of samples of each family of the version."""
+    """Return the number of samples of each metric of the version."""
     text = respond("", Numbers(counted.snapshot(), brief=brief, births=Births(FAILURES)))[0].decode()
     found: Counter[str] = Counter()
     for name, labels, _ in parse(text):
@@ -60,7 +60,7 @@ def shown(counted: Observer, brief: Declared | None) -> Counter[str]:
 
 
 def test_a_version_that_answers_has_few_series() -> None:
-    """A text version on one route: what rules, alerts, autoscalers and objectives ask for by version."""
+    """Those that rules, alerts, autoscalers and objectives use by version."""
     found = shown(observer(), frozenset())
     assert {
         "gateway_requests_total": 1 + len(EVERYDAY), "gateway_request_duration_seconds": 10,
@@ -70,16 +70,16 @@ def test_a_version_that_answers_has_few_series() -> None:
     assert MOST >= found.total()
 
 
-def test_of_a_canary_every_failure_is_shown_from_the_start() -> None:
-    """And those that its stable version answered for (docs/metrics.md says both numbers)."""
+def test_a_canary_shows_every_failure_from_the_start() -> None:
+    """Also those that stable answered instead (docs/metrics.md states both numbers)."""
     brief, full = (shown(observer(route="canary"), detail) for detail in (frozenset[tuple[str, str, str]](), None))
     assert {1 + len(FAILURES)} == {found["gateway_requests_total"] for found in (brief, full)}
     assert {len(FAILURES)} == {found["gateway_canary_fallbacks_total"] for found in (brief, full)}
     assert [47, 254] == [found.total() for found in (brief, full)]
 
 
-def test_a_promised_time_is_two_series_more() -> None:
-    """Exactly how many answers came in time, and how many did not; of endpoints that promise none there are none."""
+def test_a_latency_objective_adds_two_series() -> None:
+    """Answers in time and late ones; endpoints without such an objective have none."""
     counted = observer()
     counted.promise({"": Objective(), "e": Objective(0.999, 0.3)})
     extra = shown(counted, frozenset()) - shown(observer(), frozenset())
@@ -94,7 +94,7 @@ def test_full_detail_is_everything_that_is_counted() -> None:
     assert 200 < found.total()
 
 
-def test_variables_that_somebody_has_declared_are_always_shown() -> None:
+def test_declared_variables_are_always_shown() -> None:
     """Built-in ones too, if they are declared."""
     counted = observer(MetricVariable("top_score", "scalar", ("0", "0.5", "1")), MetricVariable("mine", "value", ()))
     found = shown(counted, counted.watch.declared)
@@ -103,7 +103,7 @@ def test_variables_that_somebody_has_declared_are_always_shown() -> None:
 
 
 def test_the_buckets_of_the_brief_level_add_up_to_those_of_the_full_one() -> None:
-    """A bucket counts everything below its bound, so that leaving some out changes none of the others."""
+    """Buckets are cumulative, so leaving some out changes none of the others."""
     numbers = Accumulator()
     seconds = numbers.distribution(catalog.REQUEST_SECONDS, "e", "1", "stable")
     for value in (0.0004, 0.004, 0.03, 0.2, 0.7, 3, 60):

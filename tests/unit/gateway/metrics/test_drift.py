@@ -1,4 +1,4 @@
-"""Drift's mathematics: distances, noise, bins; silent on samples of one distribution, loud when it moved."""
+"""The mathematics of drift: distances, noise and bins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda
 
 @given(COUNTS)
 def test_identical_distributions_have_no_distance(counts: list[int]) -> None:
-    """PSI and Jensen–Shannon of anything and itself are 0."""
+    """PSI and Jensen–Shannon divergence of a distribution and itself are 0."""
     assert 0 == drift.psi(counts, counts)
     assert abs(drift.jensen_shannon(counts, counts)) < 1e-12
 
@@ -48,7 +48,7 @@ def test_distances_are_symmetric_and_bounded(counts: list[int], random: object) 
 
 @given(COUNTS)
 def test_shares_add_up_and_none_is_zero(counts: list[int]) -> None:
-    """So that a logarithm of their ratio exists."""
+    """So the logarithm of their ratio exists."""
     found = drift.shares(counts)
     assert math.isclose(1.0, float(found.sum()))
     assert (found > 0).all()
@@ -78,14 +78,14 @@ def test_bins_have_about_equal_frequency() -> None:
 
 
 def test_bins_of_a_histogram_are_made_of_whole_buckets() -> None:
-    """What /metrics tells is enough for a reference."""
+    """A reference can be made from /metrics."""
     bins = bucket_bins((1.0, 2.0, 3.0, 4.0, math.inf), (5, 5, 0, 80, 10), bins=5)
     assert Bins("scalar", (4.0,), (), (90.0, 10.0, 0.0)) == bins
     assert 100 == bucket_bins((1.0, math.inf), (100, 0)).total
 
 
-def test_what_never_occurred_in_the_reference_has_a_bin_of_its_own() -> None:
-    """Texts without a single unknown token, then some with: the difference is seen, whatever made the reference."""
+def test_values_beyond_the_reference_have_a_bin_of_their_own() -> None:
+    """If the reference has no unknown tokens, texts with some are noticed."""
     captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
     of_values = scalar_bins([0.0] * 1_000)
     for reference in (captured, of_values):
@@ -112,7 +112,7 @@ def test_the_evidence_of_the_alert_is_what_calls_it_drift(
 
 
 def test_an_endpoints_evidence_is_the_mean_over_versions_and_variables() -> None:
-    """What is judged no more (NaN) counts for nothing."""
+    """NaN (no longer judged) is left out."""
     days = {("e", "1", "a"): 100.0, ("e", "1", "b"): 20.0, ("e", "2", "a"): math.nan, ("f", "1", "a"): 1.0}
     found = drift.standings(days, {}, {("e", "1", "a"): 7.0}, 50.0)
     assert (60.0, "drift", 7.0) == (
@@ -121,8 +121,8 @@ def test_an_endpoints_evidence_is_the_mean_over_versions_and_variables() -> None
     assert "moved" == drift.standings(days, {}, {}, 70.0)["e", "1", "a"].state
 
 
-def test_bins_that_moved_are_told_the_furthest_first() -> None:
-    """Beyond noise, with how far."""
+def test_bins_that_moved_are_listed_furthest_first() -> None:
+    """If they moved beyond noise, each with its change."""
     reference = enum_bins({"A": 5_000, "B": 3_000, "C": 2_000})
     verdict = Verdict("e", "1", "x", reference.names, reference.ratios(), (6_000, 2_010, 1_990, 0, 0), reference.total)
     assert ["A", "B"] == [name for name, _ in verdict.moved]
@@ -130,8 +130,8 @@ def test_bins_that_moved_are_told_the_furthest_first() -> None:
     assert "drift" not in json.dumps(verdict.described())
 
 
-def test_a_reference_is_named_by_its_content() -> None:
-    """The same bins have one name in every gateway; other counts, edges or values another."""
+def test_a_references_name_depends_on_its_content() -> None:
+    """Equal bins have equal names in all gateways; other counts, edges or values give another name."""
     one = enum_bins({"A": 5, "B": 5})
     assert one.id == enum_bins({"B": 5, "A": 5}).id
     others = (enum_bins({"A": 6, "B": 5}), enum_bins({"A": 5, "C": 5}), scalar_bins([1.0, 2.0]))
@@ -147,7 +147,7 @@ def test_categories_are_ranked_and_the_rest_is_other() -> None:
 
 
 def test_reference_file_is_read_as_it_was_written() -> None:
-    """All of it; people's notes are ignored."""
+    """Completely; additional information for people is ignored."""
     variables = {"x": scalar_bins([1.0, 2.0, 3.0]), "label": enum_bins({"a": 1, "b": 2})}
     assert variables == drift.decode(drift.encode(variables, endpoint="e", note="hello"))
 
@@ -166,15 +166,15 @@ def test_reference_file_is_read_as_it_was_written() -> None:
         ('{"format": 1, "variables": {"x": 5}}', "variable x"),
     ],
 )
-def test_reference_that_cannot_be_used_says_why(text: str, message: str) -> None:
-    """Naming the variable."""
+def test_an_unusable_reference_is_refused_with_the_reason(text: str, message: str) -> None:
+    """The reason names the variable."""
     with pytest.raises(BadReference) as caught:
         drift.decode(text)
     assert message in str(caught.value)
 
 
 def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
-    """By endpoint url; a broken file harms no other; a file that goes is forgotten."""
+    """By endpoint url; a broken file affects no other; a deleted file is dropped."""
     references = References(tmp_path)
     assert (False, {}) == (references.look(), references.of("e/1.0"))
     (tmp_path / "e").mkdir()
@@ -197,22 +197,22 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
         '{"texts": 10, "counts": {"a": 1}, "seen": "?"}',
     ],
 )  # fmt: skip
-def test_words_that_cannot_be_are_refused_by_name(words: str) -> None:
-    """A reference without words, as before, is one."""
+def test_invalid_words_are_refused_with_the_reason(words: str) -> None:
+    """A reference without words is valid."""
     with pytest.raises(drift.BadReference, match="words"):
         drift.decode(f'{{"format": 1, "variables": {{}}, "words": {words}}}')
     assert drift.decode('{"format": 1, "variables": {}}').words is None
 
 
-def test_a_folders_reference_goes_before_the_models_own_one() -> None:
-    """Variable by variable; its words, too, if it has some."""
+def test_a_captured_reference_overrides_the_models_own() -> None:
+    """Variable by variable, and its words if it has some."""
     one, other = drift.enum_bins({"a": 1}), drift.enum_bins({"b": 1})
     words = drift.Words(2.0, {"w": 1.0})
     found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
     assert ({"x": one, "y": other}, words) == (found, found.words)
 
 
-def test_a_little_of_risen_words_is_expected_even_if_none_came() -> None:
+def test_a_small_share_of_risen_words_is_expected_even_if_none_came() -> None:
     """One text in two thousand each, but none with a word that was never seen; what did come stays.
 
     The values are bins of their own.

@@ -1,4 +1,4 @@
-"""Components of embeddings: fixed for ever, blind to length, and moved when vectors point elsewhere."""
+"""Components of embeddings: the same for ever, independent of length, and sensitive to direction."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -66,8 +66,8 @@ def test_vectors_are_found_in_answers_of_embedding_tasks_only(answer: object, nu
     assert number == len(vectors_of(answer))
 
 
-def test_vectors_that_cannot_be_compared_are_left_out() -> None:
-    """Zeros, what is not finite, and what is shorter than the others."""
+def test_vectors_that_cannot_be_compared_are_skipped() -> None:
+    """Zero vectors, vectors that are not finite, and truncated ones."""
     found: list[float] = []
     projected = Projected(lambda number, values: found.extend(values))
     projected.see([np.ones(4), np.zeros(4), np.full(4, np.nan), np.ones(2), np.ones((1, 4)), []])

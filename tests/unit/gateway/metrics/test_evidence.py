@@ -1,4 +1,4 @@
-"""One budget of false alarms: like traffic spends less than it, changes are found about as soon as they can be."""
+"""The alarm budget: stationary traffic stays within it, and changes are found nearly as soon as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE = 1 / 1440
 
 
 class Endpoint:
-    """Variables of one endpoint, each with a reference that was sampled."""
+    """Variables of one endpoint, each with a sampled reference."""
 
     def __init__(self, rng: np.random.Generator, *, size: int = SIZE, alarm_days: float = drift.ALARM_DAYS) -> None:
         self.rng, self.alarm_days, self.now = rng, alarm_days, 0.0
@@ -32,7 +32,7 @@ class Endpoint:
         }
 
     def step(self, texts: int, days: float = MINUTE, **changed: Floats) -> float:
-        """Some texts come; return the endpoint's evidence."""
+        """Apply some texts; return the endpoint's evidence."""
         self.now += days * evidence.DAY_S
         found = [
             variable.step(self.rng.multinomial(texts, changed.get(name, KINDS[name][0])).astype(float), days, self.now)
@@ -43,7 +43,7 @@ class Endpoint:
 
 @pytest.mark.parametrize(("rate", "size", "steps"), [(10, 5_000, 800), (300, 5_000, 800), (10_000, 1_000, 800)])
 def test_stationary_traffic_spends_no_more_than_the_budget(rate: int, size: int, steps: int) -> None:
-    """Forty endpoints together, at three rates: false alarms at most as often as the budget says (of two hours)."""
+    """Forty endpoints at three rates: no more false alarms than a budget of two hours allows."""
     rng, alarm_days, endpoints = np.random.default_rng(3), 2 / 24, 40
     purses = {}
     for name, (share, ordered) in KINDS.items():
@@ -77,7 +77,7 @@ def test_stationary_traffic_spends_no_more_than_the_budget(rate: int, size: int,
     ],
 )
 def test_changes_are_found_within_a_few_texts(changed: dict[str, Floats], most: int) -> None:
-    """After two quiet hours at ten texts a minute: four of five runs have found it."""
+    """After two quiet hours at ten texts a minute, four of five runs have found the change."""
     needed = []
     for seed in range(5):
         endpoint = Endpoint(np.random.default_rng(seed))
@@ -90,8 +90,8 @@ def test_changes_are_found_within_a_few_texts(changed: dict[str, Floats], most: 
     assert sorted(needed)[-2] <= most
 
 
-def test_the_time_when_it_began_is_told() -> None:
-    """About: the bet that wins began when, or soon before, the change did."""
+def test_the_beginning_of_a_change_is_reported() -> None:
+    """Approximately: the winning bet began when the change did, or soon before."""
     endpoint = Endpoint(np.random.default_rng(1))
     for _ in range(600):
         endpoint.step(100)
@@ -102,8 +102,8 @@ def test_the_time_when_it_began_is_told() -> None:
     assert abs(judged.since - began) < 20 * 60
 
 
-def test_an_alarm_ends_when_the_traffic_is_as_it_was() -> None:
-    """However long it lasted: no bet owns much more than what alarms."""
+def test_an_alarm_ends_when_traffic_is_normal_again() -> None:
+    """However long it lasted, because a bet's money is limited."""
     endpoint = Endpoint(np.random.default_rng(2))
     for _ in range(2_000):
         endpoint.step(100, label=np.array([0.9, 0.1, 0.0, 0.0]))
@@ -114,14 +114,14 @@ def test_an_alarm_ends_when_the_traffic_is_as_it_was() -> None:
 
 
 def test_idle_time_is_no_evidence() -> None:
-    """A month without a text, then an ordinary one."""
+    """A month without texts, then normal traffic."""
     variable = Variable(drift.shares([2_500, 2_500, 0, 0]), 5_000, ordered=False, alarm_days=30.0)
     for _ in range(5):
         assert variable.step(np.array([1.0, 0, 0, 0]), 30.0, 0.0).days <= 3.0
 
 
-def test_fewer_texts_widen_what_can_be_seen() -> None:
-    """And a reference bounds it, however many come."""
+def test_with_fewer_texts_only_larger_changes_are_visible() -> None:
+    """With many texts, the size of the reference is the limit."""
 
     def seen(texts: int, size: int) -> float:
         p = drift.shares([size / 2, size / 2, 0, 0])
@@ -133,13 +133,13 @@ def test_fewer_texts_widen_what_can_be_seen() -> None:
     assert seen(1_000_000, 1_000) > seen(1_000_000, 100_000)
 
 
-def test_a_reference_that_is_too_small_is_not_bet_against() -> None:
-    """Of twenty values nothing can be learned that would not be chance."""
+def test_a_reference_that_is_too_small_gets_no_bets() -> None:
+    """Twenty values say nothing that chance could not explain."""
     assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
 
 
-def test_nobody_bets_on_what_cannot_come() -> None:
-    """A text has one of the values of risen words: the money that lay on others is on these."""
+def test_bins_that_stay_empty_get_no_bets() -> None:
+    """A text always has one of the values of risen words, so the money goes to those."""
     bins = drift.risen_bins({"none": 20_000.0})
     p, never = np.array(bins.ratios()), drift.cannot_come(bins.names)
     assert {"other", "missing"} == {bins.names[place] for place in never}
@@ -149,8 +149,8 @@ def test_nobody_bets_on_what_cannot_come() -> None:
     assert not [bet for bet in fewer if (bet / p)[[*never]].max() > 1]
 
 
-def test_what_is_known_survives_a_restart() -> None:
-    """The same evidence after the next texts; of other bets nothing is taken."""
+def test_the_state_survives_a_restart() -> None:
+    """The evidence continues; a state of other bets is ignored."""
     one, other = (Endpoint(np.random.default_rng(7)) for _ in range(2))
     for endpoint in (one, other):
         for _ in range(50):
@@ -165,7 +165,7 @@ def test_what_is_known_survives_a_restart() -> None:
 
 
 def test_what_the_reference_never_had_is_bet_upon_by_what_it_becomes() -> None:
-    """Of the best that a test could make of each text, the best bet makes most, at one text of fifty and of five."""
+    """The best bet gains most of what any test could, if one text in fifty or in five has the new value."""
     p = drift.shares(np.array([20_000.0, 0.0, 0.0]))
     expected = evidence.bets(p, 20_000.0, ordered=False)
     for share in (0.02, 0.05, 0.2):

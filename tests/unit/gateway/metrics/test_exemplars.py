@@ -1,4 +1,4 @@
-"""Trace ids on the latency buckets, where the form of the exposition has room for them."""
+"""Trace ids on the buckets of latencies, in the form of the exposition that supports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text
 
 
 def answered(observer: Observer, ms: float, parent: str = "", outcome: str = "ok") -> None:
-    """One finished request."""
+    """Count one finished request."""
     trace = Trace("id", parent)
     trace.endpoint, trace.version, trace.route, trace.outcome, trace.rows = "e", "1", "direct", outcome, 1
     trace.total_ns = int(ms * 1e6)
@@ -30,12 +30,12 @@ def answered(observer: Observer, ms: float, parent: str = "", outcome: str = "ok
 
 
 def shown(observer: Observer, accept: str) -> tuple[bytes, str]:
-    """The exposition of one process."""
+    """Return the exposition of one process."""
     return exposition.respond(accept, Numbers(observer.snapshot(), observer.exemplars.seen()))
 
 
 def marks(text: bytes) -> dict[str, tuple[str, float]]:
-    """Exemplars by bucket: trace id and value."""
+    """Return exemplars by bucket: trace id and value."""
     return {
         sample.labels["le"]: (sample.exemplar.labels["trace_id"], round(sample.exemplar.value, 9))
         for family in text_string_to_metric_families(text.decode())
@@ -45,7 +45,7 @@ def marks(text: bytes) -> dict[str, tuple[str, float]]:
 
 
 def test_newest_trace_of_a_bucket_is_its_exemplar() -> None:
-    """In the bucket its time belongs to; requests without a trace, and failures, leave none."""
+    """In the bucket of its latency; requests without a trace, and failures, leave none."""
     observer = Observer()
     answered(observer, 4, CALLER.replace("4bf9", "aaaa"))
     answered(observer, 4.5, CALLER)
@@ -57,8 +57,8 @@ def test_newest_trace_of_a_bucket_is_its_exemplar() -> None:
     assert {"0.005": (CALLER[3:35], 0.0045), "+Inf": (CALLER[3:35], 60.0)} == marks(text)
 
 
-def test_openmetrics_is_whole_and_the_older_form_is_as_it_was() -> None:
-    """Every family parses in both forms with the same numbers; only who asks gets OpenMetrics."""
+def test_openmetrics_is_complete_and_the_older_form_unchanged() -> None:
+    """Every metric parses in both forms with equal numbers; OpenMetrics is sent only on request."""
     observer = Observer()
     answered(observer, 4, CALLER)
     observer.reconciled("changed")
@@ -103,7 +103,7 @@ exemplars.share(observer.exemplars.seen(), share.path)
 
 
 def test_workers_share_theirs(tmp_path: Path) -> None:
-    """Each bucket has the newest of all workers; the sums are those of all workers too."""
+    """Each bucket has the newest of all workers; sums are over all workers too."""
     for letter, times in (("a", ("4", "40")), ("b", ("4.5",))):
         subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), letter, *times], check=True, cwd=Path.cwd())
     numbers = Workers(tmp_path).merged(Observer().snapshot())
@@ -116,8 +116,8 @@ def test_workers_share_theirs(tmp_path: Path) -> None:
     assert {3.0} == counts
 
 
-def test_sharing_is_seldom_and_only_of_something_new() -> None:
-    """A file is written at most once in EVERY_S, not with every look."""
+def test_exemplars_are_written_rarely_and_only_if_new() -> None:
+    """At most once in EVERY_S seconds."""
     exemplars = Exemplars()
     assert exemplars.news(1.0) is None
     exemplars.saw(("e", "1", "direct"), 0.1, "a" * 32)
@@ -129,7 +129,7 @@ def test_sharing_is_seldom_and_only_of_something_new() -> None:
 
 
 async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -> None:
-    """By Accept, as Prometheus sends it; the request's own trace id is there."""
+    """By Accept, as Prometheus sends it, with the request's own trace id."""
     stack.deploy("t")
     await stack.served("t")
     await stack.client.post("/serve/t", json={"text": "good"}, headers={"traceparent": CALLER})
@@ -140,7 +140,7 @@ async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -
 
 
 async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
-    """A version's model id, name and ClearML address; a model that was replaced has no number any more."""
+    """A version's model id, name and ClearML address; a replaced model has no series."""
     stack = make_stack()
 
     class Source:

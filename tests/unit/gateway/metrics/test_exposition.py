@@ -22,7 +22,7 @@ OPENMETRICS = "application/openmetrics-text"
 
 
 def seen(times: int = 1) -> Observer:
-    """An observer that has seen everything happen."""
+    """Return an observer that has counted everything that can happen."""
     observer = Observer(failures=FAILURES)
     happen(observer, times)
     return observer
@@ -42,18 +42,18 @@ def test_exposition_is_that_of_prometheus_clients_classes(
 
 
 def lines(text: str) -> list[str]:
-    """Every line; numbers to twelve digits, as sums depend in the last ones on the order of adding."""
+    """Return all lines; numbers are rounded to twelve digits, because the order of additions affects the last ones."""
     return [re.sub(r"(?<= )[0-9.e+-]+(?=$| #)", lambda n: f"{float(n[0]):.12g}", line) for line in text.splitlines()]
 
 
 def samples(text: str) -> set[str]:
-    """Lines with a value; a histogram of values below 0 has no sum (the multiprocess mode gave it one)."""
+    """Return lines with a value, without sums of histograms with negative values (which we do not show)."""
     found = {line for line in lines(text) if not line.startswith("#")}
     return {line for line in found if not line.startswith('gateway_variable_scalar_sum{endpoint="t",variable="x"')}
 
 
 def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode(tmp_path: Path) -> None:
-    """Two that have ended and one that lives: sums of all, gauges of the living one."""
+    """Two that have ended and one that runs: sums over all, gauges of the running one."""
     for name, times in (("first", 2), ("second", 3)):
         Share(tmp_path, name).write(seen(times).snapshot())
     merged = Workers(tmp_path, is_alive=lambda name: False).merged(seen().snapshot())
@@ -62,7 +62,7 @@ def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode(tmp_pa
 
 
 def test_exposition_is_made_in_slices() -> None:
-    """At least one pause for every line and one for every series: a long one keeps nobody waiting."""
+    """At least one pause per line and one per series, so that long texts delay no requests."""
     snapshot, pauses = seen().snapshot(), [0]
 
     def pause() -> None:
@@ -74,7 +74,7 @@ def test_exposition_is_made_in_slices() -> None:
 
 
 def test_process_metrics_come_after_the_gateways() -> None:
-    """CPU, memory and garbage collection of the one process there is."""
+    """CPU, memory and garbage collection of a single process."""
     text, _ = exposition.respond("", Numbers(Observer().snapshot(), others=exposition.process_metrics()))
     found = text.decode()
     assert found.index("gateway_build_info") < found.index("process_cpu_seconds_total") < found.index("python_gc_")

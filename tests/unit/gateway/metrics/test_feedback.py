@@ -1,4 +1,4 @@
-"""Counts of labels that came back: which pair, which score, and that nobody can make them grow without end."""
+"""Counts of labels that callers send back: by pair and score, with a bounded number of series."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts, L
 
 
 def counted(numbers: Accumulator, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """What was counted of one metric."""
+    """Return the counts of one metric."""
     return {series.labels: n for series, n in numbers.snapshot().counted() if series.metric == metric.name}
 
 
 def test_an_answer_counts_by_pair_and_by_score() -> None:
-    """Right if both labels are one; without a score, too."""
+    """Right if both labels are equal; also without a score."""
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
     counts.add(Labelled("e", "1", "GOOD", "BAD", 0.96))
@@ -26,7 +26,7 @@ def test_an_answer_counts_by_pair_and_by_score() -> None:
 
 
 def test_labels_beyond_the_first_are_counted_together() -> None:
-    """Right and wrong are still told apart."""
+    """Right and wrong ones are still distinguished."""
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
     for n in range(100):
@@ -40,7 +40,7 @@ def test_labels_beyond_the_first_are_counted_together() -> None:
 
 
 def test_versions_beyond_the_first_are_counted_together() -> None:
-    """Those that are counted stay; other endpoints have room of their own."""
+    """Versions that have series keep them; other endpoints have their own."""
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
     for endpoint in ("e", "f"):

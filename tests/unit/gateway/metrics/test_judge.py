@@ -1,4 +1,4 @@
-"""Evidence of drift out of the counters of all workers: one judge, nothing lost over a restart."""
+"""Evidence of drift from the counters of all workers: one judge at a time, and no loss over a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Counted:
         self.refer(bins)
 
     def refer(self, bins: Bins) -> None:
-        """Hold what comes against this reference."""
+        """Set the reference."""
         self.key = ("e", "1", "animal", bins.id)
         for name, ratio in zip(bins.names, bins.ratios(), strict=True):
             self.numbers.gauge(catalog.DRIFT_REFERENCE, *self.key, name).set(ratio)
@@ -33,21 +33,21 @@ class Counted:
         self.numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *self.key).set(bins.total)
 
     def see(self, cats: int, dogs: int) -> Snapshot:
-        """Count some more."""
+        """Count more values."""
         for name, times in (("cat", cats), ("dog", dogs)):
             self.numbers.count(catalog.DRIFT_OBSERVATIONS, *self.key, name).value += times
         return self.numbers.snapshot()
 
 
 def days(found: object) -> float:
-    """The evidence of the only variable."""
+    """Return the evidence of the only variable."""
     assert isinstance(found, dict)
     (judged,) = found.values()
     assert isinstance(judged, Judged)
     return judged.days
 
 
-def test_a_change_becomes_evidence_and_like_traffic_does_not() -> None:
+def test_a_change_becomes_evidence_and_stationary_traffic_does_not() -> None:
     """By variable and reference."""
     counted, judged = Counted(), Judge()
     judged.look(0.0, counted.see(0, 0))
@@ -58,15 +58,15 @@ def test_a_change_becomes_evidence_and_like_traffic_does_not() -> None:
     assert days(found) > drift.ALARM_DAYS
 
 
-def test_what_was_counted_before_the_first_look_is_not_news() -> None:
-    """A judge that begins does not know when it came."""
+def test_counts_from_before_the_first_look_are_ignored() -> None:
+    """Their age is unknown."""
     counted, judged = Counted(), Judge()
     assert 0 == days(judged.look(0.0, counted.see(9_000, 1_000)))
     assert 0 == days(judged.look(60.0, counted.see(0, 0)))
 
 
-def test_a_new_reference_begins_anew_and_a_gone_one_is_forgotten() -> None:
-    """Evidence against the one before says nothing of the new one."""
+def test_a_new_reference_starts_anew_and_a_removed_one_is_dropped() -> None:
+    """Evidence against the former reference says nothing about the new one."""
     counted, judged = Counted(), Judge()
     judged.look(0.0, counted.see(0, 0))
     for minute in range(1, 60):
@@ -80,8 +80,8 @@ def test_a_new_reference_begins_anew_and_a_gone_one_is_forgotten() -> None:
     assert days(found) < 1
 
 
-def test_one_of_several_workers_judges_and_another_goes_on(tmp_path: Path) -> None:
-    """The second has no say until the first ends; then it knows what the first knew."""
+def test_one_of_several_workers_judges_and_another_takes_over(tmp_path: Path) -> None:
+    """The second one waits until the first ends; then it continues from the first one's state."""
     counted, first, second = Counted(), Judge(tmp_path), Judge(tmp_path)
     first.look(0.0, counted.see(0, 0))
     for minute in range(1, 60):
@@ -95,23 +95,23 @@ def test_one_of_several_workers_judges_and_another_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"{", b'[9, ["e"], 1, 2]\n', b'[1, "x"]\n', b"\xff\n"])
-def test_a_file_that_cannot_be_used_is_no_reason_to_fail(tmp_path: Path, content: bytes) -> None:
-    """It begins anew, and says so."""
+def test_an_unusable_file_is_ignored(tmp_path: Path, content: bytes) -> None:
+    """The judge starts anew and logs a warning."""
     (tmp_path / judge.FILE).write_bytes(content)
     counted, judged = Counted(), Judge(tmp_path)
     assert 0 == days(judged.look(0.0, counted.see(0, 0)))
     judged.close()
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    """It judges, and forgets at its end."""
+def test_without_a_writable_folder_the_state_is_not_kept(tmp_path: Path) -> None:
+    """Judging works all the same."""
     (tmp_path / "file").write_text("")
     counted, judged = Counted(), Judge(tmp_path / "file" / "folder")
     assert 0 == days(judged.look(0.0, counted.see(0, 0)))
     judged.close()
 
 
-def test_versions_that_are_not_served_yet_keep_what_is_known_of_them(tmp_path: Path) -> None:
+def test_the_state_of_versions_that_are_still_loading_is_kept(tmp_path: Path) -> None:
     """After a restart a version may take minutes to load."""
     counted, first = Counted(), Judge(tmp_path)
     first.look(0.0, counted.see(0, 0))
@@ -127,8 +127,8 @@ def test_versions_that_are_not_served_yet_keep_what_is_known_of_them(tmp_path: P
     third.close()
 
 
-def test_evidence_is_published_and_taken_back() -> None:
-    """What is judged no more has no number; `since` is told of what is worth telling."""
+def test_evidence_is_published_and_removed() -> None:
+    """A variable that is no longer judged becomes NaN; `since` is published for evidence of at least a day."""
     observer = Observer()
     strong, weak = ("e", "1", "animal", "r"), ("e", "1", "length", "r")
     observer.drifts({strong: Judged(40.0, 0.1, 7.0), weak: Judged(0.1, 0.1, 7.0)}, 30.0)
