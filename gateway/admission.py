@@ -1,7 +1,7 @@
-"""How many requests one process holds at a time, and how many bytes of their bodies; the refusal beyond that.
+"""Limits the requests that one process holds at a time, and the bytes of their bodies; makes the refusals beyond that.
 
-A permit is taken before a request's body is read and given back after the last byte of its answer was written.
-Refusing early costs microseconds; queueing without a bound costs every caller its deadline, and the process its memory.
+A permit is taken before a request's body is read, and returned after the last byte of its reply was written. An early
+refusal costs microseconds. An unbounded queue would cost callers their deadlines, and the process its memory.
 """
 
 from __future__ import annotations
@@ -14,59 +14,57 @@ from gateway.errors import Overloaded
 from gateway.trace import BATCH, DEFAULT
 
 SHARE: Final = 8
-"""An endpoint may hold so many times what is free, beside others."""
+"""If several endpoints are served, one may hold 8 times as many requests as there are free places."""
 CEILINGS: Final = (17 / 16, 1.0, 0.5)
-"""What each class of priority may fill of a limit, by rank."""
-
-
+"""The share of a limit that each class of priority may fill, by rank."""
 PRESSED_S: Final = 5.0
-"""So long after they were last needed limits of work hold."""
+"""Limits of work stay in force for 5 s after they were last needed."""
 
 
 class Pressure:
-    """Whether limits of work hold (``endpoints.limit``), and which. ``rule``: ``auto``, while more comes than is
-    answered, or somebody is refused; ``always``; ``off``; or seconds of work that one server may have in hand, always.
+    """Whether limits of work (``endpoints.work_limit``) are in force.
 
-    A process has one, and each endpoint version one ``below`` it, which is on only while more comes for this version
-    than is answered, or somebody is refused for what it has in hand. That of the process is on while one below it is.
+    ``rule``: ``auto`` (while more work arrives than is done, or requests are refused), ``always``, ``off``, or the
+    seconds of work that one server may have in hand, always. The process has one ``Pressure``, and each endpoint
+    version has one ``below`` it, for its own work. That of the process is on while one below it is.
     """
 
-    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "tell", "until")
+    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "on_start", "until")
 
     def __init__(self, rule: str | float = "off", above: Pressure | None = None) -> None:
         self.fixed = rule if isinstance(rule, float) else 0.0
         self.may_change = rule == "auto"
         self.is_on = rule not in ("auto", "off")
         self.until = inf
-        """When it goes, unless it is pressed again."""
-        self.tell: Callable[[], None] = lambda: None
-        """Called when it comes."""
+        """Loop time at which it ends, unless it is pressed again."""
+        self.on_start: Callable[[], None] = lambda: None
+        """Called when it comes into force."""
         self._above = above
         self._below: list[Pressure] = []
-        """Those that are on."""
+        """Those below that are on."""
 
     def below(self) -> Pressure:
-        """Return the pressure of one endpoint version, by the same rule."""
+        """Return the pressure of one endpoint version, with the same rule."""
         return Pressure(self.fixed or ("auto" if self.may_change else "always" if self.is_on else "off"), self)
 
     def press(self, now: float) -> None:
-        """Take note that more comes than is answered, or that somebody was refused for want of room."""
+        """Put limits into force: more work arrives than is done, or a request was refused because of overload."""
         if self.may_change:
             if self._above is not None:
                 self._above.lift(self, now)
             self.until = now + PRESSED_S
             if not self.is_on:
                 self.is_on = True
-                self.tell()
+                self.on_start()
 
     def lift(self, below: Pressure, now: float) -> None:
-        """Be on as long as what is below."""
+        """Be on as long as ``below`` is."""
         if not below.is_on:
             self._below.append(below)
         self.press(now)
 
     def look(self, now: float) -> None:
-        """Let limits of work go where nobody was refused for a while."""
+        """Lift limits that were not needed for 5 s."""
         if not self.may_change:
             return
         if self._below and now >= min([one.until for one in self._below]):
@@ -81,7 +79,7 @@ NO_PRESSURE: Final = Pressure()
 
 
 class Permit:
-    """The right of one request to be here. Use it in a ``with``, or ``release`` it; a second release does nothing."""
+    """The permit of one request. Use it in a ``with``, or ``release`` it; a second release does nothing."""
 
     __slots__ = ("_permits", "size")
 
@@ -90,9 +88,9 @@ class Permit:
         self.size = size
 
     def hold(self, size: int) -> None:
-        """Count ``size`` more bytes that are held for this request. Raises ``Overloaded`` if there is no room.
+        """Count ``size`` more bytes for this request. Raises ``Overloaded`` if the limit is reached.
 
-        A request that holds all the bytes there are is alone, and gets what it asks for.
+        A request that is the only one with a body may exceed the limit.
         """
         permits = self._permits
         if permits is None:
@@ -104,7 +102,7 @@ class Permit:
         self.size += size
 
     def release(self) -> None:
-        """Give it back."""
+        """Return the permit."""
         permits = self._permits
         if permits is not None:
             self._permits = None
@@ -119,12 +117,12 @@ class Permit:
 
 
 class Permits:
-    """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design.
+    """Counts the requests of one event loop, and the bytes of their bodies. Not thread-safe.
 
-    Who may still come in goes by what is free. A class of priority has a ceiling: ``batch`` takes half of the places at
-    most, ``critical`` may go a sixteenth beyond the others. One endpoint among several may hold ``SHARE`` times what is
-    free: alone it gets nearly all there is, two that want everything about half each, and there is always something
-    left for one that asked for nothing yet. Nobody is counted among those who want something, and nothing is reserved.
+    Each class of priority has a ceiling: class batch fills half of the places at most, class critical may exceed the
+    limit by a sixteenth. One endpoint among several may hold ``SHARE`` times as many requests as there are free places.
+    A single busy endpoint then gets nearly all places, two busy ones about half each, and some places stay free for an
+    endpoint without requests. Nothing is reserved.
     """
 
     __slots__ = (
@@ -135,27 +133,27 @@ class Permits:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
-        """Requests in flight at most, by rank of their class."""
+        """The maximum of requests in flight, by rank of the class."""
         self._easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
         self.easy = self._easy
-        """Below so many nobody is refused, no endpoint can have its share, and no limit of work holds."""
+        """Below this number of requests, by rank, none can be refused, so the checks are skipped."""
         self.pressure = pressure
         if pressure.may_change:
-            pressure.tell = self._set_easy
+            pressure.on_start = self._set_easy
         self._set_easy()
         self.in_flight = 0
         self.held_bytes = 0
         self.retry_after: Callable[[], float] = lambda: 1.0
-        """Seconds after which who is refused may ask again."""
+        """Returns the seconds after which a refused caller may try again."""
 
     def look(self, now: float) -> bool:
-        """Return whether limits of work hold."""
+        """Lift limits of work that are not needed; return whether one is still in force."""
         self.pressure.look(now)
         self._set_easy()
         return self.pressure.is_on
 
     def press(self, who: Iterable[Pressure], now: float) -> None:
-        """Let the limits of work of those hold for a while: somebody was refused for what they have in hand."""
+        """Put limits of work into force: a request was refused for the work of these endpoints."""
         for one in who:
             one.press(now)
 
@@ -163,7 +161,7 @@ class Permits:
         self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
 
     def free(self) -> int:
-        """Return how many requests of no special class would be let in now."""
+        """Return how many requests of class default would be admitted now."""
         return self.max_requests - self.in_flight
 
     def is_full(self, rank: int) -> bool:
@@ -185,7 +183,7 @@ class Permits:
                              "endpoint_full")  # fmt: skip
 
     def work_is_full(self, path: str, rank: int) -> Overloaded:
-        """Return the refusal of a request whose endpoint has as much work in hand as its servers need."""
+        """Return the refusal of a request whose endpoint has as much work in hand as keeps its model busy."""
         batch = " of class batch" if rank == BATCH else ""
         return self._refusal(f"{path} has as much work{batch} in hand as keeps its model busy", "work_full")
 
@@ -193,7 +191,7 @@ class Permits:
         return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())
 
     def take(self, size: int = 0, rank: int = DEFAULT) -> Permit:
-        """Take a permit for a request of which ``size`` bytes are, or will be, held. Raises ``Overloaded``."""
+        """Return a permit for a request with ``size`` bytes of body. Raises ``Overloaded``."""
         if self.in_flight >= self.ceilings[rank]:
             raise self.full(rank)
         held = self.held_bytes
@@ -205,7 +203,7 @@ class Permits:
 
     @property
     def is_half_full(self) -> bool:
-        """True if work that nobody waits for should stay away."""
+        """True if there is no room for work without a waiting caller, such as shadow traffic."""
         return self.in_flight * 2 > self.max_requests or self.held_bytes * 2 > self.max_bytes
 
 

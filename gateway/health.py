@@ -1,9 +1,9 @@
-"""Whether this process is alive, ready and draining; asked by the health routes and by every edge.
+"""Whether this process is alive, ready or draining; the health routes and every edge ask.
 
-Readiness must never be the outage. Before a process has been ready for the first time it waits, bounded, for what was
-served before it started, so that a rollout drops nothing. From then on it is ready as long as it can answer at least
-one endpoint: what is new, slow or broken is ``degraded``, not unready. It is unready again when it has lost every
-endpoint, or every Triton that its endpoints need (a gateway that can serve nothing must not get traffic; compare
+Readiness must never cause an outage. Before its first readiness, a process waits, with a limit, for the endpoints that
+were served before it started, so a rollout loses none. After that it is ready as long as it can answer at least one
+endpoint: new, slow or broken endpoints make it ``degraded``, not unready. It becomes unready again if it has lost every
+endpoint, or every Triton that its endpoints need, because a gateway that can serve nothing must get no traffic (compare
 MLServer#2056).
 """
 
@@ -20,18 +20,18 @@ _MAX_LISTED: Final = 5
 
 
 class Standing(Protocol):
-    """What readiness asks about served urls; implemented by ``control.standing``."""
+    """The state of the served urls, for readiness; implemented by ``control.standing``."""
 
     def needs(self) -> Mapping[str, str]:
-        """Return every url that is served, and the address of the Triton it needs; empty if it needs none."""
+        """Return every served url with the address of the Triton it needs; an empty address if it needs none."""
         ...
 
     def unserved(self) -> Mapping[str, str]:
-        """Return the urls that are configured and not served: their state and reason."""
+        """Return the urls that are configured but not served, with their state and reason."""
         ...
 
     def awaited(self) -> Sequence[str]:
-        """Return the urls that were served before this process started and may still come, while that is waited for."""
+        """Return the urls from before this process started that it still waits for."""
         ...
 
     def missing(self) -> Sequence[str]:
@@ -40,10 +40,10 @@ class Standing(Protocol):
 
 
 class Health:
-    """What is known of this process. One event loop writes and reads it.
+    """The health of this process. One event loop writes and reads it.
 
-    ``latch`` is a file by which the workers of one gateway tell each other that it has been ready: one that is replaced
-    is not a gateway that starts.
+    ``latch`` is a file that exists once a worker of this gateway has been ready. A worker that is replaced later need
+    not wait as a starting gateway does.
     """
 
     __slots__ = (
@@ -54,23 +54,23 @@ class Health:
     def __init__(self, latch: Path | None = None) -> None:
         self._latch = latch
         self.standing: Standing | None = None
-        """None before anything is followed."""
+        """None until the serving Task is followed."""
         self.first_sync_done = False
         self.has_been_ready = False
-        """Once true it stays: from then on only what is lost counts."""
+        """Stays true once it is: from then on only losses count."""
         self.backend_live: dict[str, bool] = {}
-        """The Tritons that are needed now, as far as they have been asked."""
+        """Whether each Triton that is needed answers, by address, as far as that is known."""
         self.waits_for_tritons = False
-        """Requests wait for a pool without any: who is not asked would never let one be started."""
+        """Whether the gateway stays ready for pools without a Triton: only requests make a pool start one."""
         self.pools: dict[str, str] = {}
-        """The pools that each of them is of."""
+        """The pool of each Triton, by address."""
         self.is_draining = False
-        """Nothing is answered any more."""
+        """Whether new requests are refused."""
         self.is_leaving = False
-        """Everything is answered, but callers are told to go elsewhere."""
+        """Whether readiness fails while requests are still answered, so callers go elsewhere."""
 
     def note(self) -> None:
-        """Remember that the process can be ready, once it, or another worker, can."""
+        """Update ``has_been_ready``, from this process and the latch."""
         if self.has_been_ready:
             return
         if self._latch is not None and self._latch.exists():
@@ -78,7 +78,7 @@ class Health:
         elif not self._unready():
             self.has_been_ready = True
             if self._latch is not None:
-                with contextlib.suppress(OSError):  # without it the next worker waits for itself
+                with contextlib.suppress(OSError):  # without the latch, the next worker waits as at a start
                     self._latch.touch()
 
     def reasons(self) -> list[str]:
@@ -87,7 +87,7 @@ class Health:
         return leaving + self._unready()
 
     def degraded(self) -> list[str]:
-        """Return what a process that may be ready cannot do."""
+        """Return what the process cannot do, even if it is ready."""
         standing = self.standing
         if standing is None:
             return []

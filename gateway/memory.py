@@ -1,8 +1,8 @@
-"""The memory of this process, and giving back what a burst has left behind.
+"""The memory of this process, and how freed memory is returned to the system after a burst.
 
-The C library keeps what was freed in small pieces for later. After thousands of connections, or of large bodies, that
-is tens or hundreds of megabytes, which nobody else on the machine can have. ``Leftovers`` asks for them once a burst is
-over: seldom, because that takes milliseconds.
+The C library keeps freed memory for later. After thousands of connections or large bodies, that is tens or hundreds of
+megabytes that no other process can use. ``Leftovers`` returns them after a burst, and rarely, because it takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GROWN_BYTES: Final = 16 << 20
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has; 0 elsewhere than on Linux."""
+    """Return the resident memory of this process in bytes; 0 on systems other than Linux."""
     try:
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -28,29 +28,29 @@ def resident() -> int:
 
 
 def give_back() -> None:
-    """Give the system what was freed; nothing where the C library has no ``malloc_trim``."""
+    """Return freed memory to the system; does nothing if the C library has no ``malloc_trim``."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Leftovers:
-    """Gives back what is left of a burst, if the process has become a fifth larger and is quiet at two looks."""
+    """Returns freed memory if the process has grown by a fifth and was quiet at two checks in a row."""
 
     def __init__(self, memory: Callable[[], int] = resident, give: Callable[[], None] = give_back) -> None:
         self._memory = memory
         self._give = give
         self._least = 0
-        """What it had when it was smallest since memory was last given back."""
+        """The smallest memory in bytes since memory was last returned."""
         self._was_quiet = False
 
     def are_due(self, *, is_quiet: bool) -> bool:
-        """Return whether there may be something to ``give``; called now and then."""
+        """Return whether ``give`` may return memory; called periodically."""
         was_quiet, self._was_quiet = self._was_quiet, is_quiet
         memory = self._memory()
         self._least = min(self._least or memory, memory)
         return is_quiet and was_quiet and memory > max(_GROWN * self._least, self._least + _GROWN_BYTES)
 
     def give(self) -> None:
-        """Give it back; in a thread, as it takes milliseconds."""
+        """Return the memory. Takes milliseconds, so call it in a thread."""
         self._give()
         self._least = self._memory()

@@ -1,8 +1,8 @@
-"""Long work in a thread that leaves the event loop its turn. Imports nothing of ours.
+"""Lets long work in a thread yield to the event loop. Imports no other module of ours.
 
-A thread that computes keeps the interpreter's lock for 5 ms at a time, and a request needs the lock several times: ten
-milliseconds of waiting for one change of the configuration, for as long as the change is read. Work that calls ``Pace``
-often keeps the lock for a millisecond at most.
+A computing thread keeps the interpreter's lock (GIL) for 5 ms at a time, and a request needs the lock several times. So
+requests would take 10 ms longer while a change of the configuration is read. Work that calls ``Pace`` often keeps the
+lock for 1 ms at most.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _PAUSE_S: Final = 0.0002
 
 
 class Pace:
-    """Called between small pieces of work, in a thread: sleeps a moment after every millisecond."""
+    """Sleeps 0.2 ms after every millisecond of work; called between small pieces of work, in a thread."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     def __call__(self) -> None:
-        """Sleep if it is time to."""
+        """Sleep if a millisecond has passed."""
         if time.perf_counter() - self._since >= _STEP_S:
             time.sleep(_PAUSE_S)
             self._since = time.perf_counter()
 
 
 def unhurried() -> None:
-    """Do nothing: what to call if nobody waits."""
+    """Do nothing; for callers that need not yield."""
 
 
 def in_own_thread(call: Callable[[], Result], name: str) -> asyncio.Future[Result]:
-    """Call it in a thread that nobody else waits for: for users' code, which may never end.
+    """Run ``call`` in a new daemon thread, for user code that may never return.
 
-    A daemon: it keeps no process from ending.
+    The thread does not keep the process from exiting.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Result] = loop.create_future()
@@ -57,7 +57,7 @@ def in_own_thread(call: Callable[[], Result], name: str) -> asyncio.Future[Resul
         value, failure = None, None
         try:
             value = call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - the future gets it
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
             loop.call_soon_threadsafe(done, value, failure)

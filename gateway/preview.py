@@ -1,7 +1,7 @@
-"""What a gateway would do about a serving Task, asked before it does it: what it would serve, what it could not.
+"""Previews what a gateway would make of a serving Task: what it would serve, and what it could not.
 
-Public: ``deploy`` may import it, so that the command line refuses at the keyboard what a gateway would refuse. Uses the
-gateway's own compiler, and reads; it must never have an opinion that a gateway does not have.
+Public: ``deploy`` may import it, so the command line refuses what a gateway would refuse. It uses the gateway's own
+compiler, and only reads. It must never decide differently from a gateway.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from gateway.spec import CanarySpec, Fault, ServingSpec, decode_model
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One version as it would be served: ``content`` is equal for equal entries, models, code and options; ``pool``
-    names the Tritons, with commas.
+    """One version as it would be served.
+
+    ``content`` is equal for equal entries, models, code and options. ``pool`` names the Tritons, separated by commas.
     """
 
     model_id: str
@@ -39,9 +40,9 @@ class Preview:
     routes: Mapping[str, Mapping[str, float]]
     """Canary → url → share."""
     faults: tuple[Fault, ...]
-    """Of the Task; what they concern is not served."""
+    """Faults of the Task; the entries that they concern are not served."""
     missing: tuple[Fault, ...]
-    """Versions whose model is not in the registry, or holds nothing."""
+    """Versions whose model is not in the registry, or has no data."""
 
 
 def preview(registry: Registry, spec: ServingSpec) -> Preview:
@@ -56,7 +57,7 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
         try:
             routes[name] = canary.weighted(canary.resolve(rule, plan.endpoints)).shares
         except SpecFault:
-            continue  # is among the faults
+            continue  # reported among the faults
     missing = []
     for url, endpoint in plan.endpoints.items():
         model_id = endpoint.spec.model_id
@@ -72,7 +73,7 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
 
 
 def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, float]]) -> None:
-    """Raise ``SpecFault`` if a gateway could not route ``endpoint`` by these weights, naming what is wrong."""
+    """Raise ``SpecFault`` with the reason if a gateway could not route ``endpoint`` by these weights."""
     if len({url for url, _ in shares}) != len(shares):
         raise SpecFault("a version is named twice", hint="give each version one weight")
     for url, _ in shares:
@@ -89,7 +90,7 @@ def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, 
 def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None:
     """Raise ``SpecFault`` if gateways do not count every value of ``variable`` for these versions.
 
-    A sampled variable is counted scaled: it would look like more evidence than there is.
+    The counts of a sampled variable are scaled up, so they would look like more evidence than there is.
     """
     if variable == variables.LABEL:
         return

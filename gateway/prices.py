@@ -1,14 +1,14 @@
-"""Learns from the calls themselves what a call, a row and a padded token cost. Pure: no clock, no loop.
+"""Learns from calls to Triton what a call, a row and a padded token cost. Pure: no clock, no loop.
 
-The time of a call is taken to be
+The time of a call is modelled as
 
-    call + row · rows + token · padded tokens + queueing · (seconds it stood behind another call)
+    call + row · rows + token · padded tokens + queueing · (seconds that another call was in front of it)
 
-with four numbers that are never negative. They are the least squares over the last calls, older calls counting less and
-less; a call that took far longer than expected (a pause of the machine) counts little, unless the next ones do as well.
-What the calls do not tell apart (rows and tokens, when all texts have one length) stays as it was.
+with four numbers that are never negative. They are fitted by recursive least squares, with exponential forgetting. A
+call that took far longer than expected (a pause of the machine) counts little, unless the next ones do so as well.
+Numbers that the calls do not tell apart (rows and tokens, if all texts have the same length) stay as they were.
 
-On a CPU nearly all of the time goes with padded tokens, on a GPU with the call: whoever cuts batches needs to know.
+On a CPU nearly all of the time is spent on padded tokens, on a GPU on the call. The cutting of batches depends on it.
 """
 
 from __future__ import annotations
@@ -16,55 +16,56 @@ from __future__ import annotations
 from typing import Final
 
 _MEMORY: Final = 64
-"""Calls after which a call counts a third."""
+"""The number of calls after which a call counts a third (1/e)."""
 _KEPT: Final = 1 - 1 / _MEMORY
 _AT: Final = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
-"""Where the product of two things seen stands in the sums."""
-_SOLVED_EVERY: Final = 8
+"""The index in the sums of the product of two observed values."""
+_SOLVE_EVERY: Final = 8
+"""The prices are computed anew after 8 calls."""
 _INERTIA: Final = 1e-4
-"""How much a number resists being moved, as a share of what is known of it."""
+"""The weight of a price's old value (regularization), as a share of what is known of it."""
 
 _ROW: Final = 1
 _MAX: Final = (float("inf"), float("inf"), float("inf"), 1.0)
 _KNOWN: Final = (1e-12, 1e-12, 1e-12, 0.1)
-"""What must be known of a number before it is looked at: of ``queueing`` as much as a call tells that stood behind
-another one for a third of its time.
+"""What must be known of a price before it is fitted; for ``queueing``, as much as one call shows that another call was
+in front of for a third of its time.
 """
 _CLOCK_S: Final = 1e-6
 
 _ALIKE: Final = 0.02
-"""Calls whose numbers of rows differ by a smaller share (of their square) are all alike."""
-_ODD: Final = 3.0
-"""A call this many times as far off as usual counts less."""
-_LEAST_SPREAD: Final = 0.01
+"""Calls are all alike if the variance of their rows is less than 2 % of the squared mean."""
+_OUTLIER: Final = 3.0
+"""A call with an error of more than 3 times the usual one counts less."""
+_MIN_SPREAD: Final = 0.01
 
 
 class Prices:
-    """Prices of one batcher's calls, in seconds; ``queueing`` is a share.
+    """The prices of one batcher's calls, in seconds; ``queueing`` is a share.
 
-    ``queueing`` 1 means that a server takes one call after the other, 0 that it takes several at a time.
+    ``queueing`` is 1 if a server works on one call after the other, and 0 if it works on several at a time.
     """
 
     __slots__ = ("_sums", "_unsolved", "_values", "calls", "spread")
 
     def __init__(self) -> None:
         self._values = [1e-3, 0.0, 5e-6, 1.0]
-        # Weighted sums over the calls: the upper triangle of the products of what was seen, then those with the time.
+        # Weighted sums over the calls: the upper triangle of the products of observed values, then those with the time.
         self._sums = [0.0] * 14
         self._unsolved = 0
         self.calls = 0
-        """How many calls were learned from."""
+        """The number of calls that were learned from."""
         self.spread = 0.5
-        """How far off a call usually is, as a share of what was expected."""
+        """The usual error of an expected time, as a share of it."""
 
     @property
     def call(self) -> float:
-        """Seconds that a call costs, whatever is in it."""
+        """Seconds that a call costs, regardless of its content."""
         return self._values[0]
 
     @property
     def row(self) -> float:
-        """Seconds that a row costs, whatever its length."""
+        """Seconds that a row costs, regardless of its length."""
         return self._values[1]
 
     @property
@@ -74,12 +75,12 @@ class Prices:
 
     @property
     def queueing(self) -> float:
-        """The share of another call's remaining time that a call waits for at a server that is busy."""
+        """The share of the remaining time of the call in front that a call waits for at a busy server."""
         return self._values[3]
 
     @property
     def are_guessed(self) -> bool:
-        """True if the last calls had so much the same number of rows that a call's price is anybody's guess."""
+        """True if the last calls all had about the same number of rows, so the price of a call cannot be told."""
         calls, rows, squares = self._sums[0], self._sums[1], self._sums[4]
         return calls * squares < (1 + _ALIKE) * rows * rows
 
@@ -89,20 +90,20 @@ class Prices:
         return call + row * rows + token * tokens
 
     def learn(self, rows: int, tokens: int, behind: float, took: float) -> None:
-        """Take in a call that took ``took`` seconds, of which it was ``behind`` another one for so many."""
+        """Learn from a call that took ``took`` seconds; another call was in front of it for ``behind`` seconds."""
         took = max(took, _CLOCK_S)
         if not self.calls:
             self._begin(rows, tokens, took)
         call, row, token, queueing = self._values
         expected = max(call + row * rows + token * tokens + queueing * behind, _CLOCK_S)
         off = abs(took - expected) / expected
-        # Errors count as shares: a lone row says as much about the price of a call as a full one does.
+        # Errors count as shares: a call of one row says as much about the price of a call as a full one.
         weight = 1 / max(expected, took) ** 2
         usual = self.spread
-        if off > _ODD * usual:
-            weight *= _ODD * usual / off
-            off = (_ODD + 1) * usual
-        self.spread = max(usual + 0.06 * (off - usual), _LEAST_SPREAD)
+        if off > _OUTLIER * usual:
+            weight *= _OUTLIER * usual / off
+            off = (_OUTLIER + 1) * usual
+        self.spread = max(usual + 0.06 * (off - usual), _MIN_SPREAD)
         by_rows, by_tokens, by_behind, by_took = weight * rows, weight * tokens, weight * behind, weight * took
         seen = (
             weight, by_rows, by_tokens, by_behind,
@@ -114,7 +115,7 @@ class Prices:
         self._sums = [_KEPT * old + new for old, new in zip(self._sums, seen, strict=True)]
         self.calls += 1
         self._unsolved += 1
-        if self._unsolved >= _SOLVED_EVERY or self.calls < _MEMORY // 4:
+        if self._unsolved >= _SOLVE_EVERY or self.calls < _MEMORY // 4:
             self._unsolved = 0
             self._solve()
 
@@ -127,7 +128,7 @@ class Prices:
         }  # fmt: skip
 
     def _begin(self, rows: int, tokens: int, took: float) -> None:
-        # Half of the first call's time is put down to the call, half to its tokens, as if each had been seen once.
+        # Assumes that half of the first call's time is due to the call and half to its tokens.
         self._values = [took / 2, 0.0, took / 2 / max(tokens, 1), 1.0]
         sizes = (1.0, rows, max(tokens, 1), took / 4)
         for i, (size, value) in enumerate(zip(sizes, self._values, strict=True)):
@@ -135,7 +136,7 @@ class Prices:
             self._sums[10 + i] = (size / took) ** 2 * value
 
     def _solve(self) -> None:
-        """Find the best numbers within their bounds; what the calls do not tell apart stays near what it was."""
+        """Fit the prices within their bounds; those that the calls do not tell apart stay near their old values."""
         values, sums = self._values, self._sums
         products, moments = [[sums[at] for at in row] for row in _AT], sums[10:]
         free = [i for i in range(4) if products[i][i] >= _KNOWN[i]]
@@ -145,7 +146,7 @@ class Prices:
             for i in free:
                 of = products[i]
                 inertia = _INERTIA * of[i]
-                # In doubt a row's price is its tokens': cutting by length is what tells the two apart.
+                # In doubt, time is due to tokens: calls that are cut by length will tell the two apart.
                 was = 0.0 if i == _ROW else values[i]
                 right = moments[i] - sum(of[j] * values[j] for j in held) + inertia * was
                 rows.append([of[j] + (inertia if j == i else 0.0) for j in free] + [right])
@@ -155,7 +156,7 @@ class Prices:
                 for i, value in zip(free, found, strict=True):
                     values[i] = value
                 return
-            # The one that is furthest out stays at its bound, the others share what that leaves.
+            # The price that exceeds its bound most is fixed there, and the others are fitted again.
             _, worst, bound = max(
                 (abs(value - bound) * products[i][i] ** 0.5, i, bound)
                 for i, value, bound in zip(free, found, bounded, strict=True)
@@ -165,7 +166,7 @@ class Prices:
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:
-    """Solve a small positive definite system; each row ends with its right side."""
+    """Solve a small positive definite system of equations; each row ends with its right side."""
     n = len(rows)
     for i, pivot in enumerate(rows):
         for below in rows[i + 1 :]:

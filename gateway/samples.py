@@ -1,8 +1,8 @@
-"""Stored samples of a bundle (``warmup.json``): what to warm a version up with, and what it has to answer.
+"""Stored samples of a bundle (``warmup.json``): requests that warm a version up, and the answers it must give.
 
-Written when a model is exported or registered, read by ``assemble`` when a version is built: the answers that a version
-gives here, on this Triton and this machine, are compared with those it gave when it was made. Pure but for ``read``.
-The format is documented in docs/canary.md.
+Written when a model is exported or registered, and read by ``assemble`` when a version is built. It compares the
+answers of the version on this Triton and machine with those recorded when the model was made. Pure, except for
+``read``. The format is documented in docs/canary.md.
 
 Public: ``deploy`` may import it.
 """
@@ -19,10 +19,10 @@ from gateway.errors import SpecFault
 
 FILE: Final = "warmup.json"
 HOOK: Final = "preprocess.py"
-"""The code a bundle brings along; samples are recorded with it."""
+"""The hook code inside a bundle; samples are recorded with it."""
 FORMAT: Final = 1
 TOLERANCE: Final = 0.01
-"""How far a number may be off if the file does not say it."""
+"""The tolerance of numbers if the file states none."""
 
 _MAX_BYTES: Final = 16 << 20
 _MISSING: Final = object()
@@ -30,27 +30,27 @@ _MISSING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request body and, if it was recorded, the answer to it; both as JSON values."""
+    """A request body and the recorded answer, if there is one; both as JSON values."""
 
     body: Any
     answer: Any = _MISSING
 
     @property
     def has_answer(self) -> bool:
-        """False for a sample that only warms up."""
+        """Whether an answer was recorded; if not, the sample only warms up."""
         return self.answer is not _MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of a bundle. A number may differ by ``tolerance``, or by that share of what is expected above 1."""
+    """The samples of a bundle. Numbers may differ by ``tolerance``: absolute up to 1, relative above."""
 
     samples: tuple[Sample, ...]
     tolerance: float = TOLERANCE
 
 
 def read(bundle: Path) -> Samples | None:
-    """Return the samples of a bundle, None if it has none. Raises ``SpecFault`` for a file that cannot be used."""
+    """Return the samples of a bundle; None if it has none. Raises ``SpecFault`` for an invalid file."""
     path = bundle / FILE
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -64,7 +64,7 @@ def read(bundle: Path) -> Samples | None:
 
 
 def parse(content: object) -> Samples:
-    """Return the samples in a decoded ``warmup.json``. Raises ``SpecFault`` saying what is wrong with it."""
+    """Return the samples in a decoded ``warmup.json``. Raises ``SpecFault`` with the reason if it is invalid."""
     if not isinstance(content, Mapping):
         raise SpecFault(f"{FILE} must hold an object with samples")
     if content.get("format", FORMAT) != FORMAT:
@@ -84,11 +84,11 @@ def parse(content: object) -> Samples:
 
 
 def difference(expected: object, actual: object, tolerance: float, where: str = "answer") -> str:
-    """Return the first thing in which ``actual`` is not what is expected, in one sentence; empty when it agrees.
+    """Return the first difference of ``actual`` from ``expected`` as a sentence; empty if they agree.
 
-    Strings, booleans, nulls and whole numbers on both sides must be equal; other numbers may differ by ``tolerance``,
-    above 1 by that share of the expected one. Lists must be as long; lists of objects that each have a label of their
-    own are compared label by label, in any order. Objects may hold more than is expected.
+    Strings, booleans, nulls and two integers must be equal. Other numbers may differ by ``tolerance``: absolute up to
+    1, relative to the expected number above. Lists must have the same length; lists of objects with different labels
+    are compared by label, in any order. Objects may have more keys than expected.
     """
     if _is_number(expected) and _is_number(actual):
         return _numbers(expected, actual, tolerance, where)
@@ -109,8 +109,8 @@ def difference(expected: object, actual: object, tolerance: float, where: str = 
         labelled, other = _by_label(expected), _by_label(actual)
         if labelled and other:
             return difference(labelled, other, tolerance, where)
-        for number, (one, two) in enumerate(zip(expected, actual, strict=True)):
-            if found := difference(one, two, tolerance, f"{where}[{number}]"):
+        for number, (wanted, got) in enumerate(zip(expected, actual, strict=True)):
+            if found := difference(wanted, got, tolerance, f"{where}[{number}]"):
                 return found
         return ""
     if type(expected) is type(actual) and expected == actual:

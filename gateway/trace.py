@@ -1,7 +1,7 @@
-"""One request's record, filled along the hot path and read once at its end by the metrics and log observers.
+"""The trace of one request: filled along the hot path, and read once at its end by metrics, logs and spans.
 
-A plain mutable object with slots and integer nanoseconds: it is created for every request. Nothing here computes more
-than differences; nothing reads it before the request is over, except the answer's stage-time headers.
+A plain mutable object with slots and integer nanoseconds, because one is created for every request. Only the stage-time
+headers of the reply read it before the request has ended.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple, Protocol
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
-"""The W3C ``traceparent`` of the request that is being worked on here, for calls that carry it on."""
+"""The W3C ``traceparent`` of the current request, which calls to other services pass on."""
 
 DIRECT: Final = "direct"
-"""The route of a request that named its version, or an endpoint that has only one."""
+"""The route of a request that named its version, or an endpoint with only one version."""
 STABLE: Final = "stable"
-"""The route of a request that a canary's weights left to the stable version."""
+"""The route of a request that a canary's weights sent to the stable version."""
 CANARY: Final = "canary"
-"""The route of a request that a canary's weights gave to the new version."""
+"""The route of a request that a canary's weights sent to the new version."""
 FALLBACK: Final = "fallback"
-"""The route of a request that the stable version answered after the canary's had failed."""
+"""The route of a request that the stable version answered after the canary had failed."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def new_id() -> str:
-    """Return an id for a request that brought none: 16 hexadecimal digits."""
+    """Return an id of 16 hexadecimal digits, for a request without one."""
     return random.getrandbits(64).to_bytes(8, "big").hex()
 
 
 def parse_traceparent(header: bytes) -> str:
-    """Return a caller's ``traceparent`` when it is a valid one, else nothing: a broken one starts no trace."""
+    """Return a caller's ``traceparent`` if it is valid, else an empty string."""
     text = header.decode("latin-1").strip()[:55]
     return text if _TRACEPARENT.fullmatch(text) and not text.startswith("ff") else ""
 
 
 class HasTexts(Protocol):
-    """What a trace remembers of a parsed text request."""
+    """A parsed text request, as a trace keeps it."""
 
     texts: Sequence[str] | Sequence[tuple[str, str]]
     options: Mapping[str, Any]
 
 
 class HasResults(Protocol):
-    """What a trace remembers of a prepared text request."""
+    """A prepared text request, as a trace keeps it."""
 
     @property
     def request(self) -> HasTexts:
-        """What was encoded."""
+        """The request that was encoded."""
 
     unaltered: Sequence[Mapping[str, Any]] | None
     """The results as they would be without the request's parameters; None if no parameter changed them."""
 
 
 class TextRow(Protocol):
-    """What a trace remembers of one encoded text."""
+    """An encoded text, as a trace keeps it."""
 
     n_tokens: int
     n_unknown: int
@@ -76,7 +76,7 @@ class Flow(NamedTuple):
 
 
 CLASSES: Final = ("critical", "default", "batch")
-"""Classes of priority by rank: the most important first."""
+"""The classes of priority by rank, the most important first."""
 CRITICAL, DEFAULT, BATCH = range(3)
 DEFAULT_FLOW: Final = Flow(DEFAULT, "")
 """The flow of a request that names neither a class nor a tenant."""
@@ -97,7 +97,7 @@ class Trace:
     )  # fmt: skip
 
     is_recorded = True
-    """Whether the trace it belongs to can be looked at somewhere."""
+    """Whether its spans are exported, so that somebody can look them up."""
 
     def __init__(self, request_id: str, parent: str = "") -> None:
         self.request_id = request_id
@@ -110,38 +110,38 @@ class Trace:
         self.status = 0
         self.outcome = "ok"
         self.trace_id = parent and parent[3:35]
-        """The caller's trace, where there is one (``traceparent``), or the one begun here."""
+        """The id of the caller's trace (``traceparent``), or of the one that began here."""
         self.error: BaseException | None = None
         self.caller: object = None
-        """Who asks (``callers.rights.Caller``), where callers have to be known."""
+        """The caller (``callers.rights.Caller``), if callers must authenticate."""
         self.flow = DEFAULT_FLOW
         self.quota: object = None
-        """Its tenant's (``callers.quotas.Quota``), if there is one."""
+        """The quota of its tenant (``callers.quotas.Quota``), if there is one."""
         self.charged = 0
-        """Tokens that it was charged until those are known that it has used."""
+        """Tokens charged in advance, until the used ones are known."""
         self.generated_tokens = 0
-        """Tokens that were made for an answer in pieces."""
+        """Tokens generated for a streamed answer."""
         self.custom: dict[str, object] | None = None
         """What a hook reported through ``collect_custom_statistics_fn``."""
         self.encoded: Sequence[TextRow] | None = None
         """The encoded texts of a text task."""
         self.prepared: HasResults | None = None
-        """The prepared request of a text task, as its head left it."""
+        """The prepared request of a text task, after its head has finished."""
         self.body_bytes = 0
-        """How large the body was that came in, if the edge says so."""
+        """The bytes of the request body, if the edge sets it."""
         self.body: object = None
         self.answer: object = None
-        """What came in and went out, for the variables counted after the answer."""
+        """The body and the answer, for variables that are counted after the answer."""
         self.pieces: list[Any] | None = None
-        """The pieces of an answer that left in pieces (``endpoints.endpoint.Event``), if they are kept."""
+        """The pieces of a streamed answer (``endpoints.endpoint.Event``), if they are kept."""
 
     def collect(self, values: object) -> None:
-        """Take what a hook reports (``collect_custom_statistics_fn``); anything but a mapping is no report."""
+        """Add a hook's report (``collect_custom_statistics_fn``); anything but a mapping is ignored."""
         if isinstance(values, Mapping):
             self.custom = {**(self.custom or {}), **values}
 
     def forget_content(self) -> None:
-        """Forget what a version has seen in the request, before another one looks at it; times are added up."""
+        """Forget what a version recorded of the request, before another version gets it. Times add up."""
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
         self.custom = self.encoded = self.prepared = None
 

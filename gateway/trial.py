@@ -1,8 +1,7 @@
-"""Runs a ``Preprocess`` class on one body on this machine, the way a gateway would, and tells what each stage did.
+"""Runs a ``Preprocess`` class on one body on this machine, as a gateway would, and reports what each stage did.
 
 Public: ``deploy`` may import it (``triton-gateway hook test`` does). The code runs in a hook process with a gateway's
-limits; a model of an ONNX bundle runs in ONNX Runtime in place of Triton; ``send_request`` goes to a gateway that is
-named, and is None without one.
+limits. The model of an ONNX bundle runs in ONNX Runtime instead of Triton. ``send_request`` sends to a gateway.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ _TYPES: Final = {
     "tensor(int32)": "int32", "tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(bool)": "bool",
 }  # fmt: skip
 _SUFFIXES: Final = {".pkl": "sklearn", ".joblib": "sklearn", ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm"}
-_AROUND: Final = 2
+_EXCERPT_LINES: Final = 2
+"""The lines shown before and after the line of a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened; ``stages`` are name and milliseconds."""
+    """The result of a trial; ``stages`` are pairs of name and milliseconds."""
 
     answer: object
     engine: str
@@ -72,7 +72,7 @@ class Report:
     note: str = ""
 
     def content(self, *, is_plain: bool) -> bytes:
-        """Return the answer as a gateway sends it; ``is_plain`` False: as people read JSON."""
+        """Return the answer as a gateway sends it, or indented JSON if ``is_plain`` is False."""
         body = getattr(self.answer, "body", self.answer)
         if isinstance(body, bytes):
             return body
@@ -81,7 +81,7 @@ class Report:
 
 
 class HookFault(Exception):
-    """The class failed or refused; ``excerpt`` are the lines of its own source around the place, if one is known."""
+    """The class failed or refused the input; ``excerpt`` holds the lines of its source around the place, if known."""
 
     def __init__(self, message: str, hint: str = "", excerpt: Sequence[str] = (), *, is_refusal: bool = False) -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class HookFault(Exception):
 
 
 async def run(trial: Trial, send_request: SendRequest) -> Report:
-    """Run it. Raises ``HookFault`` for what the class does, ``ControlError`` for what keeps it from being run."""
+    """Run a trial. Raises ``HookFault`` for faults of the class, ``ControlError`` if it cannot be run at all."""
     if not trial.code.exists():
         raise ControlError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
     _check_packages(trial)
@@ -172,7 +172,7 @@ def _handler(trial: Trial, pool: HookPool, session: Any, threads: ThreadPoolExec
 
 
 class _OnnxBackend:
-    """ONNX Runtime in Triton's place, for one model."""
+    """Runs one model in ONNX Runtime instead of Triton."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -268,6 +268,6 @@ def _excerpt(code: Path, name: str, line: int) -> list[str]:
         lines = file.read_text("utf-8", "replace").splitlines()
     except OSError:
         return []
-    first = max(1, line - _AROUND)
-    shown = lines[first - 1 : line + _AROUND]
+    first = max(1, line - _EXCERPT_LINES)
+    shown = lines[first - 1 : line + _EXCERPT_LINES]
     return [f"{'>' if n == line else ' '} {n:4} | {text}" for n, text in enumerate(shown, start=first)]
