@@ -1,9 +1,9 @@
-"""The backend port for Triton: a set of replicas, and for each call the transport that suits it.
+"""The backend port for Triton: a set of replicas, and the transport for each call.
 
-Inference goes over HTTP if the replica's HTTP port answers, which costs a fraction, and over gRPC if it does not or if
-the model's callers keep leaving, because only gRPC tells Triton to stop. Everything else is gRPC. A call that a replica
-could not take (it is stopping, it is gone, it does not have the model yet) is made once more at another, whatever the
-transport; if there is no other, over the transport that has not failed.
+Inference goes over HTTP if the replica's HTTP port answers, because HTTP costs a fraction of gRPC. It goes over gRPC if
+the port does not answer, or if callers of the model often leave, because only gRPC lets Triton stop. Everything else is
+gRPC. A call that a replica could not take (it is stopping, it is gone, it does not have the model yet) is repeated once
+at another replica; if there is none, over the transport that has not failed.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ _log = logging.getLogger("triton_gateway.triton")
 
 _LOOK_S: Final = 0.1
 _WANTED_S: Final = 60.0
-"""So long a pool that somebody wanted counts as wanted: whoever starts Tritons looks every few seconds or so."""
+"""Seconds for which a pool without servers counts as wanted after the last call. Autoscalers look every few seconds."""
 _KEEP: Final = 0.9
-"""Share of a request's time that it waits at most, so that its caller is still told what it waited for."""
+"""The share of its time-out that a request waits at most, so that its caller still gets the reason."""
 _RETRY_AFTER_S: Final = 5.0
 
 
-def _nobody(_model: str) -> None:
-    """Nobody is to be told."""
+def _ignore(_model: str) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """Where a model is to be found; see ``Backend.place``."""
+class _Placement:
+    """Where a model is loaded; see ``Backend.place``."""
 
     is_cold: bool = False
     copies: int = 0
 
 
-_EVERYWHERE: Final = (_Place(),)
+_EVERYWHERE: Final = (_Placement(),)
 
 
-class _Some(Servers):
-    """The servers that a model is placed on, of those there are."""
+class _PlacedServers(Servers):
+    """The servers that a model is placed on."""
 
     __slots__ = ("_copies", "_replicas")
 
@@ -81,14 +81,13 @@ class _Some(Servers):
 
 
 class TritonBackend:
-    """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
+    """One Triton, or all replicas behind one name or list of addresses. ``http``: see ``http_hosts``.
 
-    ``key_file`` holds the key of Triton's control APIs, sent with the one question that needs it: why a model is not
-    ready. Without it everything works, and that reason is not known.
+    ``key_file`` holds the key of Triton's control APIs. It is only sent to ask why a model is not ready; without it
+    that reason is unknown and everything else works.
 
-    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` for a model that is unloaded while
-    nobody calls it (``place``); ``wish(model)`` is called, again and again, while it does. Then it fails, with
-    when to try again.
+    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a cold model (``place``)
+    that is unloaded; meanwhile ``wish(model)`` is called repeatedly. Then the call fails with a ``retry_after``.
     """
 
     def __init__(
@@ -104,10 +103,10 @@ class TritonBackend:
         lookup_every: float = RESOLVE_S,
         away_s: float = 0.0,
         cold_s: float = 0.0,
-        wish: Callable[[str], None] = _nobody,
+        wish: Callable[[str], None] = _ignore,
     ) -> None:
         self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
-        self._places: dict[str, list[_Place]] = {}
+        self._places: dict[str, list[_Placement]] = {}
         self._waiting = 0
         self._wanted = -inf
         self._probes: set[asyncio.Task[None]] = set()
@@ -122,7 +121,7 @@ class TritonBackend:
         self._replicas = Replicas(
             address,
             connect,
-            # Compression is asked for where the network is dear: what HTTP would send is not compressed, nor is it TLS.
+            # Compression and TLS exist over gRPC only, so HTTP is off with either of them.
             http="off" if compression or tls else http,
             stamp=tls.changed if tls else tuple,
             lookup=lookup,
@@ -141,13 +140,13 @@ class TritonBackend:
     def servers(self, model: str) -> Servers:
         """See ``Backend.servers``."""
         copies = self._placed(model).copies
-        return _Some(self._replicas, copies) if copies else self
+        return _PlacedServers(self._replicas, copies) if copies else self
 
     def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
         """See ``Backend.place``."""
         if not is_cold and not copies:
             return lambda: None
-        place = _Place(is_cold, copies)
+        place = _Placement(is_cold, copies)
         self._places.setdefault(model, []).append(place)
 
         def leave() -> None:
@@ -157,7 +156,7 @@ class TritonBackend:
 
         return leave
 
-    def _placed(self, model: str) -> _Place:
+    def _placed(self, model: str) -> _Placement:
         return self._places.get(model, _EVERYWHERE)[-1]
 
     @property
@@ -187,10 +186,10 @@ class TritonBackend:
         if replicas.has_outliers:
             self._probe(model, inputs, outputs, timeout)
         call = replicas.call(model, inputs)
-        replica = replicas.pick(model, call=call) or await self._found(model, left)
+        replica = replicas.pick(model, call=call) or await self._find_or_wait(model, left)
         tried: dict[Replica, bool] = {}
         while True:
-            over_http = replica.http.is_open and not callers.leave
+            over_http = replica.http.is_open and not callers.prefer_grpc
             transport = replica.http if over_http else replica.grpc
             was_answered = False
             replicas.begin(replica, call)
@@ -218,12 +217,12 @@ class TritonBackend:
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=over_http)
             except GatewayError as error:
-                replica = await self._awaited(model, error, left)
+                replica = await self._wait_for_replica(model, error, left)
                 tried.clear()
                 left = began + timeout - monotonic()
 
     def _probe(self, model: str, inputs: Tensors, outputs: Sequence[str], timeout: float) -> None:
-        """Send a copy of a call to a Triton that was too slow, if it is time to look whether it still is."""
+        """Send a copy of a call to an outlier that is due for a probe."""
         begun = self._replicas.begin_probe(model, inputs)
         if begun is not None:
             task = asyncio.create_task(self._ask_outlier(*begun, inputs, outputs, timeout))
@@ -249,11 +248,11 @@ class TritonBackend:
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
-        """See ``Backend.stream``; a call is made again elsewhere as long as nothing has come."""
+        """See ``Backend.stream``; the call is repeated at another replica if no response has arrived yet."""
         parent = TRACEPARENT.get()
         replicas = self._replicas
         until = replicas.callers(model).asked + timeout
-        replica = replicas.pick(model) or await self._found(model, timeout)
+        replica = replicas.pick(model) or await self._find_or_wait(model, timeout)
         tried: dict[Replica, bool] = {}
         while True:
             has_begun = False
@@ -280,25 +279,27 @@ class TritonBackend:
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=False)
             except GatewayError as error:
-                replica = await self._awaited(model, error, until - monotonic())
+                replica = await self._wait_for_replica(model, error, until - monotonic())
                 tried.clear()
 
-    async def _found(self, model: str, left: float) -> Replica:
+    async def _find_or_wait(self, model: str, left: float) -> Replica:
         try:
             return await self._replicas.find(model)
         except BackendUnavailable as error:
-            return await self._awaited(model, error, left)
+            return await self._wait_for_replica(model, error, left)
 
-    async def _awaited(self, model: str, error: GatewayError, left: float) -> Replica:
-        """Return who has ``model``, as soon as somebody has. Raises ``error`` if that is not to be waited for, and
-        ``BackendUnavailable`` or ``ModelNotReady`` when it has taken too long: ``left`` seconds, or what is set.
+    async def _wait_for_replica(self, model: str, error: GatewayError, left: float) -> Replica:
+        """Wait for a replica that has ``model``, and return it.
+
+        Raises ``error`` at once if neither a server nor the model is to be waited for. Raises ``BackendUnavailable`` or
+        ``ModelNotReady`` after the configured time, or after most of the ``left`` seconds of the request.
         """
         replicas = self._replicas
         if replicas.is_away:
             self._wanted = monotonic()
-        # A call that was lost says nothing about the model: repeats of it have a budget.
+        # A lost call does not mean that the model is unloaded; repeats of lost calls have a budget.
         is_cold = self._placed(model).is_cold and (replicas.is_away or isinstance(error, ModelNotReady))
-        # A pool may have been at zero too, and what has started there is not loaded at once.
+        # The pool may have had no servers, and a new server does not load the model at once.
         seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
         if not seconds:
             raise error
@@ -321,7 +322,7 @@ class TritonBackend:
         raise type(error)(f"{error.message}; {what}", hint="try again shortly", retry_after=_RETRY_AFTER_S) from error
 
     async def is_live(self) -> bool:
-        """See ``Backend.is_live``; also finds out who is behind the name now, and who of them answers."""
+        """See ``Backend.is_live``; also resolves the name again and checks which replicas answer."""
         return await self._replicas.look()
 
     async def is_ready(self, model: str) -> bool:
@@ -333,7 +334,7 @@ class TritonBackend:
             self._wish(model)
         have = [one for one in self._replicas.all if one.held is not None and model in one.held.ready]
         if copies := self._placed(model).copies:
-            # One that is too small for it, or missing, is not waited for.
+            # Servers that are missing or too small for the model are not waited for.
             answer = sum(one.held is not None for one in self._replicas.all)
             return bool(have) and len(have) >= min(answer, quorum(copies))
         awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
@@ -360,7 +361,7 @@ class TritonBackend:
         return reason
 
     async def refusal(self, model: str) -> str:
-        """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
+        """See ``Backend.refusal``; the reason of the last load is in Triton's index."""
         await self._replicas.survey(model)
         for replica in self._replicas.all:
             entries = (replica.held.entries if replica.held is not None else None) or {}
@@ -385,7 +386,7 @@ class TritonBackend:
         return f" (at {replica.address})" if len(self._replicas.all) > 1 else ""
 
     async def describe(self, model: str) -> ModelInfo:
-        """See ``Backend.describe``. Whoever describes a model is about to call it: HTTP is looked for."""
+        """See ``Backend.describe``. The model is called next, so the HTTP ports are looked for first."""
         await self._replicas.ask_http()
         return await (await self._replicas.find(model)).grpc.describe(model)
 

@@ -1,14 +1,13 @@
-"""Which of several servers gets the next call, and which of them is so slow that it gets none. Pure: times are given.
+"""Chooses the server for each call, and ejects servers that are too slow. Pure: callers pass the time.
 
-A call goes to the server where it is expected to end first: after what is under way there, in the time that it takes
-there. How long a call of so many rows and elements takes is learned per model from all servers together (``Prices``);
-how much longer than that a server takes, from its own calls. So a server that happens to get the larger calls is not
-slow, and one that pauses is avoided as soon as its call is late: it is expected to take as long again.
+A call goes to the server where it is expected to end first: after the calls in flight there, at the speed of that
+server. The time for a number of rows and elements is learned per model from all servers together (``Prices``). The
+slowdown of a server is learned from its own calls. A server that happens to get larger calls therefore does not count
+as slow. A server that pauses is avoided as soon as its call is late, because it is expected to take as long again.
 
-A server that takes ``_SLOW`` times as long as the others is an **outlier**. It does not share the calls any more. It
-gets one at a time if so much waits that it is done sooner there than at the others, and **probes**: copies of calls
-whose answers nobody waits for. They tell when it is as fast as the others again. Half of the servers at most are
-outliers.
+A server that takes ``_SLOW`` times as long as the others is an **outlier** and no longer shares the calls. It gets a
+single call if the queues at the others are so long that the call ends sooner there. It also gets **probes**, copies of
+calls whose answers are not used; they show when it has recovered. At most half of the servers are outliers.
 """
 
 from __future__ import annotations
@@ -22,31 +21,32 @@ from typing import Final, TypeVar
 from gateway.prices import Prices
 
 _SLOW: Final = 2.0
-"""A server that takes so many times as long as the others is an outlier, until it takes less than ``_AGAIN`` times."""
-_AGAIN: Final = 1.4
-_LEAST_S: Final = 2e-3
-"""Who takes longer by less than that per call is no outlier: a network further away costs as much."""
-_SURE: Final = 12
-"""Calls of a server after which it may be an outlier."""
+"""Slowdown at which a server becomes an outlier; below ``_RECOVERED`` it shares the calls again."""
+_RECOVERED: Final = 1.4
+_MIN_EXCESS_S: Final = 2e-3
+"""A server that takes longer by less than this per call is no outlier: a longer network path costs as much."""
+_MIN_CALLS: Final = 12
+"""Calls of a server before it can be an outlier."""
 _MEMORY: Final = 1 / 16
-_PROBE_COUNTS: Final = 1 / 2
-"""A probe counts more than a call: an outlier gets few."""
-_MOST: Final = 8.0
-"""No call says more than that it took so many times as long: a pause is not a pace."""
-_ALIKE: Final = 0.25
-"""Servers whose paces differ by less count as equally fast, and take turns."""
+"""Weight of the newest call in a server's average."""
+_PROBE_WEIGHT: Final = 1 / 2
+"""Weight of a probe: higher, because an outlier gets few."""
+_MAX_SLOWDOWN: Final = 8.0
+"""The highest slowdown that one call counts as, so that a single pause does not look like a lasting slowdown."""
+_TOLERANCE: Final = 0.25
+"""Servers whose slowdowns differ by less count as equally fast and are used in rotation."""
 _PROBE_EVERY: Final = 16.0
-_PROBE_LEAST_S: Final = 1.0
-"""An outlier gets a probe every second, or when so many times the last one's time has gone by."""
+_MIN_PROBE_S: Final = 1.0
+"""An outlier gets a probe every ``_MIN_PROBE_S`` seconds, or after ``_PROBE_EVERY`` times the duration of the last."""
 _SPARE: Final = 2
-"""Calls that all the others have when an outlier gets one."""
+"""An outlier gets a call only if every other server has at least this many in flight."""
 _LEARNED: Final = 64
 _LEARN_EVERY_S: Final = 5e-3
-"""Learning takes some microseconds: of many short calls some are enough."""
+"""After ``_LEARNED`` calls a model learns at most this often (seconds): learning costs some microseconds."""
 
 
 class Server:
-    """What the choice knows of one server."""
+    """What is known of one server."""
 
     __slots__ = (
         "calls", "in_flight", "is_outlier", "is_unhealthy", "missing", "owed", "pace", "probe_at", "since",
@@ -55,26 +55,26 @@ class Server:
 
     def __init__(self) -> None:
         self.is_unhealthy = False
-        """One of its transports has failed, and it has not answered a question since."""
+        """Whether a transport has failed and no probe of its health has been answered since."""
         self.missing: set[str] = set()
-        """Models it did not have the last time."""
+        """Models that it did not have when they were last called there."""
         self.in_flight = 0
         self.streams = 0
-        """Of those in flight, calls with many answers: nobody knows how long they take."""
+        """Streams among the calls in flight; their duration is unknown."""
         self.owed = 0.0
-        """Seconds that the other calls in flight are expected to take, together."""
+        """Expected seconds of all other calls in flight, together."""
         self.since = 0.0
-        """When it began with the call that it is thought to work on."""
+        """When it presumably began with its current call."""
         self.took = 1.0
-        """How many times as long as expected its calls take."""
+        """How many times as long as expected its calls take, on average."""
         self.pace = 1.0
-        """How many times as long as the other servers'."""
+        """Its slowdown: ``took`` relative to the other servers."""
         self.calls = 0
         self.is_outlier = False
         self.probe_at = 0.0
 
     def waits(self, now: float) -> float:
-        """Return how long a call would wait there."""
+        """Return the seconds that a new call would wait there."""
         count = self.in_flight - self.streams
         if not count:
             return 0.0
@@ -87,7 +87,7 @@ S = TypeVar("S", bound=Server)
 
 
 class Call:
-    """One call under way: what it is expected to take at a server that is as fast as the others."""
+    """One call in flight; ``seconds``: its expected duration at a server of usual speed."""
 
     __slots__ = ("began", "elements", "model", "owed", "rows", "seconds")
 
@@ -100,13 +100,13 @@ class Call:
 
 
 class Paces:
-    """What calls have shown of models and servers."""
+    """Expected durations by model, learned from calls."""
 
     def __init__(self) -> None:
         self._models: dict[str, tuple[Prices, list[float]]] = {}
 
     def call(self, model: str, rows: int, elements: int) -> Call:
-        """Return a call of so many rows and elements (of its first tensor) that is to be made."""
+        """Return a call that is to be made, of ``rows`` rows and ``elements`` elements of its first tensor."""
         known = self._models.get(model)
         if known is None:
             known = self._models[model] = (Prices(), [0.0])
@@ -117,7 +117,7 @@ class Paces:
         self._models = {model: known for model, known in self._models.items() if model in models}
 
     def begin(self, server: Server, call: Call | None, now: float) -> None:
-        """Take note that a call is sent to a server; None: one with many answers, of which nothing is learned."""
+        """Record that a call is sent to a server; None for a stream, from which nothing is learned."""
         if call is None:
             server.in_flight += 1
             server.streams += 1
@@ -133,14 +133,14 @@ class Paces:
         self, server: Server, call: Call | None, now: float, servers: Sequence[Server], *, was_answered: bool,
         is_probe: bool = False,
     ) -> bool:  # fmt: skip
-        """Take note that a call has ended; True if that makes the server an outlier, or ends that."""
+        """Record that a call has ended; return True if the server became an outlier or recovered."""
         server.in_flight -= 1
         if call is None:
             server.streams -= 1
             return False
         server.owed = server.owed - call.owed if server.in_flight > server.streams else 0.0
         if is_probe:
-            server.probe_at = now + max(_PROBE_LEAST_S, _PROBE_EVERY * (now - call.began))
+            server.probe_at = now + max(_MIN_PROBE_S, _PROBE_EVERY * (now - call.began))
         known = self._models.get(call.model)
         if known is None:
             return False
@@ -152,11 +152,11 @@ class Paces:
                 learn_at[0] = now + _LEARN_EVERY_S
                 prices.learn(call.rows, call.elements, behind, took)
         own = took - prices.queueing * behind
-        times = min(own / max(prices.expect(call.rows, call.elements), 1e-6), _MOST)
+        times = min(own / max(prices.expect(call.rows, call.elements), 1e-6), _MAX_SLOWDOWN)
         if not was_answered and times <= server.took:
-            return False  # whoever left early has seen nothing
+            return False  # its caller left early: it shows nothing
         server.calls += 1
-        server.took += (times - server.took) * (_PROBE_COUNTS if is_probe else _MEMORY)
+        server.took += (times - server.took) * (_PROBE_WEIGHT if is_probe else _MEMORY)
         return self._judge(server, call.seconds, servers)
 
     def _judge(self, server: Server, seconds: float, servers: Sequence[Server]) -> bool:
@@ -165,10 +165,10 @@ class Paces:
             return False
         usual = median(others)
         pace = server.took / usual
-        is_plain = server.calls >= _SURE and abs(server.took - usual) * seconds >= _LEAST_S
-        server.pace = pace if is_plain and abs(pace - 1.0) >= _ALIKE else 1.0
+        is_plain = server.calls >= _MIN_CALLS and abs(server.took - usual) * seconds >= _MIN_EXCESS_S
+        server.pace = pace if is_plain and abs(pace - 1.0) >= _TOLERANCE else 1.0
         if server.is_outlier:
-            server.is_outlier = pace >= _AGAIN
+            server.is_outlier = pace >= _RECOVERED
             return not server.is_outlier
         outliers = sum(other.is_outlier for other in servers)
         server.is_outlier = is_plain and pace >= _SLOW and 2 * (outliers + 1) <= len(servers)
@@ -176,7 +176,7 @@ class Paces:
 
 
 def probed(servers: Sequence[S], model: str, now: float) -> S | None:
-    """Return the outlier that is to get a copy of a call now."""
+    """Return the outlier that is due for a probe; None if there is none."""
     return next((one for one in servers if _is_idle_outlier(one) and now >= one.probe_at and model not in one.missing),
                 None)  # fmt: skip
 
@@ -186,21 +186,19 @@ def _is_idle_outlier(server: Server) -> bool:
 
 
 def spare(servers: Sequence[Server]) -> float:
-    """Return how many times as long as at the others a call takes at the fastest outlier that is idle; infinite if
-    there is none.
-    """
+    """Return the slowdown of the fastest idle outlier; infinite if there is none."""
     return min((one.pace for one in servers if _is_idle_outlier(one)), default=inf)
 
 
 def choose(
     servers: Sequence[S], model: str, start: int, tried: Collection[S], *, seconds: float = 0.0, now: float = 0.0
 ) -> S | None:
-    """Return the server for a call of ``seconds``: of those that answer and have the model, the one where it is
-    expected to end first; else any.
+    """Return the server for a call of ``seconds``; None if all of them are in ``tried``.
 
-    Equally good ones take turns as ``start`` grows. None when every one is in ``tried``.
+    Of the servers that are healthy and have the model, it is the one where the call is expected to end first; if there
+    are none, any other. ``start``, which grows with each call, rotates over equally good servers.
     """
-    # Turns are taken among the good ones: passing over a bad one in line would give its neighbour twice the calls.
+    # The rotation skips bad servers beforehand: skipping them in place would give the next one twice the calls.
     left = [s for s in servers if not s.is_unhealthy and model not in s.missing and s not in tried]
     if not left:
         left = [s for s in servers if s not in tried]

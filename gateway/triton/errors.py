@@ -1,4 +1,4 @@
-"""Triton's errors in our words: the same whichever transport they came over. Pure."""
+"""Translates Triton's errors, the same for both transports. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BackendError = Literal["late", "invalid", "not_found", "full", "unavailable", "c
 
 
 class TransportError(BackendUnavailable):
-    """The server went away, is stopping, or never was there: nobody has been answered, and another may be asked.
+    """The server cannot be reached or is stopping. The call was not answered and may be repeated at another server.
 
-    The only error that says something about a server's health.
+    It is the only error that counts against a server's health.
     """
 
 
 def lost(address: str, why: str = "") -> TransportError:
-    """Return the error of a server that has not answered; ``why`` is for who reads it beside others."""
+    """Return the error of a server that has not answered; ``why`` is added to its message."""
     return TransportError(
         f"Triton at {address} does not answer" + (f" ({why})" if why else ""),
         hint="it may be starting: try again shortly", retry_after=1,
@@ -33,7 +33,7 @@ def lost(address: str, why: str = "") -> TransportError:
 
 
 def translate(error: BackendError, text: str, *, model: str, address: str) -> GatewayError:
-    """Return our error for Triton's; ``text`` is the first line of what Triton said."""
+    """Return the gateway's error for one of Triton's; ``text``: the first line of Triton's message."""
     match error:
         case "late":
             return DeadlineExceeded("Triton did not answer within the request's time")

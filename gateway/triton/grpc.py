@@ -23,7 +23,7 @@ from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.key import GRPC_HEADER, is_refusal
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 from gateway.triton.tensors import FROM_TRITON, pack, unpack
-from gateway.triton.waiting import patiently
+from gateway.triton.waiting import within_running_time
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _ALIVE_S: Final = 2.0
@@ -249,7 +249,7 @@ class GrpcTransport:
 
 async def _ask(method: Any, request: Any, metadata: Any = None) -> Any:
     try:
-        return await patiently(method(request, metadata=metadata), _ALIVE_S)
+        return await within_running_time(method(request, metadata=metadata), _ALIVE_S)
     except (asyncio.CancelledError, grpc.aio.UsageError):
         if _is_cancelled():
             raise

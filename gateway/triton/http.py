@@ -25,7 +25,7 @@ from gateway.triton import tensors
 from gateway.triton.addresses import HttpAddress
 from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.port import Tensors
-from gateway.triton.waiting import patiently
+from gateway.triton.waiting import within_running_time
 
 _CONNECT_S: Final = 1.0
 _UNHEARD_MS: Final = 5000
@@ -198,7 +198,7 @@ class HttpTransport:
         connection = _Connection(self)
         opening = asyncio.get_running_loop().create_connection(lambda: connection, *self.address)
         try:
-            await patiently(opening, _CONNECT_S)
+            await within_running_time(opening, _CONNECT_S)
         except BaseException:
             connection.end()  # it may be open by now, and nobody would ever close it
             raise
@@ -236,7 +236,7 @@ class HttpTransport:
             connection = await self._connect()
             answer: Answer = asyncio.get_running_loop().create_future()
             connection.send((_ALIVE,), answer)
-            status, _, _ = await patiently(answer, _CONNECT_S * 2)
+            status, _, _ = await within_running_time(answer, _CONNECT_S * 2)
         except (OSError, TransportError, BackendGarbage):
             pass
         finally:

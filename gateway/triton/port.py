@@ -1,8 +1,8 @@
 """The backend port: named tensors in, named tensors out, and whether a model is ready.
 
 Implemented by ``gateway.triton.backend`` (real) and ``gateway.testing.FakeBackend``; a contract test runs one suite
-over both. Implementations translate every foreign exception into ``gateway.errors``, and repeat a call only at another
-server, or over another transport, within a budget.
+over both. Implementations translate every foreign exception into ``gateway.errors``. They repeat a call only at another
+server or over another transport, and within a budget.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 Tensors = Mapping[str, NDArray[Any]]
+"""Arrays by tensor name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a loaded model as the backend reports it; ``shape`` includes the batch dimension as −1."""
+    """One tensor of a loaded model as the backend reports it.
+
+    ``dtype``: numpy's name. ``shape``: −1 for a dimension of any size; the batch dimension, if there is one, is first.
+    """
 
     name: str
     dtype: str
@@ -28,7 +32,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Inputs and outputs of a loaded model; ``max_batch_size`` 0 means the model takes no batch dimension."""
+    """Inputs and outputs of a loaded model; ``max_batch_size`` 0: its tensors have no batch dimension."""
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -37,21 +41,23 @@ class ModelInfo:
 
 
 class Servers(Protocol):
-    """Who shares the calls of one model."""
+    """The servers that share the calls of one model."""
 
     @property
     def replicas(self) -> int:
-        """How many servers share the calls now; at least 1."""
+        """The number of servers that share the calls now; at least 1."""
         ...
 
     @property
     def spare(self) -> float:
-        """How many times as long as theirs a call takes at one that is too slow to share, and idle; else infinite."""
+        """The slowdown of the fastest idle outlier: how many times as long as elsewhere a call takes there. Infinite if
+        there is none.
+        """
         return inf
 
     @property
     def has_outliers(self) -> bool:
-        """Whether there is one that is too slow to share, idle or not."""
+        """Whether a server is an outlier: too slow to share the calls."""
         return False
 
 
@@ -59,65 +65,77 @@ class Backend(Servers, Protocol):
     """One inference server (or several replicas behind one address)."""
 
     def servers(self, model: str) -> Servers:
-        """Return who shares the calls of ``model``: these servers, or as many as it was placed on."""
+        """Return the servers that share the calls of ``model``: all, or those that it is placed on."""
         ...
 
     @property
     def waiting(self) -> int:
-        """How many calls and new versions wait for a server because none answers; kept for a minute after the last."""
+        """The number of calls and new versions that wait for a server; it stays above 0 for a minute after the last."""
         ...
 
     def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
-        """Know where ``model`` is to be found, until what is returned is called: on ``copies`` of the servers, all of
-        them if 0. ``is_cold``: it is unloaded while nobody calls it, so that a call that finds it gone asks for it, and
-        waits. Of several places of one model the newest counts.
+        """Record that ``model`` is loaded on ``copies`` of the servers (0: all) until the returned function is called.
+
+        ``is_cold``: the model is unloaded while it gets no calls. A call that finds it unloaded asks for it and waits.
+        If a model has several placements, the newest counts.
         """
         ...
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
-        """Run ``model`` on ``inputs`` and return the tensors named in ``outputs`` (all of them when empty).
+        """Run ``model`` on ``inputs`` and return the tensors named in ``outputs`` (empty: all of them).
 
-        Inputs: by name, ``[rows, ...]`` for a model that takes batches; booleans, integers and floats as numpy has
-        them, bfloat16 as ``V2``; text as ``object``, ``S`` or ``U``, sent as UTF-8. Outputs: in the shape and type that
-        the server sent, text as ``object`` arrays of ``bytes``; read-only, for they are views of what was received.
+        ``inputs``: arrays by name, C-contiguous or not.
 
-        ``timeout`` in seconds: ``DeadlineExceeded`` is raised when it is over, whatever the server does. Cancelling the
-        coroutine ends the call on the wire. In both cases Triton takes the call out of its queue if it came over gRPC;
-        neither says anything about the server's health. Raises ``BackendUnavailable``, ``ModelNotReady``,
-        ``DeadlineExceeded``, ``BackendRefused`` (an unknown dtype, names and shapes that are not the model's),
-        ``BackendGarbage`` or ``Overloaded``.
+        - Shape: ``[rows, …]`` for a model with a batch dimension, with the same number of rows in every input and at
+          most the model's ``max_batch_size``. Otherwise the model's own shape.
+        - Dtype: ``bool``, ``int8`` to ``int64``, ``uint8`` to ``uint64``, ``float16``, ``float32``, ``float64``;
+          bfloat16 as ``V2`` (two opaque bytes); text as ``object`` (``str`` or ``bytes``), ``S`` or ``U``, sent as
+          UTF-8.
+
+        Returns arrays in the shape and dtype that the server sent: ``[rows, …]`` for a model with a batch dimension;
+        text as ``object`` arrays of ``bytes``. They may be read-only, because they are views of the received bytes.
+
+        ``timeout`` in seconds: after it ``DeadlineExceeded`` is raised, whatever the server does. Cancelling the
+        coroutine ends the call on the wire. In both cases Triton removes the call from its queue if it was sent over
+        gRPC, and neither counts against the server's health.
+
+        Raises ``BackendUnavailable``, ``ModelNotReady``, ``DeadlineExceeded``, ``BackendRefused`` (an unknown dtype, or
+        names and shapes that are not the model's), ``BackendGarbage`` or ``Overloaded``.
         """
         ...
 
     def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
-        """Run a decoupled ``model``: yields the tensors of each response as it comes, until the last.
+        """Run a decoupled ``model``: yield the tensors of each response as it arrives, until the last.
 
-        Closing the generator, or cancelling who waits for it, cancels the call on the server. Raises as ``infer``.
+        Inputs, outputs and errors are those of ``infer``; ``timeout`` covers the whole stream. Closing the generator,
+        or cancelling the coroutine that waits for it, cancels the call on the server.
         """
         ...
 
     async def is_live(self) -> bool:
-        """True when the server answers; never raises."""
+        """Return whether a server answers; never raises."""
         ...
 
     async def is_ready(self, model: str) -> bool:
-        """True when ``model`` can be called now: on every server that answers and is not being filled, of one that is
-        placed on some of them on half of those; False when none does; never raises.
+        """Return whether ``model`` can be called now; never raises.
+
+        It must be ready on every server that answers and has finished loading its models. A model that is placed on
+        some servers must be ready on half of those. False if no server answers.
         """
         ...
 
     async def why_not_ready(self, model: str) -> str:
-        """Return the server's own reason, in one line, why ``model`` cannot be called; never raises."""
+        """Return in one line the server's own reason why ``model`` cannot be called; never raises."""
         ...
 
     async def refusal(self, model: str) -> str:
-        """Return who has refused to load ``model`` and why, in one line: Triton, or the model sync beside it.
+        """Return in one line why ``model`` was refused, by Triton or by the model sync beside it; never raises.
 
-        Empty when nobody has: the model is ready, loading, unknown, not fetched yet, or nobody answers. Never raises.
+        Empty if it was not refused: it is ready, loading, unknown, not fetched yet, or no server answers.
         """
         ...
 
@@ -126,5 +144,5 @@ class Backend(Servers, Protocol):
         ...
 
     async def close(self) -> None:
-        """Release connections; calls in flight end with ``BackendUnavailable``."""
+        """Close the connections; calls in flight end with ``BackendUnavailable``."""
         ...

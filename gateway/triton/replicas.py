@@ -1,13 +1,12 @@
-"""The one set of Tritons behind an address: who they are, who gets a call, who is healthy, and what may be repeated.
+"""The set of Tritons behind an address: discovery, health, choice of a replica, and the budget for repeats.
 
-A replica has two transports, gRPC and, if its HTTP port answers, HTTP. Its health is one state: an error of either
-transport takes it out, and only the server's own answer, to a question with a time of its own, brings it back. What a
-caller does (leave, allow two milliseconds) never counts.
+A replica has two transports: gRPC and, if its HTTP port answers, HTTP. It has one health state: an error of either
+transport makes it unhealthy, and only its answer to a health probe, which has a time-out of its own, makes it healthy
+again. A caller that leaves or sets a short time-out never counts against it.
 
-A name (``dns:///triton:8001``, a headless Service) is looked up again and again: replicas that are new get calls once
-they answer, replicas that have left the name get none, while what is in flight ends. gRPC's own resolver looks a name
-up only when a connection is lost, so that a new replica would stand idle and a replica on its way out would be called
-until it refuses.
+A name (``dns:///triton:8001``, a headless Service) is resolved repeatedly. A new replica gets calls once it answers. A
+replica that has left the name gets no new calls; its calls in flight end. gRPC's own resolver resolves a name only when
+a connection is lost: a new replica would stay idle, and a terminating one would get calls until it refuses them.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from gateway.triton.port import Tensors
 _log = logging.getLogger("triton_gateway.triton")
 
 RESOLVE_S: Final = 2.0
-"""Seconds between two looks at a name. A cluster's DNS answers from memory and keeps an answer for some seconds."""
+"""Seconds between two DNS lookups. A cluster's DNS caches an answer for some seconds."""
 
 _QUIET_S: Final = 1.0
-"""One of several servers that owes an answer and has sent none for so long is asked whether it is alive."""
+"""Seconds without an answer to a call in flight after which one of several servers is probed."""
 
 _RETRY_S: Final = 0.1
-"""A server that was lost is asked again after so long, then after twice that, until every two seconds."""
+"""Seconds before the first probe of a lost server; the wait doubles up to two seconds."""
 
 _TICK_S: Final = 0.1
 
 _SURVEY_S: Final = 0.2
-"""Seconds between two questions to one server what it holds, while that changes; while it does not, they grow."""
-_SURVEY_MOST_S: Final = 2.0
+"""Seconds between two reads of a server's repository index while it changes; they grow while it does not."""
+_MAX_SURVEY_S: Final = 2.0
 _SURVEYS_APART_S: Final = 0.005
-"""Times the number of servers: a large pool is not asked faster than its answers can be read."""
+"""Seconds between two reads, times the number of servers: a large pool is not read faster than it can be parsed."""
 
 _RETIRE_S: Final = 60.0
 _FORGET_S: Final = 600.0
@@ -65,14 +64,14 @@ _BURST: Final = 64.0
 _REPEATS_PER_CALL: Final = 0.1
 _MEMORY: Final = 1 / 32
 _GRPC_COSTS_S: Final = 0.00025
-"""What a call costs more over gRPC than over HTTP, here and in Triton (``benchmarks cost-of-calling-triton``)."""
+"""Extra cost of a call over gRPC in CPU seconds, here and in Triton (``benchmarks cost-of-calling-triton``)."""
 
 
 class RepeatBudget:
-    """How many calls may be made once more: a tenth of all calls, and some at once, whatever the transport.
+    """The budget for repeated calls, over both transports: a tenth of all calls, and ``_BURST`` at once.
 
-    Inference changes nothing, so that repeating it is safe; without a bound, a backend that fails everything would get
-    three times the load.
+    Inference changes nothing, so repeating it is safe. Without a bound, a backend that fails every call would get three
+    times the load.
     """
 
     __slots__ = ("_left",)
@@ -86,33 +85,33 @@ class RepeatBudget:
             self._left += _REPEATS_PER_CALL
 
     def spend(self, attempts: int) -> bool:
-        """True when a call that was attempted so often may be made again."""
+        """Return whether a call may be repeated after ``attempts`` attempts, and take it from the budget."""
         if attempts >= _MAX_ATTEMPTS or self._left < 1:
             return False
         self._left -= 1
         return True
 
 
-class Callers:
-    """What the callers of one model do: how often they leave before the answer, and how much work that wastes.
+class Departures:
+    """Decides by how often callers of one model leave before the answer whether gRPC is the cheaper transport.
 
-    Triton's HTTP does not notice that a caller has left (triton-inference-server/server#7077) and knows no deadline:
-    the model runs for nobody. Over gRPC the call is taken out of Triton's queue. gRPC costs more per call, so it is
-    worth it only as long as callers leave, and the more the longer the model takes. Pure; forgets over some 32 calls.
+    Triton's HTTP frontend does not notice that a caller has left (triton-inference-server/server#7077) and has no
+    deadlines, so the model runs in vain. Over gRPC Triton removes the call from its queue. A call costs more over gRPC,
+    so it pays only if callers leave often or the model is slow. Pure; averages over about 32 calls.
     """
 
-    __slots__ = ("_leaving", "_seconds", "asked", "leave")
+    __slots__ = ("_leaving", "_seconds", "asked", "prefer_grpc")
 
     def __init__(self) -> None:
         self.asked = 0.0
-        """When the model was asked for the last time, in ``monotonic`` seconds."""
-        self.leave = False
-        """True while work for callers who left costs more than gRPC does."""
+        """When the model was last called, in ``monotonic`` seconds."""
+        self.prefer_grpc = False
+        """Whether work for callers that left costs more than gRPC does."""
         self._leaving = 0.0
         self._seconds = 0.0
 
     def ended(self, seconds: float, *, has_left: bool) -> None:
-        """Count a call that took ``seconds``, until its answer or until its caller left or had no time left."""
+        """Count a call that took ``seconds`` until its answer, its caller's departure or its deadline."""
         if not has_left:
             self._seconds += (seconds - self._seconds) * (_MEMORY if self._seconds else 1)
             if not self._leaving:
@@ -120,11 +119,11 @@ class Callers:
         elif seconds > self._seconds:
             self._seconds = seconds
         self._leaving += (has_left - self._leaving) * _MEMORY
-        self.leave = self._leaving * self._seconds > _GRPC_COSTS_S
+        self.prefer_grpc = self._leaving * self._seconds > _GRPC_COSTS_S
 
 
 class Replica(Server):
-    """One Triton: its transports, and what the calls to it have shown."""
+    """One Triton: its transports and its state."""
 
     __slots__ = (
         "address", "grpc", "held", "http", "is_filled", "lacking", "retry_s", "silent_since", "survey_due", "survey_s",
@@ -137,25 +136,25 @@ class Replica(Server):
         self.grpc = grpc
         self.http = http
         self.held: Held | None = None
-        """What it said last that it holds; None when it did not answer."""
+        """The models in its last repository index; None if it did not answer."""
         self.is_filled = False
-        """It has had, since it answers, everything that the others have: it is not being filled any more."""
+        """Whether it has loaded all models that the others have, since it began to answer."""
         self.lacking: frozenset[str] = frozenset()
-        """What others hold and it does not, beside models that are not meant for all of them."""
+        """Models that others have and it does not, without models that are placed on some servers only."""
         self.survey_due, self.survey_s = 0.0, 0.0
         self.silent_since = 0.0
-        """Since when it owes an answer and has sent none, in ``monotonic`` seconds; 0 when it owes none."""
+        """Since when it has sent no answer although calls are in flight, in ``monotonic`` seconds; 0 if none are."""
         self.retry_s = 0.0
         self.tending: asyncio.Task[None] | None = None
 
     def answered(self, now: float) -> None:
-        """Note that one of its calls in flight is answered."""
+        """Record that one of its calls in flight was answered."""
         if self.silent_since:
             self.silent_since = now if self.in_flight > 1 else 0.0
         self.retry_s = _RETRY_S
 
     async def close(self, *, within: float = 0.0) -> None:
-        """Let calls in flight end, for ``within`` seconds at most, and close the connections."""
+        """Wait up to ``within`` seconds for calls in flight, then close the connections."""
         if self.tending is not None:
             self.tending.cancel()
         try:
@@ -169,12 +168,12 @@ class Replica(Server):
 
 
 class Replicas:
-    """The replicas behind ``address`` (several with ``;``: of pools that share an endpoint). ``connect(target, http,
-    host)`` makes one; it may raise ``OSError`` (TLS files).
+    """The replicas behind ``address`` (several addresses with ``;``: pools that share an endpoint).
 
-    ``key`` returns that of Triton's control APIs, empty if it is not known. ``http`` as ``http_hosts`` takes it.
-    ``stamp`` returns what, when it changes, asks for new connections (the certificates); raises ``OSError``. ``lookup``
-    is used every ``lookup_every`` seconds at most. ``is_partial(model)`` says whether a model is not meant for all.
+    ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``key()`` returns the key of
+    Triton's control APIs, empty if unknown. ``http``: see ``http_hosts``. ``stamp()`` returns a value that changes with
+    the certificates, which asks for new connections; it may raise ``OSError``. ``lookup`` runs at most every
+    ``lookup_every`` seconds. ``is_partial(model)``: whether a model is placed on some servers only.
     """
 
     def __init__(
@@ -195,7 +194,7 @@ class Replicas:
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
         self.count = 1
-        """How many are healthy and as fast as the others; at least 1."""
+        """The number of replicas that share the calls (healthy, no outliers); at least 1."""
         self.has_outliers = False
         self.is_away = False
         """None of them answers."""
@@ -215,7 +214,7 @@ class Replicas:
         self._lookup = lookup
         self._lookup_every = lookup_every
         self._turn = 0
-        self._callers: dict[str, Callers] = {}
+        self._callers: dict[str, Departures] = {}
         self._due = 0.0
         self._refreshing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -223,12 +222,12 @@ class Replicas:
         if not self._own_http and all(target.fixed for target in self._targets):
             self._join(self._beside([address for target in self._targets for address in target.fixed]))
 
-    def callers(self, model: str) -> Callers:
+    def callers(self, model: str) -> Departures:
         """Return what is known of the callers of ``model``, which is asked for now."""
         self._budget.earn()
         found = self._callers.get(model)
         if found is None:
-            found = self._callers[model] = Callers()
+            found = self._callers[model] = Departures()
         found.asked = monotonic()
         return found
 
@@ -414,7 +413,7 @@ class Replicas:
         has_changed = replica.held is None or held is None or held.ready != replica.held.ready
         replica.held = held
         least = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
-        replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _SURVEY_MOST_S)
+        replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _MAX_SURVEY_S)
         replica.survey_due = monotonic() + replica.survey_s
         if held is not None:
             replica.missing = self._callers.keys() - held.ready

@@ -1,4 +1,4 @@
-"""Waiting for Triton without taking our own standstill for its silence."""
+"""Waits for Triton without mistaking a standstill of this process for silence of Triton."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 _STEPS: Final = 10
 
 
-async def patiently(work: Awaitable[T], seconds: float) -> T:
-    """Return what ``work`` returns; raises ``TimeoutError`` after ``seconds`` in which this process could have noticed.
+async def within_running_time(work: Awaitable[T], seconds: float) -> T:
+    """Return the result of ``work``; raise ``TimeoutError`` after ``seconds`` during which this process was running.
 
-    The time is counted in steps. A process that stands still (a busy machine, a long callback) loses one step by that,
-    however long it takes: with a single timer the time would be over before anybody had looked at the socket.
+    The time is counted in steps. If this process stands still (a busy machine, a long callback), that costs one step,
+    however long it lasts. With a single timer, the time would be over before the socket was read.
     """
     task = asyncio.ensure_future(work)
     try:

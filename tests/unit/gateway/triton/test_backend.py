@@ -21,7 +21,7 @@ from gateway.triton.addresses import pair
 from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
-from gateway.triton.replicas import Callers
+from gateway.triton.replicas import Departures
 from tests.waiting import soon
 
 from .servers import GrpcServer, HttpServer, together, tritons
@@ -262,26 +262,26 @@ async def test_http_whose_name_is_unknown_is_no_reason_not_to_call() -> None:
 def test_http_is_given_up_only_while_callers_leave_slow_models() -> None:
     """By what it wastes: one in fifty of calls that take 50 ms, not of calls that take 1 ms; and not for ever."""
     for seconds, leaves in ((0.05, True), (0.001, False)):
-        callers = Callers()
+        callers = Departures()
         for number in range(500):
             callers.ended(seconds, has_left=number % 50 == 0)
-        assert leaves == callers.leave
-    callers = Callers()
+        assert leaves == callers.prefer_grpc
+    callers = Departures()
     for _ in range(10):
         callers.ended(0.01, has_left=True)
-    assert callers.leave
+    assert callers.prefer_grpc
     for _ in range(200):
         callers.ended(0.01, has_left=False)
-    assert not callers.leave
+    assert not callers.prefer_grpc
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))
 def test_callers_that_stay_never_cost_http(times: list[float]) -> None:
     """However long their calls take."""
-    callers = Callers()
+    callers = Departures()
     for seconds in times:
         callers.ended(seconds, has_left=False)
-    assert not callers.leave
+    assert not callers.prefer_grpc
 
 
 @pytest.mark.parametrize(
