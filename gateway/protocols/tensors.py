@@ -118,13 +118,13 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
             raise InputRefused("every input must be an object with name, datatype, shape and data")
         name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape", ())
         if not isinstance(name, str) or not name:
-            raise InputRefused("an input has no name")
+            raise InputRefused("every input must have a name")
         if not isinstance(datatype, str) or datatype not in DTYPES:
-            raise InputRefused(f"input {shown(name)} has no datatype of {', '.join(DTYPES)}")
+            raise InputRefused(f"the datatype of input {shown(name)} must be one of {', '.join(DTYPES)}")
         check_shape(name, shape)
         size = _binary_size(item) if "parameters" in item else None
         if name in found:
-            raise InputRefused(f"input {shown(name)} is there twice")
+            raise InputRefused(f"input {shown(name)} was sent twice")
         if size is None:
             if "data" not in item:
                 raise InputRefused(f"input {shown(name)} has neither data nor binary_data_size")
@@ -322,14 +322,14 @@ def check_shape(name: str, shape: Any) -> None:
     """
     for size in shape if isinstance(shape, list) else (None,):
         if type(size) is not int or size < 0:
-            raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
+            raise InputRefused(f"shape of input {shown(name)} must be a list of whole numbers of at least 0")
     if len(shape) > _MAX_DIMENSIONS:
         raise InputRefused(
-            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are taken"
+            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are possible"
         )
     if 0 in shape and math.prod(d for d in shape if d) > _MAX_LISTS:
         raise InputRefused(
-            f"shape of input {shown(name)} has no elements, so that its other dimensions may come to at most "
+            f"shape of input {shown(name)} has no elements, so the product of its other dimensions must be at most "
             f"{_MAX_LISTS}"
         )
 
@@ -401,7 +401,7 @@ def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
 
 
 def _wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:
-    return InputRefused(f"input {shown(name)} has {size} elements, not those of its shape {list(shape)}")
+    return InputRefused(f"input {shown(name)} has {size} elements, its shape {list(shape)} needs {math.prod(shape)}")
 
 
 def _text(item: object) -> str:

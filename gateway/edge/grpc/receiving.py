@@ -1,12 +1,12 @@
-"""How many messages come in over gRPC at a time. Called by the server, with the place of a request in hand.
+"""Limits the messages that are received over gRPC at a time. The server calls it for a request that has its permit.
 
-gRPC tells how large a message is when all of it is in memory. So each one under way counts as one of the largest size,
-and together they are as many as the bytes of requests that a process may hold; the others wait for their turn. Whoever
-takes longer than ``_TIMEOUT_S`` to send one while others wait is refused: a few that send nothing would else keep
-everybody out.
+gRPC reveals the size of a message only when all of it is in memory. Each message therefore counts as one of the largest
+size, and only as many are received at a time as fit the bytes of requests that a process may hold; others wait. While
+others wait, a message that takes longer than ``_TIMEOUT_S`` is refused. Otherwise a few silent callers would keep all
+others out.
 
-A stream may wait for its next message for hours, and takes no turn. It cannot be told from one that is sent a large
-one; so if many streams wait and the process grows by more than it should, all that wait are ended.
+A stream may wait for its next message for hours, so it does not count. An idle stream cannot be told from one that is
+receiving a large message. If many streams wait and the process grows by too much, all waiting streams are ended.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from gateway.memory import resident
 
 _TIMEOUT_S: Final = 1.0
 _LOOK_S: Final = 0.02
-"""So often the process's memory is looked at while many streams wait."""
+"""Seconds between two looks at the process's memory while many streams wait."""
 
 
 class Messages(Protocol):
-    """Where messages come from: the context of a call."""
+    """The source of messages: the context of a call."""
 
     async def read(self) -> Any:
-        """Return the next one."""
+        """Return the next message."""
         ...
 
 
 class Receiving:
-    """Lets ``most`` messages come in at a time."""
+    """Receives at most ``max_messages`` messages at a time."""
 
-    def __init__(self, most: int, timeout: float = _TIMEOUT_S) -> None:
-        self._places = asyncio.Semaphore(most)
+    def __init__(self, max_messages: int, timeout: float = _TIMEOUT_S) -> None:
+        self._places = asyncio.Semaphore(max_messages)
         self._timeout = timeout
         self._coming: dict[asyncio.Timeout, float] = {}
         self._waiting = 0
 
     async def message(self, messages: Messages, seconds: float) -> Any:
-        """Return the next message when all of it is here. Raises ``BodyTimeout`` or ``Overloaded``."""
+        """Return the next message when it is complete. Raises ``BodyTimeout`` or ``Overloaded``."""
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
-        await self._turn(until)
+        await self._acquire_place(until)
         began = clock()
         limit = asyncio.timeout_at(min(until, began + self._timeout) if self._waiting else until)
         try:
@@ -59,7 +59,7 @@ class Receiving:
             del self._coming[limit]
             self._places.release()
 
-    async def _turn(self, until: float) -> None:
+    async def _acquire_place(self, until: float) -> None:
         if not self._places.locked():
             await self._places.acquire()  # at once
             return
@@ -71,18 +71,19 @@ class Receiving:
             async with asyncio.timeout_at(until):
                 await self._places.acquire()
         except TimeoutError:
-            raise _busy("this gateway receives as many messages as it has room for") from None
+            raise _busy("the gateway is receiving as many messages as fit its memory limit") from None
         finally:
             self._waiting -= 1
 
 
 class Streams:
-    """Streams that wait for their next message: ``most`` of them at any size, more while the process has grown by less
-    than ``max_bytes`` since there were so many.
+    """Streams that wait for their next message.
+
+    Up to ``max_streams`` may wait. More may wait until the process has grown by ``max_bytes`` since then.
     """
 
-    def __init__(self, most: int, max_bytes: int, memory: Callable[[], int] = resident) -> None:
-        self._most = most
+    def __init__(self, max_streams: int, max_bytes: int, memory: Callable[[], int] = resident) -> None:
+        self._max_streams = max_streams
         self._max_bytes = max_bytes
         self._memory = memory
         self._waiting: set[asyncio.Timeout] = set()
@@ -90,23 +91,23 @@ class Streams:
         self._looks: asyncio.TimerHandle | None = None
 
     async def message(self, messages: Messages) -> Any:
-        """Return the next message when all of it is here. Raises ``Overloaded``."""
+        """Return the next message when it is complete. Raises ``Overloaded``."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 self._waiting.add(limit)
-                if self._looks is None and len(self._waiting) > self._most:
+                if self._looks is None and len(self._waiting) > self._max_streams:
                     self._before = self._memory()
                     self._looks = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
                 return await messages.read()
         except TimeoutError:
-            raise _busy("streams are sent more than this gateway has room for") from None
+            raise _busy("the messages of all streams exceed the gateway's memory limit") from None
         finally:
             self._waiting.discard(limit)
 
     def _look(self) -> None:
         self._looks = None
-        if len(self._waiting) <= self._most:
+        if len(self._waiting) <= self._max_streams:
             return
         loop = asyncio.get_running_loop()
         if self._memory() - self._before <= self._max_bytes:

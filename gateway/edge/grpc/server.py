@@ -83,7 +83,7 @@ CODES: Final = {
 """Kinds of error to gRPC's codes; every other kind is INTERNAL."""
 
 _ABOUT_CALLERS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
-"""What is wrong with a question about a model, not with the model."""
+"""Codes of errors in a question about a model, which say nothing about the model."""
 
 _TYPED: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -94,13 +94,13 @@ _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-infe
 
 
 _AHEAD_BYTES: Final = 256 << 10
-"""Of each call so much is received before somebody reads it."""
+"""Bytes of each call that gRPC receives before they are read."""
 _MEMORY_OF_A_BYTE: Final = 5
-"""What a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
+"""Bytes of memory that a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Caller | None], Awaitable[Any]]
-"""``method(request, caller)``: answers a request of a caller; None if nobody has to be known."""
+"""``method(request, caller)`` answers a request; ``caller`` is None if callers need not be known."""
 
 
 class Tls:
@@ -171,20 +171,20 @@ class RpcServer:
         self._timeout = timeout
         self._key_header = key_header.lower()
         self._allows_pins = allows_pins
-        most = max(plane.permits.max_bytes // max_message_bytes, 1)
-        self._receiving = Receiving(most)
-        self._streams = Streams(most, _MEMORY_OF_A_BYTE * plane.permits.max_bytes)
+        max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
+        self._receiving = Receiving(max_messages)
+        self._streams = Streams(max_messages, _MEMORY_OF_A_BYTE * plane.permits.max_bytes)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # Callers that keep connections for ever would never find new replicas.
+                # A caller that keeps its connection forever would never use new replicas.
                 *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
-                # What never says who it is would hold a place for two minutes, and there would be no end of places.
+                # By default a connection without a handshake would stay open for two minutes.
                 ("grpc.server_handshake_timeout_ms", int(head_timeout * 1000)),
                 *((("grpc.max_allowed_incoming_connections", max_connections),) if max_connections else ()),
-                # What nobody reads yet lies in gRPC: windows that grow with the line would take megabytes of each call.
+                # gRPC buffers unread bytes: windows that adapt to the network would take megabytes for each call.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
             ],
@@ -200,14 +200,14 @@ class RpcServer:
             "ModelStatistics": (self._model_statistics, pb.ModelStatisticsRequest, pb.ModelStatisticsResponse),
             "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
         }
-        # Requests arrive as bytes: what gRPC itself cannot parse it answers INTERNAL, with a traceback in the log.
+        # Requests arrive as bytes: if gRPC cannot parse a message, it answers INTERNAL and logs a traceback.
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
                 partial(self._parsed, name, method, request), response_serializer=response.SerializeToString
             )
             for name, (method, request, response) in unary.items()
         }
-        # A handler of one message gets it when all of it is there. As one of a stream it is read when there is room.
+        # A unary handler runs when its message is complete. Declared as a stream, the message is read if there is room.
         handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
             self._infer, response_serializer=pb.ModelInferResponse.SerializeToString
         )
@@ -230,13 +230,16 @@ class RpcServer:
         return int(bound)
 
     async def stop(self, grace: float) -> None:
-        """Take no new calls, and give those in flight ``grace`` seconds."""
+        """Accept no new calls, and wait up to ``grace`` seconds for calls in flight."""
         await self._server.stop(grace)
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
     async def _caller(self, operation: str, context: Any) -> Caller | None:
-        """Return who asks for ``operation``; None if nobody has to be known. Raises ``GatewayError``."""
+        """Return the caller, who must have the right ``operation``; None if callers need not be known.
+
+        Raises ``GatewayError``.
+        """
         if self._access is None or operation == OPEN:
             return None
         lines = [
@@ -252,12 +255,12 @@ class RpcServer:
         return caller
 
     def _require(self, caller: Caller | None, request: Any) -> None:
-        """Raise ``NotPermitted`` unless ``caller`` may know of the model that the request names."""
+        """Raise ``NotPermitted`` unless ``caller`` may see the model that the request names."""
         if caller is not None and self._access is not None:
             self._access.require(caller, METADATA, self._url(request.name, request.version))
 
     async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
-        """Answer with what ``method`` says to the message that ``raw`` is, and to who has sent it."""
+        """Parse a message, check its caller, and answer with the result of ``method``."""
         try:
             caller = await self._caller(RPC[name], context)
             return await method(_message(raw, kind), caller)
@@ -340,10 +343,10 @@ class RpcServer:
         return flight.reply
 
     async def _first(self, context: Any) -> Any:
-        """Return the message of a call when all of it has come. Raises ``GatewayError``."""
+        """Return the message of a call when it is complete. Raises ``GatewayError``."""
         left = context.time_remaining()
         seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
-        # Not by the iterator that the method was given: unless it is read to its end, it keeps the message for ever.
+        # Not by the iterator that the method was given: unless it is read to its end, it keeps the message.
         message = await self._receiving.message(context, seconds)
         if message is grpc.aio.EOF:
             raise MalformedBody("the call has no message")
@@ -359,7 +362,7 @@ class RpcServer:
             _refuse(context, error)
 
     async def _next(self, context: Any) -> bool:
-        """Answer the next request of a stream, and keep nothing of it; False if there is none."""
+        """Answer the next request of a stream; return False if there is none."""
         raw = await self._streams.message(context)
         if raw is grpc.aio.EOF:
             return False
@@ -434,7 +437,7 @@ class RpcServer:
             return await plane.ask(call, trace, send)
 
     async def _read_aside(self, request: Any, size: int, timeout: float) -> RpcCall:
-        """Read a request of ``size`` bytes; a large one beside the event loop."""
+        """Read a request of ``size`` bytes, a large one in a thread."""
         if size <= MAX_INLINE_BYTES:
             return self._read(request)
         try:
@@ -457,16 +460,16 @@ class RpcServer:
 
     def _read(self, request: Any) -> RpcCall:
         if not request.model_name:
-            raise InputRefused("the request names no model")
+            raise InputRefused("model_name is missing")
         raw = request.raw_input_contents
         if raw and len(raw) != len(request.inputs):
-            raise InputRefused(f"there are {len(raw)} raw inputs for {len(request.inputs)} inputs")
+            raise InputRefused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
         found: dict[str, Any] = {}
         for i, tensor in enumerate(request.inputs):
             if tensor.name in found:
-                raise InputRefused(f"input {shown(tensor.name)} is there twice")
+                raise InputRefused(f"input {shown(tensor.name)} was sent twice")
             if tensor.datatype not in DTYPES:
-                raise InputRefused(f"input {shown(tensor.name)} has no datatype of {', '.join(DTYPES)}")
+                raise InputRefused(f"the datatype of input {shown(tensor.name)} must be one of {', '.join(DTYPES)}")
             if "shared_memory_region" in tensor.parameters:
                 raise InputRefused("shared memory is not possible across machines: send the tensor itself")
             shape = list(tensor.shape)
@@ -513,7 +516,9 @@ def _typed(tensor: Any, shape: list[int]) -> Any:
         raise InputRefused(f"{tensor.datatype} data has to be sent as raw bytes: input {shown(tensor.name)}")
     values = getattr(tensor.contents, field)
     if len(values) != math.prod(shape):
-        raise InputRefused(f"input {shown(tensor.name)} has {len(values)} elements, not those of its shape {shape}")
+        raise InputRefused(
+            f"input {shown(tensor.name)} has {len(values)} elements, its shape {shape} needs {math.prod(shape)}"
+        )
     if tensor.datatype == BYTES:
         return objects(list(values)).reshape(shape)
     dtype = DTYPES[tensor.datatype]
