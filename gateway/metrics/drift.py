@@ -324,7 +324,10 @@ class Verdict:
             return ()
         p, q = np.asarray(self.reference), shares(self.counts)
         noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.reference_size))
-        far = [(name, float(by)) for name, by, least in zip(self.bins, q - p, noise, strict=True) if abs(by) > least]
+        # Smoothing alone gives an empty bin half a value, which few values make a large share.
+        plain = np.asarray(self.counts) / self.n
+        is_far = (np.abs(q - p) > noise) & (np.abs(plain - p) > noise)
+        far = [(name, float(by)) for name, by, is_it in zip(self.bins, q - p, is_far, strict=True) if is_it]
         return tuple(sorted(far, key=lambda one: -abs(one[1])))
 
     def described(self) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
     for r, lease in found:
         runner = "-" if r.is_over else lease.holder if now < lease.until else "nobody"
         rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state,
-                     f"{r.gate.evidence:.3g}", runner, r.why])  # fmt: skip
+                     _number(r.gate.evidence), runner, r.why])  # fmt: skip
     for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
         click.echo(line)
     for r, _ in found:
@@ -426,4 +426,9 @@ def _print_decision(decision: Decision, as_json: bool) -> None:
 def _described(progress: Progress) -> str:
     rollout = progress.rollout
     state = progress.problem or f"{rollout.state}: {rollout.why}"
-    return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {rollout.gate.evidence:.2g})"
+    return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
+
+
+def _number(evidence: float) -> str:
+    """Write evidence as people write numbers: 0.854, 7.3, 793, 12,345,678."""
+    return f"{evidence:.3g}" if evidence < 100 else f"{evidence:,.0f}"

@@ -122,6 +122,9 @@ _BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not 
 _SAID: Final = {"moved": "moved, no alarm"}
 """What a variable's state is called here, if not by its own name."""
 
+_CHANGED: Final = ("drift", "moved")
+"""The states of variables that are shown before the others."""
+
 _FAILED: Final = (0.001, 0.01)
 """Shares of failed requests from which a row is looked at, and is bad."""
 
@@ -380,6 +383,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + _split(row.routes)
         + (_table(_HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
         + _objectives(row.objectives)
+        + ("<h3>Accuracy</h3>" if row.accuracies else "")
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
         + _beside(row.pairs)
         + _drift(row.drifts)
@@ -456,10 +460,10 @@ def _curve(rates: Sequence[float]) -> str:
 
 
 def _drift(found: Sequence[Values]) -> str:
-    """Each variable's bins now, over what they were, by version."""
+    """Each variable's bins now, over what they were, by version; those that changed come first."""
     shown = [
         f"<h3>Drift of version {_e(version or '–')}</h3><div class=drifts>"
-        + "".join(_histogram(variable) for variable in variables)
+        + "".join(_histogram(one) for one in sorted(variables, key=lambda one: one["state"] not in _CHANGED))
         + "</div>"
         for version, variables in groupby(found, key=lambda variable: str(variable["version"]))
     ]

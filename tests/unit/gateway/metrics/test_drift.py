@@ -128,6 +128,8 @@ def test_bins_that_moved_are_listed_furthest_first() -> None:
     assert ["A", "B"] == [name for name, _ in verdict.moved]
     assert 0.099 < verdict.moved[0][1] < 0.101
     assert "drift" not in json.dumps(verdict.described())
+    few = Verdict("e", "1", "x", reference.names, reference.ratios(), (50, 30, 20, 0, 0), reference.total)
+    assert () == few.moved  # half a value of smoothing is no change of the bins that had none
 
 
 def test_a_references_name_depends_on_its_content() -> None:

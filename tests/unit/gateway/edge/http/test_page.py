@@ -140,6 +140,18 @@ def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_ot
     assert "Version 2 beside" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
 
 
+def test_variables_that_changed_come_first() -> None:
+    """On a phone a dozen histograms are several screens."""
+    served, counted, drifted, pending = endpoint("e")
+    found = status_of((served, counted, drifted, pending))
+    found["drift"] = [
+        {**drifted, "variable": state.replace(" ", ""), "state": state}
+        for state in ("too few", "moved", "steady", "drift")
+    ]
+    page = render_page(found, "/serve/", ("e",))
+    assert ["moved", "drift", "toofew", "steady"] == re.findall(r"<div class=drift><p><code>(\w+)</code>", page)
+
+
 def test_the_worst_come_first_and_keep_their_place() -> None:
     """By how bad it is, then by name; a rate that moves moves no row. Callers' mistakes are no fault."""
     found = status_of(
