@@ -1,4 +1,4 @@
-"""The last minute of a process: the same numbers as /metrics, as rates and quantiles."""
+"""The last minute of a gateway: the numbers of /metrics as rates and quantiles."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_rates_failures_and_quantiles_of_the_window() -> None:
     assert stable["rows_per_call"] is None
 
 
-def test_a_canary_that_has_failed_is_shown_before_the_stable_version_has_answered() -> None:
-    """Also if nothing else was asked of the endpoint in this minute."""
+def test_a_failed_canary_is_shown_before_stable_has_answered() -> None:
+    """Also if the endpoint had no other request in this minute."""
     observer, live = Observer(), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.fell_back("e", "2", "model_failed")
@@ -57,7 +57,7 @@ def test_a_canary_that_has_failed_is_shown_before_the_stable_version_has_answere
     assert ("canary", 1.0, 1.0) == (row["route"], row["failed"], row["share"])
 
 
-def test_what_is_older_than_a_minute_is_forgotten() -> None:
+def test_counts_older_than_a_minute_are_dropped() -> None:
     """An endpoint without requests has no row."""
     observer, live = Observer(), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
@@ -71,8 +71,8 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
     assert [] == live.rows(80.0, observer.snapshot())
 
 
-def test_what_is_left_of_what_an_objective_allows() -> None:
-    """Half of the failures that 90 % allows, all of the late answers that 99 % does, and times of others not at all."""
+def test_what_is_left_of_an_error_budget() -> None:
+    """Half of the failures that 90 % allows, all of the late answers that 99 % allows; other latencies do not count."""
     observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.promise({"": Objective(0.9), "e": Objective(0.9, 0.1, 0.99)})
@@ -92,8 +92,8 @@ def test_what_is_left_of_what_an_objective_allows() -> None:
     assert 60.0 == came_in_time["seconds"]
 
 
-def test_another_time_begins_its_own_counts_and_one_taken_back_has_no_row() -> None:
-    """What was late for the former one is nothing to the new one."""
+def test_a_changed_latency_starts_its_own_counts_and_a_removed_one_has_no_row() -> None:
+    """Answers that were late for the former one do not count for the new one."""
     observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.promise({"": Objective(0), "e": Objective(0, 0.1)})
@@ -106,8 +106,8 @@ def test_another_time_begins_its_own_counts_and_one_taken_back_has_no_row() -> N
     assert [] == live.objectives(2.0, observer.snapshot())
 
 
-def test_budgets_forget_what_is_older_than_their_window() -> None:
-    """As far as it is remembered, in steps of six hours."""
+def test_budgets_drop_counts_older_than_their_window() -> None:
+    """In steps of six hours."""
     observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
     observer.promise({"": Objective(0.9)})
     observer.endpoint_states({("e", "1"): True})
@@ -123,7 +123,7 @@ def test_budgets_forget_what_is_older_than_their_window() -> None:
 
 
 async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
-    """Also where the browser runs no scripts."""
+    """Also in a browser without scripts."""
     stack.deploy("t")
     await stack.served("t")
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
 
 
 def test_other_workers_counts_are_added(tmp_path: Path) -> None:
-    """Rates, quantiles, history of all workers together, also of one that has ended meanwhile."""
+    """Rates, quantiles and history of all workers, including one that has ended meanwhile."""
     workers, live = Workers(tmp_path, is_alive=lambda name: False), Live(FAILURES)
     first, second = Observer(), Observer()
     live.sample(100.0, workers.merged(first.snapshot()))
@@ -154,8 +154,8 @@ def test_other_workers_counts_are_added(tmp_path: Path) -> None:
     assert [18.0] == row["history"]
 
 
-def test_drift_of_the_last_hour_is_told_by_variable() -> None:
-    """The bins now, the reference, and the verdict the alerts have."""
+def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
+    """The current bins, the reference, and the verdict of the alerts."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
@@ -176,8 +176,8 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     assert found["psi"] > found["noise"]
 
 
-def test_what_the_reference_does_not_have_is_named() -> None:
-    """German in a reference of English is `other`, and German."""
+def test_values_outside_the_reference_are_named() -> None:
+    """With a reference in English, German is counted as `other` and by name."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     reference = {"language": drift.enum_bins({"en": 1000})}
     observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
@@ -202,7 +202,7 @@ def test_what_the_reference_does_not_have_is_named() -> None:
 
 
 def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
-    """What the last minutes say is not diluted by the hour before, and a quiet variable is judged over a day."""
+    """The last minutes are not diluted by the hour before, and a quiet variable is shown over a day."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = {
         url: MetricSpec(url, None, (MetricVariable("animal", "enum", ("cat", "dog")),)) for url in ("busy/1", "quiet/1")
@@ -238,7 +238,7 @@ def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
 
 
 def test_a_new_reference_starts_its_own_counts() -> None:
-    """What was counted into the bins of the reference before is not held against the one that was accepted."""
+    """Counts for the former reference are not compared with the new one."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
 
@@ -263,7 +263,7 @@ def test_a_new_reference_starts_its_own_counts() -> None:
 
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
-    """The stable version answered for it: callers saw no failure, and the canary failed all the same."""
+    """Stable answered instead, so callers saw no failure, but the canary failed."""
     observer, live = Observer(), Live(FAILURES)
     live.sample(100.0, observer.snapshot())
     for _ in range(70):
@@ -281,7 +281,7 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
 
 
 def test_a_canary_that_answers_nothing_has_a_row() -> None:
-    """Every request of it fell back: it has no request of its own in the counters."""
+    """All its requests fell back, so it has no request of its own in the counters."""
     observer, live = Observer(), Live(FAILURES)
     live.sample(100.0, observer.snapshot())
     for route in ("stable", "fallback"):

@@ -1,4 +1,4 @@
-"""What is read of the numbers is made beside the request loop, in a thread, in slices."""
+"""The publisher reads and formats numbers in a thread beside the request loop, in slices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import soon
 
 
 class Pauses:
-    """Counts pauses, by the thread that made them."""
+    """Counts pauses by thread."""
 
     def __init__(self) -> None:
         self.by_thread: dict[int, int] = {}
@@ -34,21 +34,21 @@ class Pauses:
 
 
 def busy() -> Observer:
-    """An observer that has seen everything."""
+    """Return an observer that has counted everything that can happen."""
     observer = Observer(failures=FAILURES)
     happen(observer)
     return observer
 
 
 def share_of_others(folder: Path, number: int) -> None:
-    """Files of other workers; none of them lives."""
+    """Write the files of other workers that have ended."""
     for i in range(number):
         Share(folder, f"other-{i}").write(busy().snapshot())
 
 
 @pytest.mark.parametrize("others", [None, 7])
 async def test_metrics_are_merged_and_rendered_beside_the_loop_in_slices(tmp_path: Path, others: int | None) -> None:
-    """Every series read, every line written gives way once; nothing of it in the loop's thread."""
+    """One pause for every series read and every line written, none of them in the loop's thread."""
     pauses = Pauses()
     if others:
         share_of_others(tmp_path, others)
@@ -61,7 +61,7 @@ async def test_metrics_are_merged_and_rendered_beside_the_loop_in_slices(tmp_pat
 
 
 async def test_statistics_and_the_last_minute_are_made_beside_the_loop_too(tmp_path: Path) -> None:
-    """The page and the Open Inference Protocol ask for the same numbers."""
+    """The page and the Open Inference Protocol use the same numbers."""
     pauses = Pauses()
     share_of_others(tmp_path, 3)
     publisher = Publisher(busy(), tmp_path, new_pace=lambda: pauses)
@@ -73,7 +73,7 @@ async def test_statistics_and_the_last_minute_are_made_beside_the_loop_too(tmp_p
     assert threading.get_ident() not in pauses.by_thread
 
 
-async def test_the_loop_goes_on_while_others_are_waited_for(tmp_path: Path) -> None:
+async def test_the_loop_runs_while_other_workers_are_awaited(tmp_path: Path) -> None:
     """Two workers that ask each other at the same time answer each other."""
     one, other = Publisher(busy(), tmp_path), Publisher(busy(), tmp_path)
     # Both are this process: the second one's file has another name, so that each counts the other.
@@ -114,8 +114,8 @@ async def test_a_removed_folder_is_told_at_metrics_and_stops_nothing(
     assert 1 == sum("not counted" in record.message for record in caplog.records)
 
 
-async def test_the_last_numbers_are_left_behind(tmp_path: Path) -> None:
-    """A worker that ends in order takes nothing along."""
+async def test_the_last_numbers_are_written_at_the_end(tmp_path: Path) -> None:
+    """An orderly end of a worker loses nothing."""
     observer = busy()
     publisher = Publisher(observer, tmp_path)
     observer.built("ok")
@@ -141,8 +141,8 @@ async def test_a_disk_that_hangs_does_not_keep_a_worker_from_ending(
     goes_on.set()
 
 
-async def test_what_is_judged_is_published_where_the_page_and_prometheus_read_it(tmp_path: Path) -> None:
-    """One number: the gauge of `/metrics` is what the page's drift says; it is remembered when the publisher ends."""
+async def test_verdicts_are_published_for_the_page_and_prometheus(tmp_path: Path) -> None:
+    """The gauge on `/metrics` equals the page's drift; the state is saved when the publisher ends."""
     observer = Observer(failures=FAILURES)
     bins = drift.enum_bins({"cat": 2_500, "dog": 2_500})
     observer.watch.configure({"e/1": Served("e", "1", True, ("cat", "dog"), {"predicted_label": bins})}, {}, 1.0)
@@ -162,8 +162,8 @@ async def test_what_is_judged_is_published_where_the_page_and_prometheus_read_it
     assert (tmp_path / judge.FILE).exists()
 
 
-async def test_words_that_rose_stand_beside_the_variables_of_words(tmp_path: Path) -> None:
-    """What is told of one worker's texts, another one's page has, too."""
+async def test_risen_words_are_shown_with_the_variables_of_words(tmp_path: Path) -> None:
+    """The page of any worker shows the words of all."""
     observer = Observer(failures=FAILURES, later=lambda drain: None, chance=lambda: 0.0)
     bins = {"risen_word": drift.enum_bins({"none": 5_000}), "script": drift.enum_bins({"latin": 5_000})}
     usual = drift.Words(5_000.0, {"good": 5_000.0, "film": 5_000.0})
@@ -195,8 +195,8 @@ async def test_words_that_rose_stand_beside_the_variables_of_words(tmp_path: Pat
         publisher.close()
 
 
-async def test_how_versions_compare_is_known_to_every_worker(tmp_path: Path) -> None:
-    """One of them compares, by the counts of all; the others' status says the same."""
+async def test_every_worker_knows_how_versions_compare(tmp_path: Path) -> None:
+    """One of them compares, with the counts of all; the others' status shows the result."""
     observer = Observer(failures=FAILURES, later=lambda drain: None)
     served = {f"e/{version}": Served("e", version, True, ("good", "bad")) for version in "12"}
     observer.watch.configure(served, {}, 1.0)

@@ -1,4 +1,4 @@
-"""Several workers' numbers: each writes whole files, whoever is asked adds them up."""
+"""Numbers of several workers: each writes whole files, and a reader adds them up."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gateway.trace import Trace
 
 
 def counts(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """The counters of one metric by their labels."""
+    """Return the counters of one metric by labels."""
     return {series.labels: value for series, value in snapshot.counted() if series.metric == metric.name}
 
 
 def gauges(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """The gauges of one metric by their labels."""
+    """Return the gauges of one metric by labels."""
     return {series.labels: value for series, value in snapshot.shown() if series.metric == metric.name}
 
 
 def histograms(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[tuple[float, ...], list[float]]]:
-    """Bounds and numbers of every histogram by its labels."""
+    """Return bounds and numbers of every histogram by labels."""
     return {series.labels: (series.bounds, numbers.tolist()) for series, numbers in snapshot.distributed()}
 
 
@@ -68,8 +68,8 @@ def test_sum_is_what_one_process_would_have_counted(
     assert gauges(merged, catalog.ENDPOINT_READY) == gauges(expected, catalog.ENDPOINT_READY)
 
 
-def test_requests_in_flight_add_up_over_the_living(tmp_path: Path) -> None:
-    """Of every other gauge the newest value counts, and one that only an ended worker has set is gone."""
+def test_requests_in_flight_add_up_over_running_workers(tmp_path: Path) -> None:
+    """For other gauges the newest value is used; one that only an ended worker has set is dropped."""
     living, ended, own = Accumulator(), Accumulator(), Accumulator()
     for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
         numbers.gauge(catalog.IN_FLIGHT).value = value
@@ -116,7 +116,7 @@ def test_folding_those_that_ended_changes_no_sum(
 
 
 def test_numbers_that_move_while_they_are_read_are_counted_once(tmp_path: Path) -> None:
-    """A worker's file is folded between the listing of the folder and its turn."""
+    """A worker's file is folded after the folder was listed and before the file is read."""
     numbers = Accumulator()
     numbers.count(catalog.BUILDS, "ok").value += 1
     for name in ("one", "two"):
@@ -136,8 +136,8 @@ def test_numbers_that_move_while_they_are_read_are_counted_once(tmp_path: Path) 
     assert {"ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_folded_numbers_that_change_while_they_are_read_are_read_anew(tmp_path: Path) -> None:
-    """Another worker's file is folded into them between the look at the folder and their turn."""
+def test_reading_is_repeated_if_folded_numbers_changed_meanwhile(tmp_path: Path) -> None:
+    """Another worker's file is folded after the folder was listed and before the merged file is read."""
 
     def end(name: str, outcome: str) -> None:
         numbers = Accumulator()
@@ -160,7 +160,7 @@ def test_folded_numbers_that_change_while_they_are_read_are_read_anew(tmp_path: 
     assert 2 == len(histograms(merged))
 
 
-def test_of_a_worker_that_ended_nothing_is_left_but_its_numbers(tmp_path: Path) -> None:
+def test_folding_deletes_the_other_files_of_an_ended_worker(tmp_path: Path) -> None:
     """Its exemplars and unfinished files are deleted; all files of a living worker stay, unfinished ones too."""
     numbers = Accumulator()
     for name in ("living", "ended-one"):
@@ -193,7 +193,7 @@ class Declared:
 
 
 def test_new_bounds_of_a_variable_never_mix_with_the_former_ones(tmp_path: Path) -> None:
-    """While one worker has read the new declaration and another has not, when both have, and when it is taken back."""
+    """While only one worker has the new declaration, when both have it, and when it is taken back."""
     one, other = Declared("scalar", 1.0), Declared("scalar", 1.0)
     share, workers = Share(tmp_path, "other"), Workers(tmp_path, is_alive=lambda name: True)
 
@@ -218,8 +218,8 @@ def test_new_bounds_of_a_variable_never_mix_with_the_former_ones(tmp_path: Path)
     assert ((1.0,), [1, 0, 0.5]) == shown()
 
 
-def test_value_of_a_variable_is_the_one_that_was_seen_last(tmp_path: Path) -> None:
-    """Not that of the worker whose numbers were written down last."""
+def test_the_newest_value_of_a_variable_is_shown(tmp_path: Path) -> None:
+    """By the time of the value, not by the time of writing."""
     early, late = Declared("value"), Declared("value")
     workers = Workers(tmp_path, is_alive=lambda name: True)
     early.see(1.0)
@@ -231,8 +231,8 @@ def test_value_of_a_variable_is_the_one_that_was_seen_last(tmp_path: Path) -> No
     assert {("e", "1", "x"): 3.0} == gauges(workers.merged(early.observer.snapshot()), catalog.VARIABLE_VALUE)
 
 
-def test_a_disk_without_room_leaves_the_last_numbers_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads half a file, and the news follow when there is room again."""
+def test_a_full_disk_leaves_the_last_numbers_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reader sees half a file, and new numbers are written once there is room."""
     numbers, share = Accumulator(), Share(tmp_path, "other")
     workers = Workers(tmp_path, is_alive=lambda name: True)
     numbers.count(catalog.BUILDS, "ok").value += 1
@@ -252,8 +252,8 @@ def test_a_disk_without_room_leaves_the_last_numbers_whole(tmp_path: Path, monke
     assert {("ok",): 1.0, ("internal",): 1.0} == counts(workers.merged(Accumulator().snapshot()), catalog.BUILDS)
 
 
-def test_numbers_without_news_are_not_written_again(tmp_path: Path) -> None:
-    """An idle worker writes nothing, unless somebody asks."""
+def test_unchanged_numbers_are_not_written_again(tmp_path: Path) -> None:
+    """An idle worker writes only when asked."""
     numbers, share = Accumulator(), Share(tmp_path, "other")
     share.write(numbers.snapshot(), answers=1)
     written = share.path.stat().st_ino
@@ -263,8 +263,8 @@ def test_numbers_without_news_are_not_written_again(tmp_path: Path) -> None:
     assert written != share.path.stat().st_ino
 
 
-def test_everybody_who_lives_has_answered_or_not(tmp_path: Path) -> None:
-    """By what each has written, not by a clock; an ended worker is not waited for."""
+def test_whether_all_running_workers_have_answered(tmp_path: Path) -> None:
+    """Judged by what each has written; ended workers are not awaited."""
     shares = {name: Share(tmp_path, name) for name in ("one", "two", "ended")}
     for share in shares.values():
         share.write(Accumulator().snapshot())
@@ -277,7 +277,7 @@ def test_everybody_who_lives_has_answered_or_not(tmp_path: Path) -> None:
 
 
 def test_every_question_of_another_worker_is_seen(tmp_path: Path) -> None:
-    """Two within one tick of the file system's clock are two."""
+    """Also two within one tick of the file system's clock."""
     assert sharing.asked(tmp_path) == 0
     seen = set()
     for _ in range(5):
@@ -286,14 +286,14 @@ def test_every_question_of_another_worker_is_seen(tmp_path: Path) -> None:
     assert len(seen) == 5
 
 
-def test_a_removed_folder_of_numbers_is_told(tmp_path: Path) -> None:
-    """An empty page would look like a quiet service."""
+def test_a_missing_folder_of_numbers_is_an_error(tmp_path: Path) -> None:
+    """An empty page would look like a gateway without traffic."""
     with pytest.raises(InternalError, match="is gone"):
         Workers(tmp_path / "gone").merged(Accumulator().snapshot())
 
 
-def test_a_process_is_known_by_its_id_and_its_start() -> None:
-    """The id alone is used again by machines that start many processes; one that waits for its parent has ended."""
+def test_a_process_is_identified_by_its_id_and_start_time() -> None:
+    """Ids are used again; a zombie has ended."""
     name = sharing.this_process()
     pid, _, started = name.partition("-")
     assert int(pid) == os.getpid()

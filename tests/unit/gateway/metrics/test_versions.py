@@ -51,13 +51,13 @@ class Endpoint:
         scores.observe_all(np.clip(self.random.beta(5, 1.5, requests) - lower, 0, 1))
 
     def look(self, seconds: float = 5.0) -> dict[str, dict[str, Any]]:
-        """Let time go by; return how each variable stands."""
+        """Let time pass; return the standing of each variable."""
         self.now += seconds
         found = self.versions.look(self.now, self.numbers.snapshot(), self.frequencies)
         return {one["variable"]: one for one in found}
 
     def serve(self, looks: int, *, rate: float = 100, weight: float = 0.1, **canary: Any) -> dict[str, dict[str, Any]]:
-        """So many looks with ``rate`` requests each, until something is found."""
+        """Look up to ``looks`` times, with ``rate`` requests each, until a difference is found."""
         found: dict[str, dict[str, Any]] = {}
         for _ in range(looks):
             to_canary = int(self.random.binomial(rate, weight))
@@ -70,12 +70,12 @@ class Endpoint:
 
 
 def differing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The variables that differ for sure."""
+    """Return the variables that certainly differ."""
     return [name for name, one in found.items() if one["state"] == "drift"]
 
 
 @pytest.mark.long
-def test_like_versions_are_found_to_differ_no_more_often_than_the_budget_says() -> None:
+def test_equal_versions_are_found_to_differ_no_more_often_than_the_budget_allows() -> None:
     """A hundred rollouts, each after a quiet day and two hours long, whose share grows and whose traffic changes by
     the hour: a fifth of them may alarm at a budget of five days, and chance at most is what alarms.
     """
@@ -96,8 +96,8 @@ def test_like_versions_are_found_to_differ_no_more_often_than_the_budget_says() 
     assert alarms <= rollouts * (1 + 2 / 24) / alarm_days
 
 
-def test_one_text_a_thousand_times_is_no_difference_if_chance_splits_it() -> None:
-    """Requests need not be independent of each other, as they must be beside a reference."""
+def test_a_text_that_is_repeated_a_thousand_times_is_no_difference() -> None:
+    """Chance splits the requests; they need not be independent, unlike those compared with a reference."""
     endpoint = Endpoint()
     for burst in range(100):
         name = ("good", "bad")[burst % 2]
@@ -117,8 +117,8 @@ def test_one_text_a_thousand_times_is_no_difference_if_chance_splits_it() -> Non
         ("language", 600, {"languages": {"en": 0.78, "de": 0.2, "none": 0.02}}),
     ],
 )
-def test_what_differs_is_found_and_named(variable: str, most: int, changed: Mapping[str, Any]) -> None:
-    """Two labels swapped, one more frequent, lower scores, other texts: after so many of the canary's values."""
+def test_differences_are_found_and_named(variable: str, most: int, changed: Mapping[str, Any]) -> None:
+    """Swapped labels, a more frequent one, lower scores, other texts: after at most so many of the canary's values."""
     found = Endpoint().serve(400, **changed)
     assert [variable] == differing(found)
     assert found[variable]["n"] <= most
@@ -128,8 +128,8 @@ def test_what_differs_is_found_and_named(variable: str, most: int, changed: Mapp
     ]
 
 
-def test_a_value_that_came_late_is_named() -> None:
-    """Its first ones are bet on among the others, which none of the first values was."""
+def test_a_value_that_comes_late_is_named() -> None:
+    """At first it is bet on as `other`, because none of the first values was it."""
     endpoint = Endpoint()
     endpoint.serve(30, languages={"en": 1.0})
     for _ in range(60):
@@ -141,15 +141,15 @@ def test_a_value_that_came_late_is_named() -> None:
     assert "fr" in found["language"]["bins"]
 
 
-def test_without_a_quiet_time_before_there_is_less_money_and_more_is_needed() -> None:
-    """The budget is one of time: rollout after rollout has no more false findings than one a month."""
+def test_without_a_quiet_time_before_more_requests_are_needed() -> None:
+    """The budget is one of time: many rollouts have no more false findings together than one a month."""
     change = {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}
     late, soon = (Endpoint(idle_s=idle).serve(400, **change)["predicted_label"]["n"] for idle in (DAY_S, 60.0))
     assert late < soon < 3 * late
 
 
-def test_values_that_are_counted_of_a_share_of_the_requests_count_once() -> None:
-    """A variable with a frequency of 0.01 is counted a hundred times each: that is no more evidence."""
+def test_sampled_values_count_once() -> None:
+    """A variable with a frequency of 0.01 is counted 100 times per value, which is no more evidence."""
     endpoint = Endpoint()
     endpoint.frequencies = {("e", version, "declared"): 0.01 for version in "12"}
 
@@ -166,14 +166,14 @@ def test_values_that_are_counted_of_a_share_of_the_requests_count_once() -> None
     assert found["declared"]["days"] < 5
 
 
-def test_a_cache_leaves_nothing_but_answers_to_compare() -> None:
-    """Texts that a version's own cache answers are not counted, and a canary's cache is the colder one."""
+def test_with_a_response_cache_only_answers_are_compared() -> None:
+    """Texts answered from a version's cache are not counted, and a canary's cache has fewer hits."""
     endpoint = Endpoint()
     endpoint.numbers.count(catalog.CACHE, "e", "1", "hit").value += 1
     assert {"predicted_label", "top_score"} == set(endpoint.serve(30))
 
 
-def test_variables_that_depend_on_what_a_version_has_seen_are_not_compared() -> None:
+def test_variables_that_depend_on_earlier_texts_are_not_compared() -> None:
     """A canary with a tenth of the texts sees a tenth of a burst, and has learned other words."""
     endpoint = Endpoint()
     for version in "12":
@@ -182,7 +182,7 @@ def test_variables_that_depend_on_what_a_version_has_seen_are_not_compared() -> 
 
 
 def test_numbers_declared_with_other_bounds_are_not_compared() -> None:
-    """Their buckets do not fit each other; categories that look like numbers are categories."""
+    """Their buckets differ; categories that look like numbers are categories."""
     endpoint = Endpoint()
     for _ in range(20):
         for version, bounds in (("1", (1.0, 2.0)), ("2", (1.0, 3.0))):
@@ -195,8 +195,8 @@ def test_numbers_declared_with_other_bounds_are_not_compared() -> None:
     assert ("5", "1", "other", "missing") == tuple(found["stars"]["bins"])
 
 
-def test_a_version_without_a_canary_beside_it_is_compared_with_nothing() -> None:
-    """Before the first look nobody knows when requests came; a canary that was not asked for an hour is none."""
+def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
+    """Counts from before the first look are of unknown age; a canary without requests for an hour is dropped."""
     endpoint = Endpoint()
     assert endpoint.serve(30)
     endpoint.see("1", "stable", 100)
@@ -205,8 +205,8 @@ def test_a_version_without_a_canary_beside_it_is_compared_with_nothing() -> None
     assert {} == endpoint.look(3_601.0)
 
 
-def test_evidence_is_published_by_what_differs_and_taken_back() -> None:
-    """It adds up to the pair's; an endpoint without a canary has no series of it."""
+def test_evidence_is_published_by_kind_and_removed() -> None:
+    """The parts add up to the pair's evidence; an endpoint without a canary has no series."""
     endpoint, observer = Endpoint(), Observer()
     observer.compared(versions.evidence([]))
     assert catalog.COMPARED_EVIDENCE.name not in {series.metric for series, _ in observer.snapshot().shown()}
@@ -225,8 +225,8 @@ def test_evidence_is_published_by_what_differs_and_taken_back() -> None:
     assert all(math.isnan(days) for days in shown().values())
 
 
-def test_counters_that_go_back_are_not_counted_again() -> None:
-    """A worker that was lost takes its numbers along."""
+def test_counters_that_fall_are_not_counted_again() -> None:
+    """The numbers of a lost worker are missing."""
     endpoint = Endpoint()
     endpoint.serve(30)
     before = endpoint.look()["predicted_label"]["n"]
@@ -235,8 +235,8 @@ def test_counters_that_go_back_are_not_counted_again() -> None:
     assert before == endpoint.look()["predicted_label"]["n"]
 
 
-def test_other_workers_tell_what_the_one_that_judges_has_found(tmp_path: Path) -> None:
-    """And nothing before it has found something, nor of a file that cannot be read."""
+def test_other_workers_show_the_judges_findings(tmp_path: Path) -> None:
+    """Nothing before there are any, and nothing if the file is unreadable."""
     assert [] == versions.gathered(tmp_path)
     versions.share([], tmp_path / "1.numbers")
     assert [] == list(tmp_path.iterdir())

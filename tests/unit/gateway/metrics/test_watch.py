@@ -1,4 +1,4 @@
-"""Declared and built-in variables: every declaration and every value has one outcome, none of them an exception."""
+"""Declared and built-in variables: every declaration and every value has one outcome, and none is an exception."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ V = MetricVariable
 
 
 def spec(*variables: MetricVariable, endpoint: str = "e/1", frequency: float | None = None) -> dict[str, MetricSpec]:
-    """A declaration for one endpoint."""
+    """Return a declaration for one endpoint."""
     return {endpoint: MetricSpec(endpoint, frequency, variables)}
 
 
@@ -48,7 +48,7 @@ class Watched:
         self.observer.watch.configure({"e/1": self.served}, specs, 1.0)
 
     def answer(self, body: object, answer: object, custom: dict[str, object] | None = None, **fields: Any) -> None:
-        """One answered request."""
+        """Count one answered request."""
         trace = Trace("id")
         trace.endpoint, trace.version, trace.url, trace.custom = "e", "1", "e/1", custom
         trace.body, trace.answer = body, answer
@@ -58,12 +58,12 @@ class Watched:
         self.observer.finished(trace)
 
     def read(self) -> dict[str, float]:
-        """Samples of variables and drift: `name{variable,other label}` to value."""
+        """Return samples of variables and drift: `name{variable,other label}` to value."""
         return read(exposition.render(self.observer.snapshot()))
 
 
 def read(text: bytes) -> dict[str, float]:
-    """Samples of variables and drift by a short key."""
+    """Return samples of variables and drift by a short key."""
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -75,7 +75,7 @@ def read(text: bytes) -> dict[str, float]:
 
 
 def test_scalars_become_cumulative_histograms() -> None:
-    """Each variable has the bounds it was declared with; `_sum` is the sum of the values."""
+    """Each variable has its declared bounds; `_sum` is the sum of the values."""
     watched = Watched(spec(V("x0", "scalar", (0.0, 0.1, 0.5)), V("x1", "scalar", (10.0,))))
     for value in (0.05, 0.5, 7):
         watched.answer({"x0": value, "x1": value}, {})
@@ -86,8 +86,8 @@ def test_scalars_become_cumulative_histograms() -> None:
 
 
 @pytest.mark.parametrize("after", ["replaced", "declared otherwise", "removed"])
-def test_values_that_wait_are_counted_when_their_version_leaves(after: str) -> None:
-    """They are counted together, now and then: nobody would look at a version again that is gone."""
+def test_collected_values_are_counted_when_their_version_leaves(after: str) -> None:
+    """A version that is gone is not looked at again."""
     declared = spec(V("x", "scalar", (1.0,)))
     watched = Watched(declared)
     trace = Trace("id")
@@ -104,7 +104,7 @@ def test_values_that_wait_are_counted_when_their_version_leaves(after: str) -> N
 
 
 def test_enums_become_counters_with_one_bin_for_the_unknown() -> None:
-    """However many values clients invent, there is one series for them."""
+    """Clients can send any number of values, but there is one series for unknown ones."""
     watched = Watched(spec(V("animal", "enum", ("cat", "dog"))))
     for value in ("cat", "dog", "cat", *(f"invented {i}" for i in range(500))):
         watched.answer({"animal": value}, {})
@@ -134,8 +134,8 @@ def test_values_become_gauges_and_counters_add_up() -> None:
         ("value", None, "missing"),
     ],
 )
-def test_values_of_no_use_are_counted_as_ignored(kind: str, value: object, reason: str) -> None:
-    """By reason; the request and the other variables are as if they had not been there."""
+def test_unusable_values_are_counted_as_ignored(kind: str, value: object, reason: str) -> None:
+    """By reason; the request and the other variables are unaffected."""
     watched = Watched(spec(V("x", kind, (1.0,) if kind == "scalar" else ("a",)), V("y", "scalar", (1.0,))))
     watched.answer({"x": value, "y": 1}, {})
     found = watched.read()
@@ -144,8 +144,8 @@ def test_values_of_no_use_are_counted_as_ignored(kind: str, value: object, reaso
     assert 0 == found.get("scalar_count{x}", 0)
 
 
-def test_value_that_raises_is_counted_and_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
-    """A user's object may raise from anything it is asked."""
+def test_a_value_that_raises_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A user's object may raise in any method."""
 
     class Rude(dict[str, Any]):
         def __contains__(self, key: object) -> bool:
@@ -166,15 +166,15 @@ def test_value_that_raises_is_counted_and_nothing_more(caplog: pytest.LogCapture
     kind=st.sampled_from(declared.KINDS),
 )
 def test_no_value_fails(value: object, kind: str) -> None:
-    """Whatever JSON can hold."""
+    """For any JSON value."""
     watched = Watched(spec(V("x", kind, (0.0, 1.0) if kind == "scalar" else ("a", "b")), V("x.0.a", kind, (1.0,))))
     watched.answer({"x": value}, value)
     for name, number in watched.read().items():
         assert math.isfinite(number), name
 
 
-def test_sampled_requests_stand_for_the_others() -> None:
-    """With --log-freq 0.2 every counted value weighs 5, so that rates are the requests' rates."""
+def test_sampled_requests_are_weighted() -> None:
+    """With --log-freq 0.2 every value counts 5 times, so that rates are those of all requests."""
     watched = Watched(
         spec(V("x", "scalar", (1.0,)), V("a", "enum", ("cat",)), V("n", "counter"), frequency=0.2),
         chance=random.Random(7).random,
@@ -195,15 +195,15 @@ def test_frequency_zero_counts_nothing() -> None:
     assert 0 == watched.read().get("scalar_count{x}", 0)
 
 
-def test_failed_requests_are_not_looked_at() -> None:
+def test_failed_requests_are_ignored() -> None:
     """As in clearml-serving, only answers count."""
     watched = Watched(spec(V("x", "scalar", (1.0,))))
     watched.answer({"x": 2}, {}, outcome="hook_failed")
     assert 0 == watched.read().get("scalar_count{x}", 0)
 
 
-def test_new_bounds_of_a_variable_hold_at_once() -> None:
-    """A declaration changed live; the old bounds' counts end."""
+def test_new_bounds_of_a_variable_apply_at_once() -> None:
+    """If the declaration changes, the counts for the old bounds end."""
     watched = Watched(spec(V("x", "scalar", (1.0,))))
     watched.answer({"x": 2}, {})
     assert 1 == watched.read()["scalar_count{x}"]
@@ -213,8 +213,8 @@ def test_new_bounds_of_a_variable_hold_at_once() -> None:
     assert (1, 1) == (found["scalar_bucket{x,5.0}"], found["scalar_count{x}"])
 
 
-def test_unchanged_declaration_goes_on_counting() -> None:
-    """A swap of something else resets nothing."""
+def test_an_unchanged_declaration_continues_counting() -> None:
+    """A swap of another version resets nothing."""
     watched = Watched(spec(V("x", "scalar", (1.0,))))
     watched.answer({"x": 2}, {})
     watched.configure(spec(V("x", "scalar", (1.0,)), V("y", "value")))
@@ -223,12 +223,12 @@ def test_unchanged_declaration_goes_on_counting() -> None:
 
 
 def encoded(tokens: int, unknown: int = 0, truncated: bool = False) -> Encoded:
-    """One text."""
+    """Return one text."""
     return Encoded(np.zeros(tokens, dtype=np.int64), None, unknown, truncated)
 
 
-def test_answer_that_is_not_what_it_should_be_costs_only_its_own_count() -> None:
-    """Results are counted many at a time: one that cannot be read leaves the others, and /metrics, as they were."""
+def test_an_invalid_answer_affects_only_its_own_count() -> None:
+    """Results are counted in groups; an unreadable one affects neither the others nor /metrics."""
     watched = Watched({}, Served("e", "1", is_text=True, labels=("GOOD", "BAD")))
     good = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
     for answer in (good, {"label": "GOOD"}, {**good, "scores": {"GOOD": "x", "BAD": None}}, {"entities": [{}]}, good):
@@ -258,7 +258,7 @@ def test_text_tasks_have_variables_without_a_declaration() -> None:
 
 
 def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
-    """top_k cuts them, sigmoid scores do not add up: the entropy is missing, nothing else."""
+    """top_k cuts them, or they are sigmoid scores that do not add up to 1: only the entropy is missing."""
     watched = Watched({}, Served("e", "1", is_text=True, labels=("A", "B", "C")))
     watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9}}, encoded=[encoded(3)])
     watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9, "B": 0.9, "C": 0.9}}, encoded=[encoded(3)])
@@ -266,8 +266,8 @@ def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
     assert (2, 2) == (found["ignored_total{entropy,missing}"], found["scalar_count{top_score}"])
 
 
-def test_of_very_many_answers_a_share_is_counted_whatever_it_is() -> None:
-    """By chance, so that shares stay right; duplicates are looked for in runs.
+def test_of_very_many_answers_a_random_share_is_counted() -> None:
+    """At random, so that shares stay right; duplicates are searched in runs.
 
     At ten thousand a second: the first two thousand, then a thousand a second, and a hundred texts.
     """
@@ -294,8 +294,8 @@ def test_of_very_many_answers_a_share_is_counted_whatever_it_is() -> None:
     assert abs(true / (false + true) - 0.5) < 0.01
 
 
-def test_declared_variable_takes_the_place_of_a_built_in_one() -> None:
-    """One name, one meaning per endpoint: the user's."""
+def test_a_declared_variable_replaces_a_built_in_one() -> None:
+    """A name has one meaning per endpoint: the user's."""
     watched = Watched(spec(V("token_length", "value")), Served("e", "1", is_text=True))
     watched.answer({"token_length": 9}, {}, encoded=[encoded(4)])
     found = watched.read()
@@ -304,7 +304,7 @@ def test_declared_variable_takes_the_place_of_a_built_in_one() -> None:
 
 
 def test_values_are_counted_into_the_references_bins() -> None:
-    """Every bin exists from the start; what is missing or new has a bin; sampling weighs nothing here."""
+    """Every bin exists from the start; missing and new values have a bin; samples are not weighted here."""
     reference = {
         "x": Bins("scalar", (1.0, 2.0), (), (10.0, 10.0, 10.0, 0.0)),
         "a": Bins("enum", (), ("cat",), (30.0, 0.0, 0.0)),
@@ -350,7 +350,7 @@ Share(Path(sys.argv[1])).write(observer.snapshot())
 
 
 def test_variables_add_up_over_workers(tmp_path: Path) -> None:
-    """Also of a worker that has died."""
+    """Including a worker that has died."""
     for n in (4, 8):
         subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), str(n)], check=True, cwd=Path.cwd())
     found = read(exposition.render(Workers(tmp_path).merged(Observer().snapshot())))
@@ -367,12 +367,12 @@ class Preprocess:
 
 
 def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
-    """What `clearml-serving metrics add` writes."""
+    """Declare metrics as `clearml-serving metrics add` does."""
     stack.registry.sections["metric_logging"] = json.dumps({endpoint: {"endpoint": endpoint, "metrics": metrics}})
 
 
 async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:
-    """metrics add needs no restart; a report that is no mapping fails no request."""
+    """metrics add needs no restart; a report that is not a mapping fails no request."""
     stack.add_hook("h", HOOK)
     await stack.served("h")
     post = stack.client.post
@@ -388,8 +388,8 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     )
 
 
-async def test_variables_are_found_whatever_protocol_a_request_came_by(stack: Any) -> None:
-    """In the inputs of the Open Inference Protocol, which a hook gets by name, as in a JSON body of its own."""
+async def test_variables_are_found_in_requests_of_every_protocol(stack: Any) -> None:
+    """In the inputs of the Open Inference Protocol, which a hook gets by name, as in a JSON body."""
     stack.add_hook(
         "h", HOOK.replace('body["n"] * 2', '[n * 2 for n in body["n"]]').replace('["report"]', '.get("report")')
     )
@@ -416,7 +416,7 @@ async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -
 
 
 async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> None:
-    """Through a whole gateway; words are told by name to operators only, once it is known what is usual."""
+    """Through a whole gateway; words are shown only to operators, once the usual ones are known."""
     stack.deploy("t")
     await stack.served("t")
     texts = [f"das ist nicht gut {number}" for number in range(20)] + ["ПРИВЕТ"]
@@ -433,7 +433,7 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
 
 
 def test_an_embedding_is_counted_by_its_components() -> None:
-    """Of one text and of several; short forms are left out, and other tasks have no such variable."""
+    """For one text and for several; truncated vectors are skipped, and other tasks have no such variable."""
     watched = Watched({}, Served("e", "1", is_text=True), chance=lambda: 0.0)
     vector = np.linspace(-1, 1, 16, dtype=np.float32)
     short = Prepared([], ParsedRequest(["a"], is_batch=False, options={"truncate_dim": 8}))
@@ -448,8 +448,8 @@ def test_an_embedding_is_counted_by_its_components() -> None:
 
 
 @pytest.mark.parametrize("watches", [True, False])
-def test_words_are_counted_unless_nobody_wants_them(watches: bool) -> None:
-    """By one setting; no word is in any metric either way, and what was learned is known by url."""
+def test_words_are_counted_unless_that_is_switched_off(watches: bool) -> None:
+    """By one setting; no metric contains words in either case, and usual words are known by url."""
     observer = Observer(chance=lambda: 0.0, later=lambda drain: None, watches_words=watches)
     observer.watch.configure({"e/1": Served("e", "1", is_text=True)}, {}, 1.0)
     for number in range(3000):
@@ -471,7 +471,7 @@ def test_words_are_counted_unless_nobody_wants_them(watches: bool) -> None:
 
 
 async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:
-    """Asked for one label only, or for logits, the model says the same: label, score and entropy are its own."""
+    """With one label only, or logits, the model's own label, score and entropy are counted."""
     stack.deploy("t")
     await stack.served("t")
 
@@ -491,8 +491,8 @@ async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) ->
         assert plain == await counted(parameters), parameters
 
 
-async def test_declaration_with_a_mistake_is_shown_and_harms_nothing(stack: Any) -> None:
-    """As every fault of the configuration."""
+async def test_an_invalid_declaration_is_reported_and_affects_nothing_else(stack: Any) -> None:
+    """Like every fault of the configuration."""
     stack.add_hook("h", HOOK)
     declare(stack, "h", x={"type": "scalar", "buckets": ["low"]})
     await stack.served("h")
@@ -501,8 +501,8 @@ async def test_declaration_with_a_mistake_is_shown_and_harms_nothing(stack: Any)
     assert "not numbers" in faults[0]["message"]
 
 
-def test_a_version_that_got_no_text_holds_no_tables_of_words() -> None:
-    """A gateway may have hundreds of versions of which few are asked; a reference's words are known all the same."""
+def test_a_version_without_texts_has_no_tables_of_words() -> None:
+    """A gateway may have hundreds of versions with little traffic; a reference's words are known all the same."""
     reference = Words(10.0, {"good": 5.0})
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(50)}
     observer = Observer(later=lambda drain: None)
@@ -517,8 +517,8 @@ def test_a_version_that_got_no_text_holds_no_tables_of_words() -> None:
 
 
 @pytest.mark.parametrize("has_reference", [True, False])
-def test_what_is_kept_of_a_versions_texts_is_about_a_megabyte(has_reference: bool) -> None:
-    """However many words they have: more of them come than have a place."""
+def test_the_state_of_a_versions_texts_takes_about_a_megabyte(has_reference: bool) -> None:
+    """Also if there are more words than places."""
     random_, now = random.Random(1), 0.0
     pool = ["".join(random_.choices("abcdefghij", k=7)) for _ in range(8000)]
     seen = Vocabulary()

@@ -1,4 +1,4 @@
-"""UsualWords, unusual and risen words: learned, held against a reference, named, and bounded."""
+"""Usual, unusual and risen words: learned, compared with a reference, named, and bounded in memory."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -24,7 +24,7 @@ SHARES = [0.5 / (1 + i / 10) for i in range(200)]
 
 
 class Traffic:
-    """Texts whose words come each with its share, and some words that nobody else has."""
+    """Texts whose words occur with given shares, and some words that occur only once."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -40,7 +40,7 @@ class Traffic:
 
 
 def at_once(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], list[str]]:
-    """Let them be seen at once."""
+    """Count all texts in one call."""
     shares, risen = watched.see(
         split_words([" ".join(sorted(words)) for words in texts], np.zeros(len(texts), dtype=bool))
     )
@@ -48,7 +48,7 @@ def at_once(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], lis
 
 
 def see(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], Counter[str]]:
-    """Let them be seen, as many at a time as in a gateway."""
+    """Count texts in groups of the gateway's size."""
     shares: list[float] = []
     risen: Counter[str] = Counter()
     for start in range(0, len(texts), 64):
@@ -60,7 +60,7 @@ def see(watched: WordWatch, texts: list[set[str]]) -> tuple[list[float], Counter
 
 @cache
 def learned() -> Words:
-    """What 5,000 texts teach."""
+    """Return the words learned from 5,000 texts."""
     watched = WordWatch(None)
     see(watched, Traffic(0).texts(5000))
     found = watched.usual()
@@ -96,8 +96,8 @@ def test_what_was_counted_with_other_words_is_begun_anew() -> None:
     assert [1, 1] == begun
 
 
-def test_shares_of_unusual_words_are_the_same_of_the_reference_and_of_like_traffic() -> None:
-    """Measured with words that were learned from other texts: else a reference would know its own texts too well."""
+def test_the_share_of_unusual_words_is_equal_in_reference_and_traffic() -> None:
+    """It is measured with words learned from other texts; otherwise a reference would know its own texts too well."""
     collected: list[float] = []
     learning = WordWatch(None, lambda: collected.clear())
     traffic = Traffic(1)
@@ -132,7 +132,7 @@ def test_a_word_that_comes_in_one_text_of_a_hundred_is_named() -> None:
 
 
 def test_a_word_that_was_never_seen_counts_from_the_fourth_text_on() -> None:
-    """Whether they come at once or one by one; one that came once before the reference was captured does not."""
+    """In one call or one by one; a word that occurred once before the capture does not count."""
     before = Traffic(1).texts(3000)
     before[100] |= {"seldom"}
     learning = WordWatch(None)
@@ -199,8 +199,8 @@ def test_texts_without_words_are_not_counted() -> None:
     assert ([0.0, 0.5], ["none", "none"]) == at_once(watched, [{"a"}, set(), {"a", "b"}])
 
 
-def test_memory_is_bounded_whatever_comes() -> None:
-    """And what has come often is still known after any number of words that did not."""
+def test_memory_is_bounded() -> None:
+    """Frequent words are still known after any number of rare ones."""
     watched, chance = WordWatch(None), random.Random(5)
     for _ in range(150):
         at_once(watched, [{"".join(chance.choices("abcdefgh", k=5)) for _ in range(40)} | {"often"} for _ in range(64)])
