@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, for this user only
 _BACKLOG: Final = 4096
-"""Connections that wait to be accepted, as far as the system lets them (``net.core.somaxconn``): beyond it clients try
-again a second later.
+"""The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
+clients try again a second later.
 """
 _METRICS_BYTES = 32 << 20
-"""More than the numbers of many workers take: a megabyte or two each."""
+"""More than the numbers of many workers take, which is 1 or 2 MB each."""
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Prints one line and returns 1 when the port is taken."""
+    """Serve until SIGTERM or SIGINT, and return the exit code. If the port is taken, print one line and return 1."""
     try:
         _require_exporter()
     except (ValueError, ModuleNotFoundError) as error:
@@ -72,8 +72,8 @@ def run(settings: Settings) -> int:
             )
             return 1
         os.environ.update(settings.environment())  # workers read their settings from the environment
-        # One batch of texts is tokenized by one thread: with several workers per machine more would only contend, and a
-        # fork after a parallel encode hangs the child.
+        # One thread tokenizes a batch of texts: with several workers per machine, more threads would only contend, and
+        # a fork after a parallel encode hangs the child.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         os.environ.pop(NUMBERS_FOLDER, None)
         if settings.workers > 1:
@@ -85,11 +85,11 @@ def run(settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | None]:
-    """Hold a folder in which the workers of this run share their numbers; what killed runs have left is removed.
+    """Make a folder in which the workers of this run share their metrics, and remove the folders of killed runs.
 
-    In memory if there is room, else in the state folder: the numbers are written several times a second. Not in the
-    temporary folder, which many machines clean by age: this process may live for months. None, with a line that says
-    so, if no place has room: each worker then shows its own.
+    It is in memory if there is room, else in the state folder, because metrics are written several times a second. It
+    is not in the temporary folder, which many machines clean by age while this process may live for months. Yields
+    None, and prints a line, if no place has room; each worker then exports its own metrics.
     """
     with contextlib.ExitStack() as stack:
         in_memory = [memory / f"triton-gateway-{os.getuid()}"] if memory.is_dir() else []
@@ -110,7 +110,7 @@ def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | 
 
 @contextlib.contextmanager
 def _held_folder(root: Path) -> Iterator[Path]:
-    """Make a folder of this run's own under ``root``. Raises ``OSError`` if it cannot be made or has no room."""
+    """Make a folder for this run under ``root``. Raises ``OSError`` if that fails or the file system is full."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.lstat().st_uid != os.getuid() or root.is_symlink():
         raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
@@ -133,7 +133,7 @@ def _held_folder(root: Path) -> Iterator[Path]:
 
 
 def _require_exporter() -> None:
-    """Find out before any worker starts whether spans can leave. Raises with what to do if they cannot."""
+    """Check before any worker starts that spans can be exported. Raises an error with a hint if not."""
     protocol = trace_protocol(os.environ)
     if not protocol:
         return
@@ -149,9 +149,9 @@ def _require_exporter() -> None:
 
 
 def _problem_of_callers(settings: Settings) -> str:
-    """Return why this gateway would know nobody it should know; empty if it can start.
+    """Return why the gateway could not authenticate any caller; empty if it can start.
 
-    Once it runs, what is wrong with the keys leaves them as they were; at its start there is nothing to leave.
+    While it runs, invalid keys leave the old ones in place. At its start there are no old ones.
     """
     if settings.answers_strangers:
         return (
@@ -162,7 +162,7 @@ def _problem_of_callers(settings: Settings) -> str:
     if not settings.jwt_issuer:
         given = {"AUDIENCE": settings.jwt_audience, "KEYS": settings.jwt_keys, "CLAIMS": settings.jwt_claims}
         idle = next((name for name, value in given.items() if value), "")
-        if idle:  # whoever set it believes that tokens are checked
+        if idle:  # the operator believes that tokens are checked
             return f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
     if not settings.knows_callers:
         return ""
@@ -176,7 +176,7 @@ def _problem_of_callers(settings: Settings) -> str:
 
 
 def _problem_of_tls(settings: Settings) -> str:
-    """Return why this gateway could not speak TLS as asked; empty if it can, or none is asked for."""
+    """Return why TLS cannot be served as configured; empty if it can, or if TLS is off."""
     files = {
         "TRITON_GATEWAY_TLS_CERTIFICATE": settings.tls_certificate,
         "TRITON_GATEWAY_TLS_KEY": settings.tls_key,
@@ -193,7 +193,7 @@ def _problem_of_tls(settings: Settings) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if settings.tls_certificate:
-            # With a password for the key: without one OpenSSL asks for it at the terminal, and waits.
+            # Pass a password for the key: without one, OpenSSL asks for it at the terminal and waits.
             context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, lambda: "none")
     except ssl.SSLError as error:
         return (
@@ -209,7 +209,7 @@ def _problem_of_tls(settings: Settings) -> str:
 
 
 def _problem_of_payloads(settings: Settings) -> str:
-    """Return why the payload log could not be written as asked; empty if it can, or none is asked for."""
+    """Return why the payload log cannot be written as configured; empty if it can, or if it is off."""
     if not settings.payload_log:
         return ""
     from gateway.payloads.opening import check
@@ -222,10 +222,10 @@ def _problem_of_payloads(settings: Settings) -> str:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """Hold the gRPC port, which each worker opens for itself, without listening: what does not listen gets nothing."""
+    """Reserve the gRPC port, which each worker opens itself. Without ``listen``, this socket gets no connections."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Another program that shares its port (a Triton does) would let us in, and get half of our calls.
+        # A program that shares its port (as Triton does) would accept a second listener, and get half of our calls.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
         probe.listen(1)
@@ -290,12 +290,12 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         def stop(_number: int, _frame: FrameType | None) -> None:
             server.should_exit = True
 
-        # uvicorn raises the signal that stopped it once more when it is done: an orderly stop would end as a death.
+        # uvicorn raises the signal again after it has stopped, so an orderly stop would look like a kill.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         server.run(sockets=listeners)
         return 0 if server.started else 1
-    with contextlib.suppress(ValueError):  # workers say what is wrong with the level
+    with contextlib.suppress(ValueError):  # workers report an invalid level
         logs.configure(settings.log_format, settings.log_level)
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("gateway.app", "clearml.backend_api.session"))
@@ -309,12 +309,12 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
 def _has(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # it is known not to be there
+    except ValueError:  # ``sys.modules`` says that it is not there
         return False
 
 
 class _Sharing:
-    """A server on sockets that others accept from too."""
+    """A server on sockets that other workers accept from as well."""
 
     def __init__(self, server: uvicorn.Server, listeners: list[socket.socket]) -> None:
         self._server = server
@@ -322,16 +322,16 @@ class _Sharing:
 
     @property
     def started(self) -> bool:
-        """Whether it serves."""
+        """Whether it accepts requests."""
         return self._server.started
 
     def run(self) -> None:
-        """Serve until the process is told to stop."""
+        """Serve until the process gets a signal to stop."""
         self._server.run(sockets=self._listeners)
 
 
 def main() -> int:
-    """Serve with settings from the environment; one line per variable that cannot be used, and exit code 2."""
+    """Serve with settings from the environment. Prints one line for each invalid variable and exits with code 2."""
     try:
         settings = Settings()
     except ValidationError as error:

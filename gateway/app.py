@@ -95,7 +95,7 @@ _SHADOW_S: Final = 10.0
 _MODELS_S: Final = 5.0
 _WORK_S: Final = 1.0
 _QUIET: Final = 16
-"""A process that works on fewer requests than one in so many of those it may has time to give memory back."""
+"""A process is quiet if it has fewer requests than 1/16 of the maximum: it then has time to return memory."""
 _END_S: Final = 5.0
 _SWITCH_S: Final = 0.0005
 
@@ -106,16 +106,16 @@ class ClosableSpans(RequestSpans, Protocol):
     """Spans that are flushed when the worker stops."""
 
     def close(self) -> None:
-        """Send what is waiting; may block for some seconds."""
+        """Export the spans that are left; may block for some seconds."""
         ...
 
 
 class Gateway:
     """One worker: an ASGI application that serves inference itself and leaves the rest to FastAPI.
 
-    ``registry`` and ``make_backend(address, compression)`` are the two outside worlds; fakes of both make a complete
-    gateway in a test. ``records_period``: seconds between looks at the model records. ``is_whole_process``: nothing
-    else lives in this process, so that its garbage collector may be tuned for it.
+    ``registry`` and ``make_backend(address, compression)`` are its two dependencies; with fakes of both, a test runs a
+    complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
+    runs in this process, so its garbage collector may be tuned.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Gateway:
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.pacer.retry_after)
         self.http_protocol = http_protocol(fast_path=settings.fast_path)
-        """What a server of this gateway is given as its protocol."""
+        """Makes the HTTP protocol of a server of this gateway."""
         self._rpc: RpcServer | None = None
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
@@ -232,7 +232,7 @@ class Gateway:
         await self._ops(scope, receive, send)
 
     def _known_callers(self) -> FollowingCallers | None:
-        """Return who is known; None if anybody may ask."""
+        """Return the known callers; None if callers need not authenticate."""
         settings = self._settings
         if not settings.knows_callers:
             return None
@@ -371,7 +371,7 @@ class Gateway:
             if self._spans is not None:
                 await asyncio.to_thread(self._spans.close)
             if self._is_whole_process:
-                # A thread in which somebody's code hangs would keep the process from ending: Python waits for it.
+                # Python waits for threads at exit, and user code may hang in one.
                 threading.Thread(target=_end_process, daemon=True).start()
 
     async def _start_rpc(self) -> RpcServer | None:
@@ -393,9 +393,9 @@ class Gateway:
         return rpc
 
     async def _settle(self, reconciler: Reconciler) -> None:
-        """Wait a little for what can be served at once, so that a worker that joins others takes no request before.
+        """Wait for the endpoints that are ready soon, so that a worker that joins others refuses no requests for them.
 
-        Bounded: a registry that is away or a model that takes minutes must not keep health and metrics from answering.
+        The wait is bounded: health and metrics must answer even if the registry is away or a model takes minutes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
@@ -428,7 +428,7 @@ class Gateway:
         answer = {"url": url, "revision": self.table.current.revision}
         if not model_id or self._lineage_source is None:
             return {**answer, "model": None, "notes": ["the endpoint has no model of the registry"]}
-        # Anybody may ask: the registry is asked once a minute for each model.
+        # Any caller may request this, so the registry is read once a minute at most for each model.
         now = asyncio.get_running_loop().time()
         known = self._lineages.get(model_id)
         if known is None or now - known[0] > _LINEAGE_S:
@@ -445,18 +445,18 @@ class Gateway:
             self.observer.waited(loop.time() - due)
 
     def leave(self) -> None:
-        """Tell callers to go elsewhere, by readiness and on every answer; everything is still answered."""
+        """Send callers elsewhere, by readiness and by a header of every reply. All requests are still answered."""
         self.health.is_leaving = True
         self.connections.leave()
         if self._rpc is not None:
-            # gRPC says so itself: clients open the next call elsewhere, calls under way end.
+            # gRPC has a message for that: clients make the next call elsewhere, and running calls end.
             self._rpc_leaving = asyncio.create_task(self._rpc.stop(self._settings.drain_timeout))
 
     def _leave_in_order(self) -> None:
         """On SIGTERM, leave first and stop after the drain delay.
 
-        A server that stops at once closes connections on which a request may just be on its way: the caller sees a
-        broken connection. Told with an answer, it opens the next one elsewhere.
+        A server that stops at once closes connections on which a request may be arriving, and the caller sees a broken
+        connection. A caller that is told in a reply opens its next connection elsewhere.
         """
         delay = self._settings.drain_delay
         stop = signal.getsignal(signal.SIGTERM)
@@ -478,9 +478,7 @@ class Gateway:
         signal.signal(signal.SIGTERM, terminated)
 
     async def _publish_work(self) -> None:
-        """Tell the metrics who has how much work in hand; of who has none, and had none, there is no news. Give back
-        memory that a burst of it has left behind.
-        """
+        """Publish the work in hand of each endpoint that has or had some, and return memory after bursts."""
         busy: dict[str, Endpoint] = {}
         leftovers = Leftovers()
         while True:
@@ -498,12 +496,12 @@ class Gateway:
             busy = now
 
     async def _publish_models(self) -> None:
-        """Tell the metrics which model each version is, with its page in ClearML if there is one."""
+        """Publish the model of each version, with its page in ClearML if there is one."""
         while True:
             served = [endpoint.identity for endpoint in self.table.current.endpoints.values()]
             unknown = {identity.model_id for identity in served} - set(self._links) - {""}
             if unknown and self._lineage_source is not None:
-                # The address of the web application needs no call, but the session it comes from may connect first.
+                # The address of the web application needs no call, but its session may have to connect first.
                 with contextlib.suppress(GatewayError):
                     self._links |= await run_in(self._control.lineage, _links, self._lineage_source, unknown)
             self.observer.models(
@@ -515,15 +513,15 @@ class Gateway:
             await asyncio.sleep(_MODELS_S if served else 0.2)
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
-        """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
+        """Answer a hook's ``send_request``, in process if the endpoint is here, else over HTTP. None: refused."""
         path = normalize_url(endpoint, version)
         timeout = self._settings.request_timeout
         try:
             answer = await self.plane.call(path, data, timeout)
-            # Callers get what a caller over HTTP would get: plain JSON values.
+            # The hook gets plain JSON values, as over HTTP.
             return orjson.loads(orjson.dumps(answer, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
         except (EndpointNotFound, VersionNotFound):
-            # The serving Task's own goes before this process's, as in clearml-serving.
+            # The serving Task's setting overrides that of this process, as in clearml-serving.
             task = self._reconciler.task_settings() if self._reconciler is not None else {}
             base = task.get("serving_base_url") or self._settings.serving_base_url
             if not base:
@@ -544,27 +542,27 @@ def _links(source: LineageSource, model_ids: set[str]) -> dict[str, str]:
 
 
 def _calm_garbage_collection() -> None:
-    # Everything imported so far (a large heap) lives as long as the process: no collection need look at it again, and
-    # a request makes a few dozen objects, so that the default of one collection per 700 allocations is far too often.
-    # A collection stops every thread for as long as it takes, and a change of a thousand endpoints leaves some ten
-    # thousand objects behind: the young are looked at in small portions (a millisecond or two), those that stay in the
-    # next larger ones, the whole heap as seldom as before.
+    # The imported modules (a large heap) live as long as the process, so they are frozen and never scanned again. A
+    # request makes a few dozen objects, so the default of one collection per 700 allocations is far too often. A
+    # collection stops every thread, and a change of a thousand endpoints leaves some ten thousand objects. So young
+    # objects are collected in small portions (1 or 2 ms), older ones in larger ones, and the whole heap as rarely as by
+    # default.
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 4, 2_500)
 
 
 def _keep_from_collections() -> None:
-    # A full collection of a thousand endpoints stops every thread for about 70 ms, and one is due when as many objects
-    # are new as a change of all leaves. Endpoints go without a collection when they are replaced (a test holds them to
-    # that), so none needs to look at them; what nobody can reach any more and no collection has met yet stays, too.
+    # A full collection of a thousand endpoints stops every thread for about 70 ms, and a change of all endpoints makes
+    # enough new objects to trigger one. Replaced endpoints are freed without a collection (a test checks that), so they
+    # need not be scanned. Unreachable objects that were not collected before stay in memory.
     gc.collect(1)
     gc.freeze()
 
 
 def _share_the_interpreter() -> None:
-    # A thread that computes (a tokenizer that is loaded, a configuration that is read) keeps the interpreter's lock for
-    # so long when another one asks for it; a request asks several times. Costs nothing while no thread computes.
+    # A computing thread (loading a tokenizer, reading a configuration) keeps the interpreter's lock for this long when
+    # another thread asks for it, and a request asks several times. It costs nothing while no thread computes.
     sys.setswitchinterval(_SWITCH_S)
 
 
@@ -583,14 +581,14 @@ def _post(url: str, data: Any, timeout: float) -> Any:
 
 
 def _http_for(settings: Settings, address: str) -> str:
-    # Addresses of their own belong to the default Triton; the serving Task may name others.
+    # A configured HTTP address belongs to the default Triton; the serving Task may name other Tritons.
     own = settings.triton_http
     return own if own in ("auto", "off") or own.isdecimal() or address == settings.triton_grpc else "auto"
 
 
 def _end_with(supervisor: str) -> None:
-    """Stop in order when the process that shares the port out to workers is gone, however it went: nobody would ever
-    stop this one, and it would hold the port. Linux has a signal for that.
+    """Stop in order when the parent of the workers has ended in any way. Otherwise this process would never be stopped,
+    and would hold the port. Linux has a signal for that.
     """
     if supervisor and sys.platform == "linux":
         end_with_parent(int(supervisor), signal.SIGTERM)
@@ -637,7 +635,7 @@ def _spans(environ: Mapping[str, str]) -> ClosableSpans | None:
     protocol = trace_protocol(environ)
     if not protocol:
         return None
-    # Imported here: OpenTelemetry is an extra, and without an endpoint nobody waits for its import.
+    # Imported here, because OpenTelemetry is an extra, and its import takes time.
     from gateway.spans import exporting
 
     return exporting(protocol, version=product_version(), instance=f"{socket.gethostname()}-{os.getpid()}")

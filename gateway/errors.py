@@ -1,8 +1,7 @@
-"""Every failure the gateway can report, as one tree; each has a stable ``kind`` and says whether a retry can help.
+"""All errors that the gateway reports, as one tree; each has a stable ``kind`` and says whether a retry can help.
 
-Raised anywhere in the gateway, turned into HTTP in one place (``gateway/edge/http/problems.py``) by the statuses of
-``STATUS``. Public: ``deploy`` may import it.
-Adapters translate foreign exceptions into these with ``raise … from``.
+Raised anywhere in the gateway. ``gateway/edge/http/problems.py`` turns them into HTTP responses, with the statuses of
+``STATUS``. Adapters translate foreign exceptions into these with ``raise … from``. Public: ``deploy`` may import it.
 
 ::
 
@@ -28,11 +27,11 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     ├── Unavailable                 no capacity at all
     │   ├── Draining
     │   ├── ModelNotReady
-    │   └── BackendUnavailable      nothing behind us answers (``triton.errors.TransportError``: this server does not)
+    │   └── BackendUnavailable      no Triton answers (``triton.errors.TransportError``: one server does not)
     ├── DeadlineExceeded
     ├── BackendRefused              Triton rejected the tensors a hook or caller made
     │   └── ModelFailed             the model raised, or rejected tensors we made ourselves
-    ├── BackendGarbage              Triton answered something that is not an answer
+    ├── BackendGarbage              Triton's answer is invalid
     ├── HookFailed                  user code raised
     ├── ControlError                configuration and registry; never reaches a request
     │   ├── SpecFault               one entry of the serving Task cannot be served
@@ -60,7 +59,7 @@ class GatewayError(Exception):
     kind: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
     because = ""
-    """Why a caller is refused, in one word for programs; empty if the kind says it."""
+    """The reason of a refusal, in one word for programs; empty if the kind says enough."""
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
         self.message = _as_utf8(message)
@@ -70,9 +69,7 @@ class GatewayError(Exception):
 
 
 def _as_utf8(text: str) -> str:
-    """Replace half surrogate pairs, as undecodable file names have them in users' messages: no answer can be made of
-    them.
-    """
+    """Replace lone surrogates, which stand for undecodable file names and cannot be encoded in a reply."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -142,7 +139,7 @@ class NotAuthenticated(RequestError):
     kind = "unauthenticated"
 
     def __init__(self, message: str, *, because: str, hint: str = "", ask_again: str = "") -> None:
-        """``ask_again`` names the source that may know by now what it did not know."""
+        """``ask_again`` names the source of keys that may know the caller by now."""
         super().__init__(message, hint=hint)
         self.because = because
         self.ask_again = ask_again
@@ -237,7 +234,7 @@ class DeadlineExceeded(GatewayError):
     retryable = True
 
     def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
-        """``because``: why it is told before the time is over."""
+        """``because``: why the request ends before its deadline."""
         super().__init__(message, hint=hint, retry_after=retry_after)
         self.because = because
 
@@ -360,20 +357,20 @@ STATUS: Final[dict[str, int]] = {
     "backend_unavailable": 503,
     "deadline_exceeded": 504,
 }
-"""HTTP status by ``kind``; the gRPC edge and what counts as a version's failure go by it too."""
+"""HTTP status by ``kind``. The gRPC edge and the count of a version's failures use it as well."""
 
 
 OF_CALLERS: Final = frozenset(
     {ClientGone.kind, RequestError.kind, *(error.kind for error in RequestError.__subclasses__())}
 )
-"""Kinds of ends that are their callers' doing, whatever the transport."""
+"""Kinds of errors that callers cause, on every transport."""
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Forget where ``error``, and what has led to it, was raised.
+    """Remove the tracebacks of ``error`` and of its causes.
 
-    Who keeps an error keeps the frames it has come through, and with them whatever they had in hand: bodies, tensors,
-    the request that it is the error of. The garbage collector comes too seldom for that (``app``).
+    A kept error keeps the frames of its traceback in memory, with their bodies, tensors and the request itself, until
+    the garbage collector runs, which is rare here (see ``app``).
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

@@ -1,4 +1,4 @@
-"""Public fakes of the two outside worlds, for tests of this project and of people's hooks.
+"""Public fakes of the registry and the backend, for tests of this project and of users' hooks.
 
 Each fake is held to the real adapter's behaviour by the contract tests (``tests/contract``): one suite runs over both.
 """
@@ -50,9 +50,9 @@ class FakeBackend:
     def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
         self.models = dict(models or {})
         self.streams: dict[str, Callable[[dict[str, NDArray[Any]]], Iterable[Mapping[str, NDArray[Any]]]]] = {}
-        """Decoupled models by name: each a function from inputs to the responses in order."""
+        """Decoupled models by name: each a function from inputs to the responses, in order."""
         self.ended: list[str] = []
-        """Streams that were given up before their last response."""
+        """The models of streams that were closed before their last response."""
         self.calls: list[tuple[str, int]] = []
         self.parents: list[str] = []
         self.latency = 0.0
@@ -190,20 +190,20 @@ class FakeRegistry:
         self.settings: dict[str, str] = {}
         self.artifacts: list[dict[str, Any]] = []
         self.models: dict[str, dict[str, Any]] = {}
-        """By id, the oldest first."""
+        """Models by id, the oldest first."""
         self.sections: dict[str, str] = {}
-        """Texts of sections, over those of ``endpoints`` and ``canary``."""
+        """Texts of sections; they override those of ``endpoints`` and ``canary``."""
         self.containers: list[str] = []
         """Ids of clearml-serving's own inference containers."""
         self.reported: list[Mapping[str, Any]] = []
         self.is_up = True
         self.downloads: list[str] = []
-        """Addresses of files that were fetched whole."""
+        """The addresses of files that were downloaded completely."""
         self.fetched = 0
-        """Bytes of files that were read."""
+        """The bytes of files that were read."""
         self.gives_parts = True
         self.attached: dict[str, bytes] = {}
-        """What was attached, by its address."""
+        """Attached files, by address."""
         self.ledger = FakeLedger()
         self.history = FakeLedger()
 
@@ -215,7 +215,7 @@ class FakeRegistry:
         }  # fmt: skip
 
     def add_endpoint(self, url: str, model_id: str | None, *, engine: str = "triton", **fields: Any) -> None:
-        """Configure an endpoint; ``fields`` are ClearML's."""
+        """Configure an endpoint; ``fields`` are those of ClearML."""
         version = fields.pop("version", "")
         key = f"{url}/{version}" if version else url
         self.endpoints[key] = {
@@ -225,7 +225,7 @@ class FakeRegistry:
         }  # fmt: skip
 
     def add_artifact(self, key: str, path: Path, *, sha256: str | None = None, is_archive: bool = False) -> None:
-        """Attach preprocess code to the Task, replacing what has the same key."""
+        """Attach preprocess code to the Task; it replaces code with the same key."""
         self.artifacts = [a for a in self.artifacts if a["key"] != key]
         self.artifacts.append(
             {"key": key, "uri": path.as_uri(), "hash": sha256, "type": "archive" if is_archive else "custom"}
