@@ -224,7 +224,7 @@ class Settings(BaseSettings):
         "1", validation_alias=_names("replicas"),
         description="Number of gateways that share the tenants' quotas: a number, or a host name whose addresses are "
         "counted every five seconds (a headless Service). Each worker enforces its share. A number is also used "
-        "under overload, to divide the calls to Triton between the gateways.",
+        "to divide the calls to Triton between the gateways: under overload, and for models without a dynamic batcher.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),

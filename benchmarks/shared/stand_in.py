@@ -92,7 +92,10 @@ class StandIn:
 
     async def _config(self, request: Any) -> Any:
         info = await self.fake.describe(request.name)
-        return pb.ModelConfigResponse(config=model_config_pb2.ModelConfig(max_batch_size=info.max_batch_size))
+        config = model_config_pb2.ModelConfig(max_batch_size=info.max_batch_size)
+        if info.merges_calls:
+            config.dynamic_batching.SetInParent()
+        return pb.ModelConfigResponse(config=config)
 
     async def _infer(self, request: Any) -> Any:
         inputs = {

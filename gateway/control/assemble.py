@@ -348,7 +348,8 @@ class Assembler:
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
         # Triton refuses calls with more rows than the model's max_batch_size.
-        limits, most = replace(self._limits, pressure=pressure), info.max_batch_size
+        limits = replace(self._limits, pressure=pressure, merges_calls=info.merges_calls)
+        most = info.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))
         if config.task == FILL_MASK and config.vocab_size is not None:

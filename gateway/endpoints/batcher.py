@@ -267,7 +267,7 @@ class Batcher(Generic[R]):
         """Send the calls that may leave now, and set the alarm for the next one."""
         self._is_flush_scheduled = False
         queue, calls, capacity = self._queue, self._calls, self._capacity
-        calls.max_running = capacity.limits.max_in_flight * capacity.servers.replicas
+        calls.max_running = capacity.max_calls
         now = self._loop.time()
         if now >= self._deadlines.update_at:
             self._deadlines.update(now)

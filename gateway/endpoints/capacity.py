@@ -34,6 +34,12 @@ _SERIAL_QUEUEING_SHARED: Final = 0.55
 """The same if other gateways send calls to the server, which blurs the measurement. It is not 0.5, because a server
 that takes four calls at a time measures as 0.5.
 """
+_INDEPENDENT: Final = 1.5
+"""Gateways that share servers keep this many times the calls of one gateway in flight, all together. None knows where
+the others' calls are, so with fewer some servers would be idle.
+"""
+_MIN_CALLS: Final = 2
+"""The least share of one gateway: one call that a server works on, and the next one behind it."""
 
 
 class OneServer(Servers):
@@ -61,8 +67,9 @@ class Capacity:
         self.full_limits = self._split_limits = limits
         """The limits of a call that is not split."""
         self._serial_queueing = _SERIAL_QUEUEING
-        if limits.gateways > 1:
+        if limits.gateways > 1 and limits.merges_calls:
             self._split_limits = replace(limits, max_rows=max(limits.max_rows // limits.gateways, 1))
+        if limits.gateways > 1:
             self._serial_queueing = _SERIAL_QUEUEING_SHARED
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
@@ -96,6 +103,19 @@ class Capacity:
         """How many calls the servers work on at a time."""
         is_parallel = self.prices.queueing < _PARALLEL_QUEUEING and not self.is_split
         return self.servers.replicas * (self.limits.max_in_flight if is_parallel else 1)
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls may be in flight at a time.
+
+        Servers that do not merge calls would get many small ones from gateways that each keep all servers busy. Each
+        gateway has its share of the calls then.
+        """
+        limits = self.full_limits
+        calls = limits.max_in_flight * self.servers.replicas
+        if limits.merges_calls or limits.gateways == 1:
+            return calls
+        return min(calls, max(math.ceil(_INDEPENDENT * calls / limits.gateways), _MIN_CALLS))
 
     def split_calls(self, *, is_on: bool) -> None:
         """Limit calls to this gateway's share of the rows of one call, or lift that.

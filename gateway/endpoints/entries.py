@@ -49,7 +49,9 @@ class BatchLimits:
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
     gateways: int = 1
-    """The number of processes that send calls to the same server, which merges them."""
+    """The number of processes that send calls to the same servers, as far as it is known."""
+    merges_calls: bool = True
+    """Whether a server merges the calls of several gateways into one, as Triton's dynamic batcher does."""
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]

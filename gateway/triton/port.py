@@ -38,6 +38,8 @@ class ModelInfo:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     max_batch_size: int
+    merges_calls: bool = True
+    """Whether Triton may merge several calls into one: the model has a dynamic batcher, or it is not known."""
 
 
 class Servers(Protocol):

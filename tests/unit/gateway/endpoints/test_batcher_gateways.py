@@ -1,4 +1,4 @@
-"""Gateways that know nothing of each other before one server: in simulated time, arrivals at random."""
+"""Several gateways before the same servers: in simulated time, arrivals at random."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import random
 
 import pytest
 
-from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, simulate
+from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, Several, SimulatedLoop, short, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.capacity import Capacity, OneServer
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
+from gateway.prices import Prices
 
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
 CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
@@ -86,3 +88,88 @@ def test_two_gateways_that_know_of_each_other_share_the_servers_calls(times: flo
     assert len(hard) >= 0.95 * CAPACITY * SECONDS
     assert hard[int(0.5 * len(hard))] <= 1.2 * calm[int(0.9 * len(calm))]
     assert hard[int(0.95 * len(hard))] <= 2.0 * calm[int(0.99 * len(calm))]
+
+
+GPU = Price("a price per call", 22e-3, 0.5e-3, 0.0)
+TOKENS = Price("a price per padded token", 0.0, 0.0, 10e-6)
+SERVERS = 4
+WARM_S = 1.5
+
+
+def waits(price: Price, gateways: int, load: float, *, is_told: bool, seconds: float = 2.0) -> tuple[float, float]:
+    """Return the p50 and p99 of answers, in seconds, of gateways before four servers that merge no calls.
+
+    ``load``: share of what the servers can do with full calls. ``is_told``: the gateways know how many they are.
+    """
+
+    async def main(loop: SimulatedLoop) -> tuple[float, float]:
+        chance = random.Random(1)
+        loop.work = lambda seconds: None  # type: ignore[method-assign]  # each gateway has its own CPU
+        servers = [Server(loop, price, chance) for _ in range(SERVERS)]
+        limits = BatchLimits(max_rows=MAX_ROWS, gateways=gateways if is_told else 1, merges_calls=False)
+        batchers: list[Batcher[Row]] = []
+        for _ in range(gateways):
+            seen = Several(loop, servers)
+            batchers.append(Batcher(seen, limits=limits, on_batch=lambda *_: None, clock=loop.time, servers=seen))
+        rate = load * SERVERS * MAX_ROWS / price.seconds(MAX_ROWS, 24)
+        took: list[float] = []
+        due = 0.0
+
+        def arrive() -> None:
+            nonlocal due
+            sent = due
+            if sent >= WARM_S + seconds:
+                return
+            due += chance.expovariate(rate)
+            loop.call_at(due, arrive)
+
+            def done(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                if error is None and sent >= WARM_S:
+                    took.append(loop.time() - sent)
+
+            chance.choice(batchers).begin([Row(short(chance))], sent + 60, done)
+
+        loop.call_soon(arrive)
+        await asyncio.sleep(WARM_S + seconds + 3)
+        for batcher in batchers:
+            await batcher.close()
+        took.sort()
+        return took[len(took) // 2], took[int(0.99 * len(took))]
+
+    return simulate(main)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("gateways", "load"), [(4, 0.1), (4, 0.4), (16, 0.1)])
+def test_gateways_before_servers_that_merge_no_calls_share_the_window(gateways: int, load: float) -> None:
+    """Their calls are fewer and larger: nobody waits behind many small calls of the other gateways."""
+    alone, told = waits(GPU, gateways, load, is_told=False), waits(GPU, gateways, load, is_told=True)
+    assert told[0] <= 0.65 * alone[0]
+    assert told[1] <= 0.8 * alone[1]
+
+
+def test_a_shared_window_makes_nobody_wait_where_small_calls_cost_nothing_more() -> None:
+    """Two calls are in flight from every gateway at least."""
+    alone, told = (waits(TOKENS, 16, 0.4, is_told=told, seconds=0.3) for told in (False, True))
+    assert told[0] <= 1.1 * alone[0]
+    assert told[1] <= 2e-3
+
+
+class Known(OneServer):
+    """So many servers."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+
+    @property
+    def replicas(self) -> int:
+        return self._replicas
+
+
+@pytest.mark.parametrize(
+    ("gateways", "merges", "servers", "calls"),
+    [(1, False, 4, 8), (4, True, 4, 8), (2, False, 4, 6), (4, False, 4, 3), (16, False, 4, 2), (4, False, 1, 2)],
+)
+def test_how_many_calls_of_one_gateway_are_in_flight(gateways: int, merges: bool, servers: int, calls: int) -> None:
+    """Only gateways that know of each other share, and only calls that no server merges."""
+    limits = BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=merges)
+    assert calls == Capacity(Prices(), limits, Known(servers)).max_calls
