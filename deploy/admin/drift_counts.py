@@ -170,7 +170,7 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
 
 
 class Looked:
-    """Counts what texts look like, every one of them; ``counts`` is of each variable, complete after ``carry``."""
+    """Counts what texts look like, every one of them; ``counts`` is of each variable, complete after ``flush``."""
 
     def __init__(self, names: Iterable[str] = variables.BUILT_IN) -> None:
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
@@ -182,9 +182,9 @@ class Looked:
         self._looks.see([text])
         self._looks.follow([text])
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count what is pending."""
-        self._looks.carry()
+        self._looks.flush()
 
 
 def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str]) -> dict[str, Bins]:
@@ -192,7 +192,7 @@ def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str]) 
     looked = Looked()
     for text in looked_at:
         looked.see(text)
-    looked.carry()
+    looked.flush()
     looked.counts[variables.LABEL].update(labels)
     return {name: drift.enum_bins(count) for name, count in looked.counts.items() if count}
 

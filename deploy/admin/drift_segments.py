@@ -82,7 +82,7 @@ def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> 
             name = segment_of(record, key)
             counted.setdefault((version, name if name in named else OTHERS), _Counted()).see(record)
     for one in counted.values():
-        one.looked.carry()
+        one.looked.flush()
     bins = sum(len(verdict.bins) for verdict in at.values()) * max(1, len(named) + (len(sizes) > len(named)))
     sigmas = NormalDist().inv_cdf(1 - _LEVEL / 2 / max(bins, 1))
     parts: dict[tuple[str, str, str], list[Part]] = {}

@@ -66,9 +66,9 @@ class Projected:
                 self._size = len(row)
                 self._pending.append(row)
         if len(self._pending) >= _AT_ONCE:
-            self.carry()
+            self.flush()
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count what was collected."""
         pending, self._pending = self._pending, []
         if pending:

@@ -52,7 +52,7 @@ class TextVariables:
 
         self._scores: list[float] = []
         """Scores of all labels, result by result, whose entropy is not computed yet."""
-        numbers.pending.append(self.carry)
+        numbers.pending.append(self.flush)
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         self._tokens, self._unknown = scalar(variables.TOKENS, _TEXT_BOUNDS), scalar(variables.UNKNOWN, _TEXT_BOUNDS)
         self._truncated = enum(variables.TRUNCATED, texts.BOOLEANS)
@@ -140,11 +140,11 @@ class TextVariables:
                 else:
                     self._see(self._see_results, [result])
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count collected texts, vectors and entropies."""
         if self._looks is not None:
-            self._looks.carry()
-        self._projected.carry()
+            self._looks.flush()
+        self._projected.flush()
         scores, self._scores = self._scores, []
         if not scores or self._entropy is None:
             return
@@ -214,7 +214,7 @@ class TextVariables:
                 self._entropy.ignore("missing")
             self._scores += whole
             if len(self._scores) >= MAX_PENDING * self._n_labels:
-                self.carry()
+                self.flush()
 
 
 def _texts_of(traces: Sequence[Trace]) -> list[texts.Text]:

@@ -339,7 +339,7 @@ class TextCounter:
         if len(self._keys) >= _AT_ONCE:
             self._repeat()
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count what was collected."""
         self._repeat()
         self._count()
@@ -368,10 +368,10 @@ class TextCounter:
 
 
 def learned(listed: Sequence[Text]) -> tuple[Words | None, list[float], Mapping[str, int]]:
-    """Return the frequent words of a data set, learned from up to half of its texts, and what the others have.
+    """Learn frequent words from half of a data set at most; return them, and what the other texts are measured by.
 
-    That is the share of unusual words of each text, and how many texts have which value of ``RISEN``. A vocabulary
-    looks better than it is on the texts that it was learned from. The order of the texts must be random. The words are
+    That is each other text's share of unusual words, and the number of texts per value of ``RISEN``. Texts that words
+    were learned from would measure too well, so they are left out. The texts must be in random order. The words are
     None if there are too few texts.
     """
     shares: list[float] = []
@@ -386,5 +386,5 @@ def learned(listed: Sequence[Text]) -> tuple[Words | None, list[float], Mapping[
     looks = TextCounter(takes, Sample(len(listed) + 1, lambda: 0.0), watched, shares.extend)
     for text in listed:
         looks.see([text])
-    looks.carry()
+    looks.flush()
     return watched.usual(), shares, risen

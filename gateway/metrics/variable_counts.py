@@ -160,7 +160,7 @@ class Scalar(Number):
         self._seen = numbers.histogram(name, bounds)
         self._pending: list[float] = []
         self._weight = 1.0
-        numbers.pending.append(self.carry)
+        numbers.pending.append(self.flush)
 
     def see(self, value: object, weight: float) -> None:
         """See ``Variable.see``."""
@@ -182,27 +182,27 @@ class Scalar(Number):
     def take(self, number: float, weight: float = 1.0) -> None:
         """Count a number with a weight."""
         if weight != self._weight:
-            self.carry()
+            self.flush()
             self._weight = weight
         self._pending.append(number)
         if len(self._pending) >= MAX_PENDING:
-            self.carry()
+            self.flush()
 
     def take_all(self, numbers: Sequence[float]) -> None:
         """Count many numbers, with weight 1."""
         if self._weight != 1.0:
-            self.carry()
+            self.flush()
             self._weight = 1.0
         self._pending.extend(numbers)
         if len(self._pending) >= MAX_PENDING:
-            self.carry()
+            self.flush()
 
     def begin(self) -> None:
         """Reset to zero."""
         self._pending = []
         self._seen.begin()
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count the collected values."""
         pending, self._pending = self._pending, []
         if pending:
@@ -285,7 +285,7 @@ class Enum(Variable):
         begins_with = () if expected else (*values, OTHER)
         self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
         self._pending: list[str] = []
-        numbers.pending.append(self.carry)
+        numbers.pending.append(self.flush)
 
     def see(self, value: object, weight: float) -> None:
         """See ``Variable.see``."""
@@ -322,7 +322,7 @@ class Enum(Variable):
         """Count many categories, with weight 1."""
         self._pending.extend(categories)
         if len(self._pending) >= MAX_PENDING:
-            self.carry()
+            self.flush()
 
     def begin(self) -> None:
         """Reset to zero."""
@@ -330,7 +330,7 @@ class Enum(Variable):
         for count in self._known.values():
             count.value = 0
 
-    def carry(self) -> None:
+    def flush(self) -> None:
         """Count the collected values."""
         pending, self._pending = self._pending, []
         self.take_counts(Counter(pending))

@@ -173,8 +173,8 @@ class WatchedVersion:
 
     def flush(self) -> None:
         """Count all collected values."""
-        for carry in self._numbers.pending:
-            carry()
+        for flush in self._numbers.pending:
+            flush()
 
 
 def _see(variable: Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:

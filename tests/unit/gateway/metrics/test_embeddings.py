@@ -21,7 +21,7 @@ def counted(vectors: Floats) -> list[list[float]]:
     found: list[list[float]] = [[] for _ in variables.EMBEDDING]
     projected = Projected(lambda number, values: found[number].extend(values))
     projected.see(list(vectors))
-    projected.carry()
+    projected.flush()
     return found
 
 
@@ -71,5 +71,5 @@ def test_vectors_that_cannot_be_compared_are_skipped() -> None:
     found: list[float] = []
     projected = Projected(lambda number, values: found.extend(values))
     projected.see([np.ones(4), np.zeros(4), np.full(4, np.nan), np.ones(2), np.ones((1, 4)), []])
-    projected.carry()
+    projected.flush()
     assert len(variables.EMBEDDING) == len(found)

@@ -214,7 +214,7 @@ def test_duplicates_are_as_frequent_of_runs_as_of_all() -> None:
         counted = Counted([variables.DUPLICATE])
         for run in runs:
             counted.looks.follow(run, is_first=True)
-        counted.looks.carry()
+        counted.looks.flush()
         found = counted.found[variables.DUPLICATE]
         assert sum(map(len, runs)) - 1024 * len(runs) == found.total()
         shares.append(found["true"] / found.total())
@@ -234,7 +234,7 @@ class Counted:
         """Count these, whole."""
         self.looks.see(seen)
         self.looks.follow(seen)
-        self.looks.carry()
+        self.looks.flush()
         return self.found
 
 
