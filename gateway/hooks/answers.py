@@ -1,6 +1,6 @@
-"""What a hook process answers, checked before anybody uses it: a process may be sent to say anything by its code.
+"""Checks the answers of hook processes before they are used: users' code can make a process send anything.
 
-Whatever does not look like an answer raises ``ValueError``; the process that sent it is ended.
+Anything that is not a valid answer raises ``ValueError``, and the process that sent it is ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITHOUT_BODY: Final = (204, 205, 304)
 
 @dataclass(frozen=True, slots=True)
 class HookResponse:
-    """A response with status and headers that a hook made itself. It was checked: the writers of answers rely on it."""
+    """A checked response with status and headers that a hook made itself."""
 
     body: bytes
     status_code: int
@@ -54,7 +54,7 @@ class HookResponse:
 
     @classmethod
     def of(cls, answer: object) -> object:
-        """Return what a hook answered, a response of its own (Starlette's, say) as one of these, checked.
+        """Return a hook's answer; a response of its own (Starlette's, for example) as a checked ``HookResponse``.
 
         Raises ``HookFailed`` if it cannot be sent.
         """
@@ -71,7 +71,7 @@ class HookResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """State that stays in its process until the next stage: it is more than plain values."""
+    """State that stays in its process until the next stage, because it is more than plain values."""
 
     process: Any
     number: int
@@ -79,8 +79,10 @@ class HeldState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one request in the process. ``state`` is opaque and goes back with the next stage: the bytes of
-    plain values, which any process of the pool can go on with, or ``HeldState``.
+    """The result of one request in the process.
+
+    ``state`` is opaque and goes back with the next stage: the bytes of plain values, which any process of the pool can
+    use, or ``HeldState``.
     """
 
     answer: object
@@ -91,7 +93,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class HookReply:
-    """The outcomes of what was asked together, and how long it took: waiting, then each stage (nanoseconds)."""
+    """The outcomes of one call, and its nanoseconds: waiting, then each stage."""
 
     outcomes: list[Outcome]
     queue_ns: int
@@ -99,7 +101,7 @@ class HookReply:
 
 
 def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int, process: object) -> list[Outcome]:
-    """The outcomes of ``count`` requests. Raises ``ValueError`` for what is no answer to them."""
+    """Return the outcomes of ``count`` requests. Raises ``ValueError`` for an invalid answer."""
     jobs = _of(list, head.get("jobs"))
     if len(jobs) != count:
         raise ValueError(f"{len(jobs)} answers to {count} requests")
@@ -111,25 +113,25 @@ def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int, process:
 
 
 def read_times(head: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Nanoseconds of each stage. Raises ``ValueError``."""
+    """Return the nanoseconds of each stage. Raises ``ValueError``."""
     first, second, third = _of(list, head.get("ns"))
     return whole(first), whole(second), whole(third)
 
 
 def whole(value: object) -> int:
-    """A whole number of 0 or more, below 2^63. Raises ``ValueError``."""
+    """Return ``value`` if it is a whole number from 0 to 2^63 − 1. Raises ``ValueError``."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("a whole number was expected")
     return value
 
 
 def text(value: object) -> str:
-    """Text, cut if it is longer than a message should be. Raises ``ValueError``."""
+    """Return a text, cut to ``_MAX_TEXT`` characters. Raises ``ValueError``."""
     return cast(str, _of(str, value))[:_MAX_TEXT]
 
 
 def hook_failed(head: Mapping[str, Any]) -> HookFailed:
-    """The error that a head tells. Raises ``ValueError``."""
+    """Return the error in a head. Raises ``ValueError``."""
     return HookFailed(text(head.get("message")), hint=text(head.get("hint")))
 
 
@@ -166,7 +168,7 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
 
 
 def _parts(payload: Buffer, sizes: list[object]) -> Iterator[memoryview]:
-    """A payload, cut as its head says; then ``ValueError`` if something is left of it."""
+    """Yield the parts of a payload by the sizes in its head; raise ``ValueError`` if bytes are missing or left over."""
     view = memoryview(payload)
     place = 0
     for size in sizes:

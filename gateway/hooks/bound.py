@@ -1,9 +1,10 @@
-"""The bound on all hook processes of one gateway worker: who may start one, and which one ends to make room for it.
+"""Limits the hook processes of one gateway worker, and chooses the process that ends to make room for another.
 
-Pools ask for a ``slot`` before they start a process and give it back when it has ended. Without a free slot they queue:
-a pool that has no process at all goes before one that wants a further one, and among equals who came first. Room is
-made by ending processes in order, never by killing: those that idle, the longest idle first; if none does, one that
-had its turn ends after the requests in it. Processes that nobody has asked for a long time end too.
+A pool asks for a ``slot`` before it starts a process and returns it when the process has ended. If no slot is free,
+pools queue: one without any process goes before one that wants a further process; otherwise first come, first served.
+Room is made by retiring processes, never by killing them: idle ones first, the longest idle before others. If none is
+idle, a process that has served for ``_TURN_S`` ends after its current requests. Processes that are idle for a long time
+end as well.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ MAX_PROCESSES: Final = 32
 IDLE_S: Final = 900.0
 
 _SURPLUS_IDLE_S: Final = 60.0
-"""A pool's second and further processes end after this; nor is its last one ended sooner for another's second."""
+"""Idle seconds after which all but the last process of a pool end. The last one is kept at least that long if another
+pool only wants a further process.
+"""
 _TURN_S: Final = 2.0
-"""A process that always has work serves this long before it makes room for a pool that has none."""
+"""Seconds that a busy process serves before it can be retired for a pool that has no process."""
 _LOOK_EVERY: Final = 10
 
 
 class Process(Protocol):
-    """What the bound sees of a hook process."""
+    """A hook process, as the bound uses it."""
 
     is_retired: bool
     serving_since: float
@@ -39,23 +42,23 @@ class Process(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it does nothing, and nobody counts on what it holds."""
+        """Whether it has no requests and holds no state of any."""
         ...
 
     def retire(self) -> None:
-        """Take no more requests; end after those in it."""
+        """Take no more requests, and end after the current ones."""
         ...
 
 
 class Pool(Protocol):
-    """What the bound sees of a pool."""
+    """A pool, as the bound uses it."""
 
     minimum: int
-    """Processes that stay up although they idle."""
+    """Processes that are kept although they are idle."""
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Those that have loaded and have not ended."""
+        """Processes that have loaded and have not ended."""
         ...
 
     @property
@@ -64,11 +67,11 @@ class Pool(Protocol):
         ...
 
     def tick(self, *, is_full: bool) -> None:
-        """Look at the processes that work; if ``is_full``, at all."""
+        """Check the busy processes; if ``is_full``, all of them."""
         ...
 
-    def rest(self) -> None:
-        """Its last process ends because nobody has asked: do not replace it."""
+    def scale_to_zero(self) -> None:
+        """Do not replace its last process, which ends because it is idle."""
         ...
 
 
@@ -80,12 +83,12 @@ class _Ticket:
 
     @property
     def is_first(self) -> bool:
-        """Whether the pool has nobody to answer those who wait; that may change while it waits."""
+        """Whether the pool has waiting requests and no process; that may change while the ticket waits."""
         return self.is_start or (self.pool.has_waiting and all(p.is_retired for p in self.pool.processes))
 
 
 class ProcessBound:
-    """``limit`` processes at a time in all pools; those that idle for ``idle`` seconds end. Of the event loop."""
+    """Allows ``limit`` processes at a time in all pools; they end after ``idle`` idle seconds. For the event loop."""
 
     def __init__(
         self, limit: int = MAX_PROCESSES, idle: float = IDLE_S, now: Callable[[], float] = time.monotonic
@@ -100,19 +103,19 @@ class ProcessBound:
 
     @property
     def taken(self) -> int:
-        """Slots that are taken: processes that run, start or end."""
+        """Taken slots: processes that run, start or end."""
         return self._taken
 
     def add(self, pool: Pool) -> None:
-        """A pool begins."""
+        """Add a pool."""
         self._pools[pool] = None
 
     def remove(self, pool: Pool) -> None:
-        """A pool has ended."""
+        """Remove a pool that has ended."""
         self._pools.pop(pool, None)
 
     async def slot(self, pool: Pool, *, is_start: bool = False) -> None:
-        """Wait for room for one more process; the slot must be given back. ``is_start``: the pool's very first."""
+        """Wait for a slot for one more process; ``give_back`` returns it. ``is_start``: the pool's first process."""
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._tick(), name="hook processes")
         if self._taken < self.limit and not self._waiting:
@@ -132,14 +135,14 @@ class ProcessBound:
             raise
 
     def give_back(self) -> None:
-        """A process has ended, or was not started."""
+        """Return a slot: its process has ended, or was not started."""
         self._taken -= 1
         self.settle()
 
     def settle(self) -> None:
-        """Give free slots to who waits; end processes for the others."""
+        """Give free slots to waiting pools, and retire processes for the others."""
         if len(self._waiting) > 1:
-            self._waiting.sort(key=lambda t: not t.is_first)  # stable: among equals who came first
+            self._waiting.sort(key=lambda t: not t.is_first)  # stable: otherwise first come, first served
         while self._waiting and self._taken < self.limit:
             ticket = self._waiting.pop(0)
             if not ticket.granted.done():
@@ -155,7 +158,7 @@ class ProcessBound:
             victim.retire()
 
     def end_idle(self) -> None:
-        """End the processes that nobody has asked for too long."""
+        """Retire the processes that have been idle for too long."""
         now = self._now()
         for pool in self._pools:
             serving = [p for p in pool.processes if not p.is_retired]
@@ -165,12 +168,12 @@ class ProcessBound:
                 is_last = sum(not p.is_retired for p in serving) == 1
                 if now - process.idle_since > (self._idle if is_last else min(self._idle, _SURPLUS_IDLE_S)):
                     if is_last:
-                        pool.rest()
+                        pool.scale_to_zero()
                     process.retire()
 
     def _victim(self, ticket: _Ticket) -> Process | None:
         return self._chosen(ticket, is_strict=True) or (
-            # Rather than keep somebody waiting for nothing: what was to stay although it idles.
+            # A pool without any process may also take one that is kept although it is idle.
             self._chosen(ticket, is_strict=False) if ticket.is_first else None
         )
 
@@ -187,7 +190,7 @@ class ProcessBound:
         if idle:
             is_last, _, pool, process = min(idle, key=lambda found: found[:2])
             if is_last:
-                pool.rest()
+                pool.scale_to_zero()
             return process
         return min(busy, key=lambda found: found[:2])[2] if busy and ticket.is_first else None
 

@@ -1,7 +1,7 @@
 """Runs the stages of users' code for one request or for several: in threads of the worker, or in hook processes.
 
-``endpoints.hook.HookHandler`` asks an ``Executor`` and does not know which of the two it has. What it hands over and
-gets back is ``Work``: data, state between the stages, or an error.
+``endpoints.hook.HookHandler`` uses an ``Executor`` without knowing which of the two it is. It passes ``Work``: data,
+the state between stages, and an error if there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNLOAD_S: Final = 10.0
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One request on its way; ``state`` belongs to the executor and goes back to it with the next stage."""
+    """One request between stages; ``state`` belongs to the executor, which gets it back with the next stage."""
 
     data: Any
     trace: Trace
@@ -40,7 +40,7 @@ class Work:
     state: Any = None
     error: GatewayError | None = None
     is_over: bool = False
-    """Its request has ended: nobody comes for its state."""
+    """Its request has ended: its state is not needed any more."""
 
 
 class Executor(Protocol):
@@ -49,27 +49,27 @@ class Executor(Protocol):
     stages: frozenset[str]
     """The stages the code has."""
     batches: frozenset[str]
-    """Those that take several requests at once."""
+    """The stages that take several requests at once."""
 
     @property
     def at_once(self) -> int:
-        """How many calls can run together."""
+        """The number of calls that can run at once."""
         ...
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """Put the works through the stages: each gets new ``data`` and ``state``, or its ``error``.
+        """Run the stages on the works: each gets new ``data`` and ``state``, or an ``error``.
 
-        ``is_answer``: what comes out is for the caller, not for Triton. Raises ``GatewayError`` if all failed alike
-        and leaves the works as they were: those of one ``holder`` may be tried again in parts.
+        ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all of them failed with
+        the same error. The works are then unchanged, and works with the same ``holder`` may be retried in parts.
         """
         ...
 
     def holder(self, work: Work) -> Hashable:
-        """Who holds the work's state: those of one holder can go through a stage together."""
+        """Return the holder of the work's state. Works with the same holder can run through a stage together."""
         ...
 
     def forget(self, works: Sequence[Work]) -> None:
-        """Release the states of works that go no further."""
+        """Release the states of works that have ended."""
         ...
 
     async def close(self) -> None:

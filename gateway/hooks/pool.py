@@ -24,7 +24,16 @@ import orjson
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
 from gateway.hooks.answers import HeldState, HookReply
 from gateway.hooks.bound import ProcessBound
-from gateway.hooks.process import ASYNC_AT_ONCE, CLOSE_S, Asked, HookProcess, Loaded, Program, state_lost, too_late
+from gateway.hooks.process import (
+    ASYNC_AT_ONCE,
+    CLOSE_S,
+    HookProcess,
+    Loaded,
+    PendingCall,
+    Program,
+    state_lost,
+    too_late,
+)
 from gateway.hooks.values import Buffer, encode, encode_body, total
 from gateway.hooks.wire import MAX_MEMORY
 
@@ -64,7 +73,7 @@ class HookPool:
         self.name = program.name
         self.is_async = False
         self.loaded = Loaded(is_async=False, stages=[], batches=[], schemas={})
-        """What the code says about itself."""
+        """The description that the code gave when it was loaded."""
         self.minimum = min(limits.minimum, limits.processes)
         self.processes: list[HookProcess] = []
         self._program = program
@@ -74,8 +83,8 @@ class HookPool:
         self._started: set[HookProcess] = set()
         self._adding: asyncio.Task[None] | None = None
         self._waits_for_slot = False
-        self._waiting: deque[Asked] = deque()
-        self._is_awake = True
+        self._waiting: deque[PendingCall] = deque()
+        self._keeps_one = True
         self._failures = 0
         self._broken: GatewayError | None = None
         self._retry_at = 0.0
@@ -83,12 +92,12 @@ class HookPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are up, oldest first."""
+        """Ids of the running processes, oldest first."""
         return [p.pid for p in self.processes]
 
     @property
     def at_once(self) -> int:
-        """How many requests can be in the processes together, at most."""
+        """The most requests that all processes take at once."""
         return self._limits.processes * (ASYNC_AT_ONCE if self.is_async else self._limits.threads)
 
     @property
@@ -99,7 +108,7 @@ class HookPool:
         return bool(self._waiting)
 
     async def start(self) -> None:
-        """Start the first process and learn from it. Raises ``HookFailed`` if the code cannot be loaded."""
+        """Start the first process and read its description. Raises ``HookFailed`` if the code cannot be loaded."""
         self._bound.add(self)
         try:
             try:
@@ -112,7 +121,7 @@ class HookPool:
                 ) from None  # fmt: skip
             process, self.loaded = await self._started_process()
         except BaseException:
-            self._is_closed = True  # nobody closes a pool that has not started
+            self._is_closed = True  # a pool that has not started is not closed
             self._leave_if_over()
             raise
         self.is_async = self.loaded.is_async
@@ -120,10 +129,10 @@ class HookPool:
         self.changed()
 
     async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
-        """Put ``items`` (data, and state if there is one) through the stages in one process; until loop time
-        ``deadline``, or the pool's own timeout if that comes first. Each ``HeldState`` is of one and the same process.
+        """Run the stages on ``items`` (data and state) in one process.
 
-        Raises ``HookFailed`` if the process ends or cannot be started, ``DeadlineExceeded``.
+        They have until loop time ``deadline``, or the pool's own time-out if that is sooner. All ``HeldState`` must be
+        of the same process. Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
@@ -133,10 +142,10 @@ class HookPool:
             raise state_lost(holder.why or "it is gone")
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
-        self._is_awake = True
+        self._keeps_one = True
         free = self._with_room() if holder is None and not self._waiting else None
         if free is not None:
-            self._hand(asked, free)
+            self._dispatch(asked, free)
         else:
             (self._waiting if holder is None else holder.waiting).append(asked)
             self.changed()
@@ -154,12 +163,12 @@ class HookPool:
         return HookReply(outcomes, asked.sent_ns - now, stage_ns)
 
     def drop(self, state: object) -> None:
-        """Nobody will come for a state that ``run`` gave."""
+        """Release a state that ``run`` has returned."""
         if isinstance(state, HeldState):
             state.process.drop(state.number)
 
     async def close(self) -> None:
-        """Unload in every process and end them; what does not end in ten seconds is killed."""
+        """Unload the code in every process and end it; kill what has not ended after ten seconds."""
         self._is_closed = True
         tasks = [
             *(call for process in self._started for call in process.calls),
@@ -187,20 +196,20 @@ class HookPool:
     # --- called by the processes and the bound ------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """A process may have room, or more may be needed: who waits longest is first."""
+        """Dispatch waiting requests, the oldest first: a process may have room, or one more may be needed."""
         for process in self.processes:
             while process.waiting and process.has_slot:
-                self._hand(process.waiting.popleft(), process)
+                self._dispatch(process.waiting.popleft(), process)
         while self.has_waiting:
             free = self._with_room()
             if free is None:
                 break
-            self._hand(self._waiting.popleft(), free)
+            self._dispatch(self._waiting.popleft(), free)
         self._grow()
-        self._bound.settle()  # one that idles now may be what another pool waits for
+        self._bound.settle()  # another pool may wait for a process that is idle now
 
-    def gone(self, process: HookProcess, reason: str) -> None:
-        """A process has ended: nobody waits for what its code asked others."""
+    def process_ended(self, process: HookProcess, reason: str) -> None:
+        """Remove a process that has ended, and cancel its calls of ``send_request``."""
         self._started.discard(process)
         for call in process.calls:
             call.cancel()
@@ -213,24 +222,24 @@ class HookPool:
         self.changed()
 
     def answer_call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
-        """A hook called ``send_request``."""
+        """Answer a hook's call of ``send_request``."""
         task = asyncio.create_task(self._call(process, head, payload))
         process.calls.add(task)
         task.add_done_callback(process.calls.discard)
 
-    def rest(self) -> None:
-        """See ``bound.Pool.rest``."""
-        self._is_awake = False
+    def scale_to_zero(self) -> None:
+        """See ``bound.Pool.scale_to_zero``."""
+        self._keeps_one = False
 
     def tick(self, *, is_full: bool) -> None:
         """See ``bound.Pool.tick``."""
-        most = self._limits.memory
+        limit = self._limits.memory
         for process in list(self._started):
             if not is_full and process.is_idle:
                 continue
             # One that loads may need more for a moment than it holds later.
-            if process in self.processes and (held := process.resident()) > most:
-                process.kill(f"it held {_mib(held)} of memory and may hold {_mib(most)} (gateway.hook_memory)")
+            if process in self.processes and (held := process.resident()) > limit:
+                process.kill(f"it held {_mib(held)} of memory and may hold {_mib(limit)} (gateway.hook_memory)")
             process.look()
 
     async def _call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
@@ -243,12 +252,12 @@ class HookPool:
         process.reply(head["id"], reply)
 
     def _leave_if_over(self) -> None:
-        if self._is_closed and not self._started:  # until then the bound looks whether they have ended
+        if self._is_closed and not self._started:  # until then the bound checks whether they have ended
             self._bound.remove(self)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> Asked:
+    def _ask(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> PendingCall:
         pieces: list[Buffer] = []
         sizes: list[int] = []
         kinds: list[str] = []
@@ -256,10 +265,10 @@ class HookPool:
         kept = [state.number if isinstance(state, HeldState) else None for _, state in items]
         for data, state in items:
             try:
-                # What postprocess gets is a model's; before that it is a body.
+                # Postprocess gets a model's output, the other stages a body.
                 kind, value = ("value", encode(data, is_exact=True)) if is_models else encode_body(data)
             except TypeError as error:
-                raise HookFailed(f"what the endpoint's code should get cannot reach its process: {error}") from error
+                raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
             own = state if type(state) is bytes else b""
             kinds.append(kind)
             sizes += (total(value), len(own))
@@ -267,12 +276,14 @@ class HookPool:
             if own:
                 pieces.append(own)
         if sum(sizes) > MAX_MEMORY:
-            raise HookFailed(f"{sum(sizes) >> 20} MiB are more than the endpoint's code can get in one call")
+            raise HookFailed(
+                f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_MEMORY >> 20} can be sent"
+            )
         head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes, "kept": kept}
         numbers = [number for number in kept if number is not None]
-        return Asked(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future(), numbers)
+        return PendingCall(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future(), numbers)
 
-    def _hand(self, asked: Asked, process: HookProcess) -> None:
+    def _dispatch(self, asked: PendingCall, process: HookProcess) -> None:
         if asked.answer.done():  # given up
             return
         if asked.timer is not None:
@@ -281,7 +292,7 @@ class HookPool:
         limit = min(asked.deadline, asyncio.get_running_loop().time() + own) if own else asked.deadline
         process.ask(asked, limit)
 
-    def _not_reached(self, asked: Asked) -> None:
+    def _not_reached(self, asked: PendingCall) -> None:
         if self._waits_for_slot and not self.processes:
             asked.fail(DeadlineExceeded(
                 f"all {self._bound.limit} hook processes of the worker were busy with other endpoints",
@@ -289,7 +300,7 @@ class HookPool:
             ))  # fmt: skip
         elif not self.processes:
             asked.fail(DeadlineExceeded(
-                "the endpoint's code was not started in time: it had no process, as nobody had asked for a while",
+                "the endpoint's code was not started in time: its process had ended because it was idle",
                 hint="gateway.hook_min_processes=1 keeps one",
             ))  # fmt: skip
         else:
@@ -298,7 +309,7 @@ class HookPool:
     # --- the processes ------------------------------------------------------------------------------------------------
 
     def _with_room(self) -> HookProcess | None:
-        """The process with the fewest requests that takes one more; the oldest of them, so that the others idle."""
+        """Return the process with room and the fewest requests; the oldest of these, so that others become idle."""
         found, fewest = None, ASYNC_AT_ONCE + self._limits.threads
         for process in self.processes:
             busy = len(process.asked)
@@ -309,9 +320,9 @@ class HookPool:
         return found
 
     def _lacks(self) -> bool:
-        """Whether there should be one more process."""
+        """Return whether one more process is needed."""
         serving = [p.is_retired for p in self.processes].count(False)
-        if serving < max(self.minimum, self._is_awake):
+        if serving < max(self.minimum, self._keeps_one):
             return True
         return self.has_waiting and (serving == 0 or len(self.processes) < self._limits.processes)
 
@@ -336,7 +347,7 @@ class HookPool:
             process, _ = await self._started_process()
         except GatewayError as error:
             self._failures += 1
-            # The first try again is at once: a machine may be short of memory for a moment.
+            # The first retry is immediate: the machine may be short of memory for a moment.
             pause = min(_MAX_PAUSE_S, 0.5 * 2**self._failures) if self._failures > 1 else 0.0
             self._retry_at = asyncio.get_running_loop().time() + pause
             if self.processes:
@@ -352,7 +363,7 @@ class HookPool:
         self.processes.append(process)
 
     async def _started_process(self) -> tuple[HookProcess, Loaded]:
-        """A new process that has loaded, in a slot that is taken already. Raises ``HookFailed``."""
+        """Start a process in a slot that is taken already, and return it when it has loaded. Raises ``HookFailed``."""
         process = HookProcess(self)
         self._started.add(process)
         limits = self._limits
@@ -373,7 +384,7 @@ class HookPool:
 
 
 def _machine_memory() -> int:
-    """Bytes this process and its children may use: the machine's, or the container's if that is less."""
+    """Return the memory of the machine or, if that is less, of the container, in bytes."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):

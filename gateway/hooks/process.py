@@ -1,6 +1,6 @@
-"""One hook process as its gateway sees it: started, asked over a socket, watched, killed.
+"""The gateway's side of one hook process: starts it, sends it requests over a socket, watches it and kills it.
 
-Nothing it sends is trusted: frames are cut by ``wire``, answers checked by ``answers``; anything else ends it.
+Nothing that it sends is trusted: ``wire`` reads its frames and ``answers`` checks its answers. Anything else ends it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the code says about itself when it has loaded."""
+    """The code's description of itself after it has loaded."""
 
     is_async: bool
     stages: list[str]
@@ -69,14 +69,14 @@ class Loaded:
 
 
 Done = tuple[list[Outcome], tuple[int, int, int]]
-"""The outcomes of what was asked, and the nanoseconds of each stage."""
+"""The outcomes of a call, and the nanoseconds of each stage."""
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
-    """One frame, waiting for a process or in one. Its answer may be given up; the process is busy until it has it.
+class PendingCall:
+    """One call (frame), waiting for a process or in one. If it is cancelled, its process stays busy until it answers.
 
-    ``kept``: the numbers of the states that its process holds for it; then no other process can take it.
+    ``kept``: numbers of the states that its process holds for it; only this process can then take the call.
     """
 
     head: Mapping[str, Any]
@@ -92,22 +92,22 @@ class Asked:
     is_cancelled: bool = False
 
     def fail(self, error: Exception) -> None:
-        """Give whoever still waits an error."""
+        """End the call with an error, unless it has ended."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
 class Owner(Protocol):
-    """The pool of a process, as the process sees it."""
+    """The pool of a process, as the process uses it."""
 
     name: str
     is_async: bool
 
     def changed(self) -> None:
-        """A process may have room."""
+        """Note that a process may have room."""
         ...
 
-    def gone(self, process: HookProcess, reason: str) -> None:
+    def process_ended(self, process: HookProcess, reason: str) -> None:
         """A process has ended."""
         ...
 
@@ -130,8 +130,8 @@ class HookProcess(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self._loaded.add_done_callback(_look)  # a start that is given up leaves nobody who asks
-        self.asked: dict[int, Asked] = {}
-        self.waiting: deque[Asked] = deque()
+        self.asked: dict[int, PendingCall] = {}
+        self.waiting: deque[PendingCall] = deque()
         """Requests whose state is here: no other process can take them."""
         self.kept: set[int] = set()
         """States that it holds between two stages of their requests."""
@@ -215,7 +215,7 @@ class HookProcess(asyncio.Protocol):
         self.serving_since = self.idle_since = time.monotonic()  # loading is no part of its turn
         return loaded
 
-    def ask(self, asked: Asked, limit: float) -> None:
+    def ask(self, asked: PendingCall, limit: float) -> None:
         """Send one request; at loop time ``limit`` its time is over."""
         self._number += 1
         asked.process, asked.number, asked.sent_ns = self, self._number, time.perf_counter_ns()
@@ -224,7 +224,7 @@ class HookProcess(asyncio.Protocol):
         asked.timer = self._loop.call_at(limit, self._too_late, asked)
         self._write({"k": "run", "id": self._number, **asked.head}, asked.payload)
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: PendingCall) -> None:
         """Nobody waits for this any more; a hook that is async is cancelled, another one runs on until its limit."""
         if self._pool.is_async and not asked.is_cancelled and asked.number in self.asked:
             asked.is_cancelled = True
@@ -237,7 +237,7 @@ class HookProcess(asyncio.Protocol):
             self._write({"k": "drop", "id": number})
             self._end_if_done()
 
-    def _too_late(self, asked: Asked) -> None:
+    def _too_late(self, asked: PendingCall) -> None:
         if asked.number not in self.asked:
             return
         asked.fail(too_late())
@@ -365,7 +365,7 @@ class HookProcess(asyncio.Protocol):
         elif kind == "unloadable" and not self._loaded.done():
             self._loaded.set_exception(hook_failed(head))
 
-    def _take_answer(self, asked: Asked, head: Mapping[str, Any], payload: Buffer) -> None:
+    def _take_answer(self, asked: PendingCall, head: Mapping[str, Any], payload: Buffer) -> None:
         if "broken" in head:
             asked.fail(HookFailed(f"the process of the endpoint's code could not answer: {text(head['broken'])}"))
             return
@@ -438,7 +438,7 @@ class HookProcess(asyncio.Protocol):
             self._transport.abort()
         if self._side is not None:
             self._side.close()
-        self._pool.gone(self, reason)
+        self._pool.process_ended(self, reason)
 
     def _take_away(self, tries: int) -> None:
         """Take what it forked out of the table of processes: that is up to us in a container without an init."""

@@ -1,7 +1,6 @@
-"""Which address is in which protocol: how a request to it is read, and how a failure is written there.
+"""The list of inference addresses: how requests to each are parsed, and in which form they are refused.
 
-The only list of inference addresses; the ordinary route and the fast path ask it alike. What is served, listed in each
-protocol's own way, is in ``models``.
+The ordinary route and the fast path both use it. ``models`` has the addresses that list models.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from gateway.spec import normalize_url
 
 ByName = Mapping[bytes, bytes]
 Parse = Callable[[bytes, ByName], Call]
-"""``parse(body, headers)``: a protocol's reading of a request. Raises ``GatewayError``."""
+"""``parse(body, headers)``: parses a request of one protocol. Raises ``GatewayError``."""
 
 MODELS: Final = "/v2/models"
 V1_MODELS: Final = "/v1/models"
 _PREDICT: Final = "/predict"
 _CHAT: Final = "/v1/chat/completions"
-"""At the end of an endpoint's address it is what huggingface_hub puts there to chat with it."""
+"""huggingface_hub also appends it to an endpoint's address."""
 _PIPELINE: Final = "/pipeline/"
 TEI: Final = "/tei/"
 INFO: Final = "/info"
@@ -51,7 +50,7 @@ class Address(NamedTuple):
     protocol: str
     path: str
     asks: str
-    """Which endpoints it is for."""
+    """The endpoints that it is for."""
 
 
 ADDRESSES: Final = (
@@ -77,21 +76,23 @@ ADDRESSES: Final = (
     Address("Cohere, Jina", "/tei/{endpoint}/v1/rerank", "ranking"),
     Address("Cohere", "/tei/{endpoint}/v2/rerank", "ranking"),
 )
-"""Every inference address with `POST`; `{endpoint}` may have a version behind it."""
+"""Every inference address, all with `POST`; a version may follow `{endpoint}`."""
 
 
 class Reading(NamedTuple):
-    """How requests to one address are read, and how they are refused."""
+    """How requests to one address are parsed and refused."""
 
     parse: Parse
     refuse: Refuse
     path: str | None = None
-    """Who is asked, if the address says so: if there is nobody, no body is read."""
+    """The endpoint, if the address names one: if it does not exist, the body is not read."""
 
 
 class Addresses:
-    """All of them. ``prefix``: what endpoints' own addresses begin with; ``key_field``: where a body has a routing
-    key, name by name; ``tei_endpoints``: who is asked at addresses of Text Embeddings Inference that name nobody.
+    """All inference addresses.
+
+    ``prefix``: start of the endpoints' own addresses. ``key_field``: the path to the routing key in a body.
+    ``tei_endpoints``: endpoints for the addresses of Text Embeddings Inference that name none.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class Addresses:
         self._key_field = key_field
         self._tei_endpoints = tei_endpoints
         self.starts = tuple(start.encode() for start in (prefix, "/v1/", MODELS, TEI, *tei.ROUTES, *_RERANK))
-        """One of these begins every address."""
+        """Every address begins with one of these."""
 
     def at(self, path: str, query: bytes = b"") -> Reading | None:
-        """Return how ``path`` is read; None if nothing is inferred there."""
+        """Return how requests to ``path`` are read; None if it is not an inference address."""
         if path.startswith(self._prefix):
             name = path[len(self._prefix) :]
             if path.endswith(_CHAT):
@@ -133,14 +134,14 @@ class Addresses:
             try:
                 url, _ = oip.locate(path[len(MODELS) :])
             except EndpointNotFound:
-                return None  # whoever tells of models says so
+                return None  # ``models`` refuses it
             if not oip.may_mean_another(url):
                 return Reading(partial(_infer, url), oip_problem, url)
             return Reading(lambda raw, headers: _infer(oip.settle(self._table.current, url), raw, headers), oip_problem)
         return None
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
-        """The one thing this gateway serves. Raises ``EndpointNotFound`` if there are several, or none."""
+        """Return a call of the only endpoint. Raises ``EndpointNotFound`` if there are several or none."""
         return ServeCall(tei.only(self._table.current, _PREDICT), (), raw, headers)
 
     def _tei(self, rest: str) -> Reading | None:
@@ -168,7 +169,7 @@ class Addresses:
         return call(body, tei.chosen(self._table.current, self._tei_endpoints, call.tasks, route))
 
     def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
-        """Who names no model asks as at a bare route; with ``texts`` it is Text Embeddings Inference's body."""
+        """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
         body = decode(raw, _type_of(headers), takes_bytes=False)
         if isinstance(body, dict) and body.get("model") is not None:
             return rerank.RerankCall(body, _RERANK[route])
@@ -179,7 +180,7 @@ class Addresses:
 
 
 def _named(call: Callable[[object], Call], name: str, raw: bytes, headers: ByName) -> Call:
-    """The path names the model, whatever the body says."""
+    """Parse a body for the model that the path names, whatever the body says."""
     body = decode(raw, _type_of(headers), takes_bytes=False)
     return call({**body, "model": name} if isinstance(body, dict) else body)
 
@@ -189,7 +190,7 @@ def _json(call: Callable[[object], Call], raw: bytes, headers: ByName) -> Call:
 
 
 def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
-    # Like the Open Inference Protocol whatever its type: `curl -d` says that a form comes.
+    # The content type is ignored, as in the Open Inference Protocol: `curl -d` sets that of a form.
     del headers
     return kserve.PredictCall(decode(raw, b"", takes_bytes=False), url)
 

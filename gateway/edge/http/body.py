@@ -1,6 +1,6 @@
-"""Bytes of a request to its body: size limits and gzip. Pure except for reading the ASGI stream.
+"""Reads a request's body: size limits and gzip. Pure except for reading the ASGI stream.
 
-Every way in which a body can be wrong ends here as a ``RequestError`` that says what to send.
+Every fault of a body becomes a ``RequestError`` that says what to send.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP: Final = 31  # zlib's window bits for a gzip member
 _PIECE_BYTES: Final = 16 << 10
 _INLINE_PACKED_BYTES: Final = 32 << 10
-"""What comes to no more than this, and to no more than ``MAX_INLINE_BYTES`` unpacked, costs about a millisecond."""
+"""Unpacking at most this many bytes to at most ``MAX_INLINE_BYTES`` takes about a millisecond."""
 
 
 async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable[[int], None]) -> bytes:
     """Return the request's raw body.
 
-    ``announced`` is the content-length header (or empty). ``hold`` is told about bytes before they are taken, and
-    raises if there is no room for them. Raises ``PayloadTooLarge`` beyond ``limit`` bytes and ``ClientGone``; how long
-    it may take is the caller's business.
+    ``announced``: the content-length header, or empty. ``hold(bytes)`` is called before bytes are read, and raises if
+    there is no room for them. Raises ``PayloadTooLarge`` beyond ``limit`` bytes, and ``ClientGone``. The caller limits
+    the time.
     """
     is_announced = announced.isdigit()
     if is_announced:
@@ -52,9 +52,9 @@ async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable
 
 
 async def unpacked(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
-    """Undo the content encoding as ``unpack`` does: of a small body at once, of any other in a thread.
+    """Undo the content encoding as ``unpack`` does, of a large body in a thread.
 
-    A few bytes may unpack to megabytes, so what counts is what comes out, too.
+    A few bytes may unpack to megabytes, so a body counts as large by its unpacked size as well.
     """
     if len(raw) <= _INLINE_PACKED_BYTES:
         try:
@@ -83,7 +83,7 @@ def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
     while at < len(raw):  # a gzip file may have several members
         member = zlib.decompressobj(_GZIP)
         while not member.eof:
-            # A member copies what follows it in the bytes it was given, so it is never given all of them.
+            # zlib copies the bytes behind a member, so it gets small pieces: otherwise the time would be quadratic.
             piece = view[at : at + _PIECE_BYTES]
             if not piece:
                 raise MalformedBody("the gzip body is cut short")

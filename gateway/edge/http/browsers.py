@@ -1,7 +1,7 @@
-"""Refusals as a page, for a person who opened an address in a browser; programs get the JSON they always got.
+"""Renders refusals as a page if a browser asks; programs get JSON.
 
-Called by ``app`` for requests that are no POST. Changes no status, no header that a program reads, and no answer but
-a refusal.
+``app`` calls it for all requests but POST. It changes only refusals, and neither their status nor the headers that
+programs read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.edge.http.page import POLICY, render_refusal
 
 
 def explained(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """Return scope and sender of a request whose refusal is drawn as a page if a browser asked."""
+    """Return scope and ``send`` that render a refusal as a page if the request accepts HTML."""
     if not any(name == b"accept" and b"text/html" in value for name, value in scope["headers"]):
         return scope, send
     refusal: MutableMapping[str, Any] | None = None
@@ -39,19 +39,19 @@ def explained(scope: Scope, send: Send) -> tuple[Scope, Send]:
             await send({**refusal, "headers": headers})
             await send({**message, "body": content})
 
-    # an answer that the server takes in one piece would pass by what is drawn here
+    # an answer in one write would bypass the rendering
     extensions = {name: value for name, value in scope.get("extensions", {}).items() if name != EXTENSION}
     return {**scope, "extensions": extensions}, draw
 
 
 def _page(status: int, headers: Headers, content: bytes) -> tuple[Headers, bytes]:
-    """Return headers and body of a refusal's page; as they are if the body is not one of ours."""
+    """Return headers and body of a refusal's page; unchanged if the body is not one of the gateway's refusals."""
     try:
         said = orjson.loads(content)
     except ValueError:
         return list(headers), content
     error = said.get("error") if isinstance(said, dict) else None
-    if isinstance(error, dict):  # as OpenAI's API has it
+    if isinstance(error, dict):  # OpenAI's form
         said, error = error, error.get("message")
     if not isinstance(error, str):
         return list(headers), content

@@ -1,7 +1,7 @@
-"""The TLS side of the port: whom a certificate names, and our own, read again when its files are replaced.
+"""TLS: the names in a client's certificate, and the server's own certificate, read again when its files change.
 
-``__main__`` hands ``tls_context`` to uvicorn, which calls it in every worker. A cluster renews certificates by
-replacing files; new connections get the new one, those that are open go on.
+``__main__`` passes ``tls_context`` to uvicorn, which calls it in every worker. A cluster renews certificates by
+replacing files. New connections use the new certificate; open connections stay.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gateway.callers.access import Names
 _log = logging.getLogger("triton_gateway.tls")
 
 LOOK_S: Final = 10.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 _NAMED: Final = ("DNS", "URI", "email", "IP Address")
 
 
 class Renewed:
-    """Called at the start of every handshake: puts the newest context in the place of the one that was listening."""
+    """An ``ssl`` callback at the start of every handshake: uses the newest context instead of the listening one."""
 
     def __init__(
         self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...], *, clock: Callable[[], float] = time.monotonic
@@ -40,7 +40,7 @@ class Renewed:
         self._context: ssl.SSLContext | None = None
 
     def __call__(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """See the class; an ``ssl`` callback."""
+        """See the class."""
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_S
@@ -57,15 +57,15 @@ class Renewed:
             self._seen = changed
             _log.info("new certificates from %s", self._files[0])
         except (OSError, ssl.SSLError) as error:
-            # Certificate and key are two files: between their replacements they do not fit.
-            _log.warning("certificates cannot be read, the old ones stay: %s", error)
+            # Certificate and key are two files: for a moment after one is replaced, they do not match.
+            _log.warning("the new certificates cannot be used, the old ones stay in use: %s", error)
 
     def _changed(self) -> tuple[float, ...]:
         return tuple(Path(name).stat().st_mtime for name in self._files)
 
 
 def names_of_peer(transport: asyncio.BaseTransport) -> Names:
-    """Return what a connection's client is called by its verified certificate; nothing if it has shown none."""
+    """Return the names in the client's verified certificate; empty if it has shown none."""
     connection = transport.get_extra_info("ssl_object")
     found = connection.getpeercert() if connection is not None else None
     if not found:
@@ -76,7 +76,7 @@ def names_of_peer(transport: asyncio.BaseTransport) -> Names:
 
 
 def tls_context(config: Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """Return the context uvicorn makes of its settings, which renews itself."""
+    """Return the context that uvicorn makes of its settings, renewed when the files change."""
     context = default()
     names = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs)
     context.sni_callback = Renewed(default, tuple(str(name) for name in names if name))

@@ -1,7 +1,7 @@
-"""``POST /v1/feedback``: true labels of answers that were given, one or many; they are counted, nothing else is kept.
+"""``POST /v1/feedback``: the true labels of earlier answers, one or many. Only counts are stored.
 
-A label comes with the answer it is for (version, predicted label, score), which the caller has: any gateway and any
-worker can count it, however late it comes.
+A label comes with its answer (version, predicted label, score), which the caller has. Any worker of any gateway can
+therefore count it, at any later time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FeedbackRoute:
             if not self._health.first_sync_done:
                 raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} is not how labels are sent", hint="use POST")
+                raise MethodNotAllowed(f"{scope['method']} is not allowed here", hint="use POST")
             permit = self._permits.take(0, DEFAULT)  # its bytes count among those of requests
             try:
                 found = await self._read(await _body(receive, headers, permit.hold), caller)
@@ -110,7 +110,7 @@ class FeedbackRoute:
 
     async def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
         if not isinstance(body, Mapping):
-            raise InputRefused("feedback is an object", hint=f"send {_FORM}")
+            raise InputRefused("the body must be an object", hint=f"send {_FORM}")
         several, snapshot = body.get("feedback"), self._table.current
         versions: dict[str, _Version] = {}
         if several is None:
@@ -135,7 +135,7 @@ class FeedbackRoute:
         label = _text(one.get("label"), f"{where}.label")
         score = one.get("score", given.get("score"))
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1):
-            raise InputRefused(f"{where}.score is no number from 0 to 1", hint="leave it out if there is none")
+            raise InputRefused(f"{where}.score must be a number from 0 to 1", hint="leave it out if there is none")
         path = _text(one.get("endpoint"), f"{where}.endpoint")
         version = one.get("version")
         url = normalize_url(path, None if version is None else _text(str(version), f"{where}.version"))

@@ -1,6 +1,5 @@
-"""What is served, as the protocols list it: ``GET /v1/models``, ``/v2/models/…``, ``/v2/repository/index``, ``/info``.
-
-What is asked of a model goes elsewhere (``addresses``).
+"""Lists and describes the served models in each protocol's form: ``GET /v1/models``, ``/v2/models/…``,
+``/v2/repository/index``, ``/info``. Inference is in ``addresses``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gateway.protocols.tensors import parse_json
 from gateway.spec import normalize_url
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""What every version has done, as the protocol's statistics extension tells it."""
+"""Returns the statistics of every version in the form of the protocol's statistics extension."""
 
 _REPOSITORY: Final = "/v2/repository/"
 _INDEX: Final = "/v2/repository/index"
@@ -33,8 +32,10 @@ _JSON: Final = b"application/json"
 
 
 class ModelRoutes:
-    """Every path that tells of models; ``takes`` says which. ``started`` is the process's start in unix seconds,
-    ``most`` how many requests a worker takes at once; ``tei_endpoints``: see ``Addresses``.
+    """Answers the paths that list or describe models; ``takes`` says which.
+
+    ``started``: the process's start in Unix seconds. ``most``: requests that a worker takes at once. ``tei_endpoints``:
+    see ``Addresses``.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class ModelRoutes:
         self._started = started
 
     def takes(self, path: str) -> bool:
-        """True for a path that is answered here."""
+        """Return whether ``path`` is answered here."""
         return path.startswith((MODELS, V1_MODELS, _REPOSITORY, TEI)) or path == INFO
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None = None) -> None:
-        """Answer one HTTP request with what ``caller`` may know; None may know everything."""
+        """Answer one HTTP request with what ``caller`` may see; None may see everything."""
         path, method = scope["path"], scope["method"]
         request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
         about_tei = path == INFO or path.startswith(TEI)
@@ -86,7 +87,7 @@ class ModelRoutes:
             return 200, oip.index(snapshot, only_ready=only_ready)
         if path.startswith(_REPOSITORY):
             raise InputRefused(
-                "models are not loaded and unloaded here: what is served is in the ClearML serving Task",
+                "models cannot be loaded or unloaded here: the ClearML serving Task lists what is served",
                 hint="clearml-serving model add … / model remove …",
             )
         _only_method(method, "GET")
@@ -134,4 +135,4 @@ class ModelRoutes:
 
 def _only_method(method: str, wanted: str) -> None:
     if method != wanted:
-        raise MethodNotAllowed(f"{method} is not possible here", hint=f"use {wanted}")
+        raise MethodNotAllowed(f"{method} is not allowed here", hint=f"use {wanted}")

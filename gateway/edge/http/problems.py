@@ -1,4 +1,4 @@
-"""The only map from error kinds to HTTP: status, headers and the JSON body every refusal has.
+"""Renders errors as HTTP: status, headers and JSON body, in the form of each protocol.
 
 A test asserts that every class of ``gateway.errors`` has a status here.
 """
@@ -18,10 +18,10 @@ FAILURES: Final = tuple(
     kind for kind, status in STATUS.items()
     if (status >= 500 or kind == Overloaded.kind) and kind not in _CONTROL
 )  # fmt: skip
-"""The kinds a request can fail with that are not its caller's doing."""
+"""Kinds of failures that are not the caller's fault."""
 
 _OPENAI_KINDS: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""What OpenAI calls failures of a status that has a name of its own there."""
+"""OpenAI's names for failures by status."""
 
 
 _TEI_KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
@@ -30,8 +30,8 @@ _TEI_KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
 def problem(error: GatewayError, request_id: str) -> Reply:
     """Return status, extra headers and body for ``error``.
 
-    Body: ``error`` (one sentence), ``code`` (the error's kind), ``request_id``, and ``hint`` if there is something
-    the caller can do.
+    Body: ``error`` (one sentence), ``code`` (the error's kind), ``request_id``, and ``hint`` if the caller can do
+    something about it.
     """
     status = STATUS[error.kind]
     content: dict[str, str] = {"error": error.message, "code": error.kind, "request_id": request_id}
@@ -88,14 +88,12 @@ def cohere_problem(error: GatewayError, request_id: str) -> Reply:
 
 
 def unnamed(refuse: Refuse) -> Refuse:
-    """Return ``refuse`` for addresses that name no endpoint: whoever may not ask the one that is meant has not named
-    it, and is not told its name.
-    """
+    """Return ``refuse`` for addresses that name no endpoint: it does not reveal the endpoint's name."""
 
     def refuse_unnamed(error: GatewayError, request_id: str) -> Reply:
         if isinstance(error, NotPermitted) and error.because == "endpoint_not_permitted":
             error = NotPermitted(
-                "this caller has no right to what is served here", because=error.because, hint=error.hint
+                "this caller has no right to the endpoint that is served here", because=error.because, hint=error.hint
             )
         return refuse(error, request_id)
 

@@ -1,7 +1,7 @@
-"""An answer in pieces as server-sent events.
+"""Streams an answer as server-sent events.
 
-Before the first piece everything is an ordinary answer, errors included; after it an error is an event of its own,
-``event: error`` with the same JSON that its answer would have had.
+An error before the first event is an ordinary answer. A later error is an event of its own, ``event: error``, with the
+JSON of the ordinary answer.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ EVENT_STREAM: Final[Headers] = [
 
 
 class EventSender:
-    """Sends one request's pieces as they come. ``has_begun``: the head is out, so that ``end`` must be sent too."""
+    """Sends the events of one request. ``has_begun``: the head is sent, so ``end`` must be called."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.has_begun = False
 
     async def __call__(self, flight: InFlight, event: Event) -> None:
-        """Send one piece; returns when there is room for the next."""
+        """Send one event; return when there is room for the next."""
         if not self.has_begun:
             endpoint = flight.endpoint
             own = endpoint.headers if endpoint is not None else ()
             headers: Headers = [*EVENT_STREAM, *own, *labels(flight.trace)[:2]]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            self.has_begun = True  # not before: who is given up while it waits for room has begun nothing
+            self.has_begun = True  # not before: a request that is cancelled while it waits for room has sent nothing
         await self._send({"type": "http.response.body", "body": flight.call.piece(event), "more_body": True})
 
     async def end(self, flight: InFlight) -> None:
-        """Send what closes the stream: the protocol's own last words, or the error."""
+        """End the stream: send the protocol's last event, or the error."""
         error = flight.error
         last = flight.call.end
         if error is not None:

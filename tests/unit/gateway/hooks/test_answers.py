@@ -13,7 +13,7 @@ import pytest
 
 from gateway.errors import HookFailed
 from gateway.hooks.answers import HookResponse
-from gateway.hooks.process import Asked, HookProcess
+from gateway.hooks.process import HookProcess, PendingCall
 from gateway.hooks.values import encode
 from gateway.hooks.wire import pack
 
@@ -30,7 +30,7 @@ class Owner:
     def changed(self) -> None:
         """See ``process.Owner``."""
 
-    def gone(self, _process: object, reason: str) -> None:
+    def process_ended(self, _process: object, reason: str) -> None:
         """See ``process.Owner``."""
         self.ended.append(reason)
 
@@ -39,12 +39,12 @@ class Owner:
         self.calls.append(head)
 
 
-def asked_process(count: int = 2) -> tuple[HookProcess, Asked]:
+def asked_process(count: int = 2) -> tuple[HookProcess, PendingCall]:
     """A process without a program, asked for ``count`` requests under the number 1."""
     process = HookProcess(Owner())
     process.slots = 1
     loop = asyncio.get_running_loop()
-    asked = Asked({}, (), count, loop.time() + 60, loop.create_future(), [])
+    asked = PendingCall({}, (), count, loop.time() + 60, loop.create_future(), [])
     process.ask(asked, loop.time() + 60)
     return process, asked
 

@@ -63,7 +63,7 @@ class Pool:
     def tick(self, *, is_full: bool) -> None:
         """See ``bound.Pool``."""
 
-    def rest(self) -> None:
+    def scale_to_zero(self) -> None:
         """See ``bound.Pool``."""
         self.rested += 1
 

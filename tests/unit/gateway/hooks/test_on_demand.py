@@ -66,7 +66,7 @@ class Looked:
     def tick(self, *, is_full: bool) -> None:
         self.times += is_full
 
-    def rest(self) -> None: ...
+    def scale_to_zero(self) -> None: ...
 
 
 async def looked(bound: ProcessBound, times: int) -> None:

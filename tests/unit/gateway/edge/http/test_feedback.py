@@ -65,7 +65,7 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ([], 422, "feedback is an object"),
+        ([], 422, "the body must be an object"),
         ({"feedback": []}, 422, "1 to 1000"),
         ({"feedback": [ONE] * (MAX_ITEMS + 1)}, 422, "1 to 1000"),
         ({"feedback": [ONE, 3]}, 422, "feedback[1] is not an object"),
