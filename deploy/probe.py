@@ -1,6 +1,6 @@
-"""``python -m deploy.probe URL``: end with 0 when the address answers 2xx within 3 s; for images' health checks.
+"""``python -m deploy.probe URL``: exit with 0 if the address answers 2xx within 3 s. The images' health check.
 
-Images have no curl. Imports nothing of ours and next to nothing else: it runs every few seconds.
+The images have no curl. This file imports nothing of ours and little else, because it runs every few seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 def main(arguments: list[str]) -> int:
-    """Ask once; the exit code is the answer, one line says what went wrong."""
+    """Send one request. Return the exit code: 0 for 2xx, otherwise 1 with one line that says what went wrong."""
     parts = urlsplit(arguments[0])
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=3)
     try:

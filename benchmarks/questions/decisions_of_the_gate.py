@@ -19,7 +19,7 @@ from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.rollouts import SHORT, Plan, ended, rolled
 from deploy.rollout.gate import Counts
-from deploy.rollout.steps import Rollout, Seen
+from deploy.rollout.steps import Observation, Rollout
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 TAKES = "2 minutes"
@@ -66,16 +66,16 @@ def side(random: np.random.Generator, requests: int, kind: Kind, pairs: tuple[in
     )  # fmt: skip
 
 
-def draws(random: np.random.Generator, kind: Kind, plan: Plan) -> Callable[[Rollout], Seen]:
+def draws(random: np.random.Generator, kind: Kind, plan: Plan) -> Callable[[Rollout], Observation]:
     """Return what draws the next look at a rollout of such a version."""
     requests = int(plan.rate * plan.every_s)
 
-    def drawn(rollout: Rollout) -> Seen:
+    def drawn(rollout: Rollout) -> Observation:
         canary = int(random.binomial(requests, rollout.weight / 100))
         mirrored = int(random.binomial(requests - canary, rollout.mirror / 100))
         differed = int(random.binomial(mirrored, kind.differs))
         new = side(random, canary, kind, (mirrored - differed, differed))
-        return Seen(new, side(random, requests - canary, Kind()))
+        return Observation(new, side(random, requests - canary, Kind()))
 
     return drawn
 

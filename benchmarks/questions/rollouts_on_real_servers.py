@@ -39,8 +39,8 @@ from benchmarks.shared.machine import cpu_model
 from benchmarks.shared.results import DOCS, RESULTS, put, save, saved, table
 from benchmarks.shared.rollouts import SHORT, TESTS, ended, rolled
 from benchmarks.shared.stack import Small
-from deploy.rollout.looks import Told
-from deploy.rollout.steps import Rollout, Seen
+from deploy.rollout.looks import LookRecord
+from deploy.rollout.steps import Observation, Rollout
 
 TAKES = "40 minutes; 5 minutes with --runs 1"
 SAVES = "results/rollouts.json"
@@ -201,29 +201,29 @@ def _since(began: float, looks: Path) -> list[dict[str, Any]]:
     return [{**one, "at": round(one["at"] - began, 3)} for one in found]
 
 
-def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[Told]]]:
+def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[LookRecord]]]:
     """Return what judges were told: kind → number of the rollout → looks."""
-    found: dict[str, dict[int, list[Told]]] = {}
+    found: dict[str, dict[int, list[LookRecord]]] = {}
     for line in lines:
         one = json.loads(line)
-        found.setdefault(one["kind"], {})[one["run"]] = [*map(Told.from_json, one["looks"])]
+        found.setdefault(one["kind"], {})[one["run"]] = [*map(LookRecord.from_json, one["looks"])]
     return found
 
 
-def replayed(rollouts: Sequence[Sequence[Told]], seed: int) -> Rollout:
+def replayed(rollouts: Sequence[Sequence[LookRecord]], seed: int) -> Rollout:
     """Return how a rollout ends whose judge is told what others were told, in blocks and by chance."""
     chance = random.Random(seed)
-    steps: dict[float, list[list[Told]]] = {}
+    steps: dict[float, list[list[LookRecord]]] = {}
     for looks in rollouts:
         for weight in {look.weight for look in looks}:
             # The first look of a rollout has nothing to count from.
             if at := [look for look in looks[1:] if look.weight == weight]:
                 steps.setdefault(weight, []).append(at)
     gaps = [after.at - before.at for looks in rollouts for before, after in itertools.pairwise(looks)]
-    block: list[Told] = []
+    block: list[LookRecord] = []
     standing = 0.0
 
-    def look(rollout: Rollout, _now: float) -> Seen:
+    def look(rollout: Rollout, _now: float) -> Observation:
         nonlocal block, standing
         if not block or rollout.weight != standing:
             pool = steps[max(weight for weight in steps if weight <= rollout.weight)]
@@ -234,7 +234,7 @@ def replayed(rollouts: Sequence[Sequence[Told]], seed: int) -> Rollout:
     return rolled(replace(SHORT, every_s=median(gaps)), look)
 
 
-def replays(told: Mapping[str, Mapping[int, Sequence[Told]]]) -> dict[str, dict[str, Any]]:
+def replays(told: Mapping[str, Mapping[int, Sequence[LookRecord]]]) -> dict[str, dict[str, Any]]:
     """Return how ``REPLAYS`` rollouts of each kind that was recorded ended."""
     return {
         kind: ended([replayed([*told[kind].values()], seed) for seed in range(REPLAYS)]) for kind in KINDS

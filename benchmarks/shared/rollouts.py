@@ -11,7 +11,7 @@ from typing import Any, Final
 from deploy.rollout.gate import Gate
 from deploy.rollout.labels import LabelTest
 from deploy.rollout.pairs import PairTest
-from deploy.rollout.steps import STEPS, Rollout, Rules, Seen, begun, looked
+from deploy.rollout.steps import STEPS, Observation, Rollout, Rules, after_look, begun
 
 TESTS: Final = ("errors", "latency", "labels", "pairs")
 
@@ -42,12 +42,12 @@ def begin(plan: Plan) -> Rollout:
     return begun(Rollout("e", "e/2", "e/1", steps=plan.steps, rules=rules, gate=gate), 0.0)
 
 
-def rolled(plan: Plan, look: Callable[[Rollout, float], Seen]) -> Rollout:
+def rolled(plan: Plan, look: Callable[[Rollout, float], Observation]) -> Rollout:
     """Return a rollout at its end, or where it stands after an hour; ``look`` says what is seen of it at a time."""
     found, now = begin(plan), 0.0
     while not found.is_over and now < 3600:
         now += plan.every_s
-        found = looked(found, look(found, now), now)
+        found = after_look(found, look(found, now), now)
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import yaml
 
 from deploy.history.recorder import recorded
-from deploy.rollout import defaults, objective, record
+from deploy.rollout import default_versions, objective, record
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers
@@ -294,7 +294,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
     why = "applied from a file"
     for what, kind, key, fields in changes:
         if kind == "defaults":
-            found.records.append(defaults.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
+            found.records.append(default_versions.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
             continue
         if kind == "objectives":
             found.records.append(objective.stated(key, wanted[kind].get(key, {}), now=now, by=by))

@@ -24,7 +24,7 @@ from deploy.modelsync.plan import Grace
 from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
 from deploy.modelsync.settings import SyncSettings
-from deploy.rollout.defaults import DefaultsKeeper
+from deploy.rollout.default_versions import DefaultsKeeper
 from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports
 from gateway import logs, registry, settings, triton

@@ -1,7 +1,7 @@
-"""Stakes of a sequential test by betting (an e-process), and sums of fortunes in logarithms. Pure.
+"""The stakes of a sequential test by betting (an e-process), and sums of stakes in logarithms. Pure.
 
-``gate`` tells how the test works and why it may be looked at at any time; ``labels`` and ``pairs`` bet on what versions
-answer.
+``gate`` explains how the test works and why it may be evaluated at any time. ``labels`` and ``pairs`` use the same
+stakes to compare what versions answer.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import numpy as np
 from gateway.metrics import drift
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
+"""The alternatives that are bet on: how many times as likely as stable the canary is to fail."""
 _EPOCH: Final = 1000
-"""Canary requests after which a new series of bets is begun beside the old ones."""
+"""Canary requests after which a new series of bets starts beside the old ones."""
 _MAX_EPOCHS: Final = 40
+"""At most so many series, to bound the size of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bets:
-    """The stakes of one test: for each epoch the logarithm of what one unit on each ratio has become."""
+    """The stakes of one test: for each epoch and ratio, the logarithm of what a stake of 1 has become."""
 
     epochs: tuple[tuple[float, ...], ...] = ((0.0,) * len(RATIOS),)
     seen: int = 0
     ratios: tuple[float, ...] = RATIOS
-    """How many times as likely a canary's hit is, by each bet; as many as the stakes of an epoch."""
+    """The alternative of each bet: how many times as likely a hit of the canary is. One per stake of an epoch."""
 
     def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, tolerance: float = 1.0) -> Bets:
-        """Return the stakes after an interval; without both sides there is nothing to compare and nothing changes.
+        """Return the stakes after an interval. Unchanged if one side had no requests.
 
-        ``tolerance``: how many times as likely a canary's hit may be without being worse.
+        ``tolerance``: how many times as likely as stable's a hit of the canary may be without counting as worse.
         """
         if not canary or not stable:
             return self
@@ -45,22 +47,21 @@ class Bets:
         return self.moved(gains, canary)
 
     def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
-        """As ``after``, for hits that are frequent: misses count as well, so that half as many requests suffice.
+        """Like ``after``, for frequent hits: misses count as well, so half as many requests are enough.
 
-        ``allowed``: how many times stable's odds of a hit the canary's may be without being worse; see
-        ``drift.likelier``.
+        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's; see ``drift.likelier``.
         """
         likelier = drift.likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
         return self.moved(likelier.tolist(), canary) if likelier.any() else self
 
     def moved(self, gains: Sequence[float], seen: int) -> Bets:
-        """Return the stakes after ``seen`` more requests, the logarithm of each having grown by ``gains``."""
+        """Return the stakes after ``seen`` more requests. ``gains``: growth of the logarithm of each stake."""
         epochs = tuple(tuple(log + gain for log, gain in zip(epoch, gains, strict=True)) for epoch in self.epochs)
         moved = replace(self, epochs=epochs, seen=self.seen + seen)
         return moved.renewed() if moved.seen >= _EPOCH else moved
 
     def renewed(self) -> Bets:
-        """Return the stakes with a new epoch begun."""
+        """Return the stakes with a new epoch started."""
         if len(self.epochs) >= _MAX_EPOCHS:
             return replace(self, seen=0)
         return replace(self, epochs=(*self.epochs, (0.0,) * len(self.ratios)), seen=0)
@@ -71,13 +72,13 @@ class Bets:
 
     @classmethod
     def from_json(cls, stored: Sequence[Any], ratios: tuple[float, ...] = RATIOS) -> Bets:
-        """Return what ``to_json`` stored of bets on ``ratios``."""
+        """Return the bets on ``ratios`` that ``to_json`` stored."""
         epochs, seen = stored
         return cls(tuple(tuple(float(log) for log in epoch) for epoch in epochs), int(seen), ratios)
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the whole fortune: epochs begun with shares 1/2, 1/6, 1/12 …, the rest still in hand."""
+        """The logarithm of the total stake: epochs start with shares 1/2, 1/6, 1/12 …, the rest is not yet bet."""
         terms = [-math.log(len(self.epochs) + 1)]
         for index, epoch in enumerate(self.epochs):
             share = -math.log((index + 1) * (index + 2))
@@ -86,11 +87,11 @@ class Bets:
 
 
 def log_sum(logs: Sequence[float]) -> float:
-    """Return the logarithm of the sum of what ``logs`` are logarithms of."""
+    """Return the logarithm of the sum of the values whose logarithms are ``logs``."""
     most = max(logs)
     return most + math.log(math.fsum(math.exp(log - most) for log in logs))
 
 
 def log_mean(logs: Sequence[float]) -> float:
-    """Return the logarithm of the mean of what ``logs`` are logarithms of."""
+    """Return the logarithm of the mean of the values whose logarithms are ``logs``."""
     return log_sum(logs) - math.log(len(logs))

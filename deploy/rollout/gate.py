@@ -1,21 +1,22 @@
 """The gate of a rollout: is the canary worse than the stable version that answers at the same time? Pure.
 
-A sequential test by betting (an e-process), honest at every sample size: it may be looked at after every scrape, and
-the chance that a canary which is no worse is ever rolled back is at most 1 / ``THRESHOLD``. Called by ``steps`` with
-counts; knows nothing of where they come from.
+It is a sequential test by betting (an e-process), valid at every sample size. It may be evaluated after every scrape:
+the probability that a canary which is not worse is ever rolled back is at most 1 / ``THRESHOLD``. ``steps`` calls it
+with counts.
 
-How it works. In one interval the canary answered ``n`` requests and stable ``m``, and some of them failed. Were the
-canary no worse, each failure would be the canary's with probability ``n / (n + m)`` at most: only the split of the
-failures counts, so a bad hour for everybody, or weights that change, prove nothing. A bet on the canary being ``k``
-times worse multiplies its stake with the likelihood ratio of the split; the mean over several ``k`` is the evidence.
-Its expectation never grows for a canary that is no worse (batches are hypergeometric, which is tamer than the binomial
-in the ratio), so it exceeds 100 with probability 1 % at most, whenever one looks (Ville's inequality). Bets are also
-begun anew now and then, each with a share of the stake: a canary that turns bad late is found as well. Errors,
-latency, labels and mirrored answers are averaged, not added: the 1 % is for all of them together.
+How it works. In one interval the canary answered ``n`` requests and stable ``m``, and some of them failed. If the
+canary is not worse, each failure is the canary's with probability ``n / (n + m)`` at most. Only this split of the
+failures counts, so an outage of everything, or a change of weights, proves nothing. A bet that the canary is ``k``
+times worse multiplies its stake by the likelihood ratio of the split. The mean over several ``k`` is the evidence. For
+a canary that is not worse its expectation never grows (batches are hypergeometric, with less variance than the binomial
+in the ratio). It therefore exceeds 100 with probability 1 % at most, however often it is evaluated (Ville's
+inequality). New bets are started from time to time, each with a share of the stake, to find a canary that turns bad
+late. Errors, latency, labels and mirrored answers are averaged, not added: the 1 % holds for all of them together.
 
-Latency is compared at a bound near stable's median and at three near its slow end, chosen from what stable took before
-and chosen anew after a thousand of its requests: how often each side is slower than the bound. A canary may be slower
-by a tenth (``slower``); how much more often it then passes the bound follows from stable's own histogram.
+Latency is compared at one bucket bound near stable's median and at three near its slow end: how often each side is
+slower than the bound. Bounds are chosen from stable's earlier latencies, and again after a thousand of its requests. A
+canary may be slower by a tenth (``slower``). How much more often it may then exceed the bound follows from stable's own
+histogram.
 """
 
 from __future__ import annotations
@@ -25,34 +26,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.rollout import sight
+from deploy.rollout import sensitivity
 from deploy.rollout.bets import Bets, log_mean
 from deploy.rollout.labels import LabelTest
 from deploy.rollout.pairs import PairTest
 
 THRESHOLD: Final = 100.0
+"""Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""
 DOUBT: Final = 10.0
-"""Evidence from here on is neither healthy nor enough to roll back: inconclusive."""
+"""Evidence between this and ``THRESHOLD`` is inconclusive: too much to continue, too little to roll back."""
 
 LATENCY_QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+"""Quantiles of stable's latency near which both sides are compared."""
 SLOWER: Final = 1.1
-"""How many times as long a canary may take without being worse."""
+"""Permitted ratio of the canary's latency to stable's."""
 _LEAST_ALLOWED: Final = (1.2, 1.25, 1.35, 1.5)
-"""Odds that are allowed at these quantiles at least: so few slow requests say little about stable's own histogram."""
+"""Smallest permitted ratio of odds at these quantiles: few slow requests make stable's histogram uncertain there."""
 _LATENCY_RATIOS: Final = (1.15, 1.4, 2.0, 4.0, 12.0)
+"""The alternatives that are bet on: ratios of the canary's odds of a slow answer to the permitted ones."""
 _LATENCY_SAMPLE: Final = 200
-"""Of stable's requests, before latencies are chosen to compare at."""
+"""Requests of stable that are seen before the latency bounds are chosen."""
 _LATENCY_AGAIN: Final = 1000
-"""So many later they are chosen anew: a rollout that begins while all is slow would compare at nothing afterwards."""
+"""Requests of stable after which the bounds are chosen again. A rollout that begins in a slow phase would otherwise
+compare at bounds that nothing exceeds later.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one version answered in one interval: requests, failures, and answers by latency bucket.
+    """The counters of one version in one interval: requests, failures, and answers by latency bucket.
 
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
-    ``labels``: value → answers that gave it, of the variable that is compared. ``pairs``: mirrored requests it answered
-    as stable did, and otherwise. ``refused``: requests it had no room for; they are no part of ``requests``.
+    ``labels``: value → answers with this value of the compared variable. ``pairs``: mirrored requests with the same
+    answer as stable, and with another answer. ``refused``: requests that the version had no capacity for; ``requests``
+    does not include them.
     """
 
     requests: int = 0
@@ -66,10 +73,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A latency that both sides are compared at, in seconds.
+    """A latency at which both sides are compared, in seconds.
 
-    ``allowed``: how many times stable's odds of being slower the canary's may be. ``reach``: the share of stable's
-    requests that would be slower, were all of them slower by each of ``sight.FACTORS``.
+    ``allowed``: the permitted ratio of the canary's odds of being slower to stable's. ``reach``: the share of stable's
+    requests above the bound if all of them were slower by each of ``sensitivity.FACTORS``.
     """
 
     seconds: float
@@ -90,9 +97,9 @@ class Gate:
     stable_requests: int = 0
     stable_failures: int = 0
     labels: LabelTest | None = None
-    """How often versions give each label; None if that is not compared."""
+    """Compares how often each label occurs; None if labels are not compared."""
     pairs: PairTest | None = None
-    """What versions answer to the same requests; None if that is not compared."""
+    """Compares both answers to mirrored requests; None if nothing is mirrored."""
     slower: float = SLOWER
 
     def after(self, canary: Counts, stable: Counts) -> Gate:
@@ -106,8 +113,8 @@ class Gate:
         )  # fmt: skip
         known, bounds = _added(self.stable_seen, stable), self.bounds
         if known.timed >= (_LATENCY_AGAIN if bounds else _LATENCY_SAMPLE) and (chosen := _bounds(known, self.slower)):
-            # Chosen from what was seen before, used from the next interval on: the bets stay fair, also if those on
-            # one latency are continued on another.
+            # Bounds chosen from past intervals are used from the next one on. The bets therefore stay fair, even if
+            # the bets on one latency continue on another.
             latency = latency or (Bets(((0.0,) * len(_LATENCY_RATIOS),), 0, _LATENCY_RATIOS),) * len(LATENCY_QUANTILES)
             bounds = tuple(chosen[min(i, len(chosen) - 1)] for i in range(len(latency)))
             known = Counts()
@@ -124,7 +131,7 @@ class Gate:
         )  # fmt: skip
 
     def renewed(self) -> Gate:
-        """Return the gate with new epochs begun: at a new step the past weighs less."""
+        """Return the gate with new epochs started: in a new step the past counts less."""
         return replace(
             self, errors=self.errors.renewed(), latency=tuple(bets.renewed() for bets in self.latency),
             labels=self.labels and self.labels.renewed(), pairs=self.pairs and self.pairs.renewed(),
@@ -132,62 +139,62 @@ class Gate:
 
     @property
     def evidence(self) -> float:
-        """How many times better "the canary is worse" explains what was seen; fair: at most 1 on average if not."""
+        """How many times better "the canary is worse" explains the counts; at most 1 on average if it is not worse."""
         return _fortune(log_mean([*self._logs().values()]))
 
     @property
     def is_bad(self) -> bool:
-        """Enough evidence to roll back."""
+        """True if the evidence is enough to roll back."""
         return self.evidence >= THRESHOLD
 
     def reason(self) -> str:
-        """Say what speaks most against the canary."""
+        """Return a phrase that names the strongest evidence against the canary, with its numbers."""
         found = self._logs()
         strongest = max(found, key=lambda name: found[name])
         if strongest == "errors":
             return (
-                f"{self.canary_failures} of {self.canary_requests} requests failed, {self.stable_failures} of "
-                f"{self.stable_requests} of stable's"
+                f"{self.canary_failures} of {self.canary_requests} requests failed, compared with "
+                f"{self.stable_failures} of {self.stable_requests} for stable"
             )
         if strongest == "latency":
-            return f"it is slower by more than the {self.slower - 1:.0%} that are permitted"
+            return f"it is slower by more than the permitted {self.slower - 1:.0%}"
         if strongest == "labels" and self.labels is not None:
             shares = self.labels.describe()
             return (
-                f"it gives other labels: {_listed(shares['canary'])}, stable {_listed(shares['stable'])}; "
-                f"{self.labels.most:.0%} more or fewer are permitted"
+                f"the shares of its labels are {_listed(shares['canary'])}, stable's are "
+                f"{_listed(shares['stable'])}; a share may differ by {100 * self.labels.most:.0f} percentage points"
             )
         assert self.pairs is not None  # noqa: S101 - nothing else is left
         pairs = self.pairs
         return (
-            f"it answered {pairs.differed} of {pairs.compared} mirrored requests otherwise than stable "
-            f"({pairs.differed / max(pairs.compared, 1):.1%}); {pairs.most:.1%} are permitted"
+            f"it answered {pairs.differed} of {pairs.compared} mirrored requests "
+            f"({pairs.differed / max(pairs.compared, 1):.1%}) differently from stable; {pairs.most:.1%} are permitted"
         )
 
     def could_see(self) -> dict[str, float | None]:
-        """Return the smallest fault of each kind that so many requests would have shown; see ``sight``.
+        """Return the smallest fault of each kind that this many requests would have shown; see ``sensitivity``.
 
-        ``errors``, ``labels``, ``pairs``: shares; ``latency``: how many times as long. None: none would, yet.
+        ``errors``, ``labels``, ``pairs``: shares; ``latency``: a factor. None: no fault of this kind, so far.
         """
         n, m, tests = self.canary_requests, self.stable_requests, len(self._logs())
         found: dict[str, float | None] = {
-            "errors": sight.errors(n, m, (self.stable_failures + 0.5) / (m + 1), tests),
-            "latency": sight.latency(n, m, [(at.allowed, at.reach) for at in self.bounds], tests),
+            "errors": sensitivity.errors(n, m, (self.stable_failures + 0.5) / (m + 1), tests),
+            "latency": sensitivity.latency(n, m, [(at.allowed, at.reach) for at in self.bounds], tests),
         }
         if self.labels is not None:
-            found["labels"] = sight.labels(self.labels, tests)
+            found["labels"] = sensitivity.labels(self.labels, tests)
         if self.pairs is not None:
-            found["pairs"] = sight.pairs(self.pairs, tests)
+            found["pairs"] = sensitivity.pairs(self.pairs, tests)
         return found
 
     @property
     def enough_pairs(self) -> int:
-        """How many mirrored answers tell twice the permitted share of other ones; 0 if they are not compared."""
-        return sight.enough_pairs(self.pairs.most, len(self._logs())) if self.pairs is not None else 0
+        """Mirrored answers needed to detect twice the permitted share of different ones; 0 if nothing is mirrored."""
+        return sensitivity.enough_pairs(self.pairs.most, len(self._logs())) if self.pairs is not None else 0
 
     @property
     def lacks_pairs(self) -> bool:
-        """Fewer mirrored answers than that were compared."""
+        """True if fewer than ``enough_pairs`` mirrored answers were compared."""
         return self.pairs is not None and self.pairs.compared < self.enough_pairs
 
     def describe(self) -> dict[str, Any]:
@@ -219,9 +226,9 @@ class Gate:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Gate:
-        """Return what ``to_json`` stored; the search for latency bounds begins anew when it had not ended.
+        """Return the gate that ``to_json`` stored. The choice of latency bounds starts again if it was not complete.
 
-        Latency bounds of a version of before, whose bets were others, are looked for anew too.
+        It also starts again for records of an earlier release, which bet on other ratios.
         """
         totals = [int(n) for n in stored["totals"]]
         bounds: tuple[Bound, ...] = ()
@@ -240,7 +247,7 @@ class Gate:
         )  # fmt: skip
 
     def _logs(self) -> dict[str, float]:
-        """Return the logarithm of the fortune of each test."""
+        """Return the logarithm of the stake of each test."""
         found = {"errors": self.errors.log_evidence}
         found["latency"] = log_mean([bets.log_evidence for bets in self.latency]) if self.latency else 0.0
         if self.labels is not None:
@@ -251,7 +258,7 @@ class Gate:
 
 
 def _bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
-    """Return the bucket bounds nearest to stable's quantiles; none if all were in one bucket."""
+    """Return the bucket bounds nearest to stable's quantiles; empty if all requests were in one bucket."""
     inside = [bound for bound in sorted(seen.slower) if 0 < seen.slower[bound] < seen.timed]
     found: dict[float, Bound] = {}
     for quantile, least in zip(LATENCY_QUANTILES, _LEAST_ALLOWED, strict=True):
@@ -259,16 +266,16 @@ def _bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
             break
         wanted = _log_odds(1 - quantile)
         bound = min(inside, key=lambda one: abs(_log_odds(seen.slower[one] / seen.timed) - wanted))
-        reach = tuple(_share_above(seen, bound / factor) for factor in sight.FACTORS)
+        reach = tuple(_share_above(seen, bound / factor) for factor in sensitivity.FACTORS)
         now, then = seen.slower[bound] / seen.timed, _share_above(seen, bound / slower)
         found.setdefault(bound, Bound(bound, max(least, math.exp(_log_odds(then) - _log_odds(now))), reach))
     return tuple(found.values())
 
 
 def _share_above(seen: Counts, seconds: float) -> float:
-    """Return the share of requests that took longer, estimated within a bucket.
+    """Return the share of requests that took longer than ``seconds``, interpolated within its bucket.
 
-    A straight line says too much where latencies thin out, a falling exponential too little: the mean of both.
+    Where latencies get rare, a straight line overestimates and a falling exponential underestimates: it is their mean.
     """
     before, share_before = 0.0, 1.0
     for bound in sorted(seen.slower):

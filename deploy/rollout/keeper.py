@@ -1,8 +1,9 @@
-"""Keeps decided weights in the serving Task: puts them right where a slow ClearML client wrote an old copy back.
+"""Keeps decided weights in the serving Task: restores them if a slow ClearML client has overwritten them.
 
-Runs inside model sync, after every look at the Task. Gateways keep a decision in force by themselves; this makes the
-Task, ``clearml-serving`` and ClearML's pages say the same again, and settles what cannot be told apart by looking (see
-``gateway/decisions``). Any number of them may run: all write the same. Must never make model sync wait or fail.
+Runs inside model sync after every read of the Task. Gateways follow a decision in any case. This code makes the Task,
+``clearml-serving`` and ClearML's pages show the decided weights again, and decides the cases that one read of the Task
+cannot tell apart (see ``gateway/decisions``). Several of them may run: all write the same. It must never make model
+sync wait or fail.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from deploy.tools.errors import DeployError, GatewayError
 log = logging.getLogger("triton_gateway.sync")
 
 SETTLED_S: Final = 5.0
-"""So long an old copy must be seen: a decision is recorded a moment before its weights are written."""
+"""Seconds for which an old copy must be seen before it counts: a decision is recorded shortly before its weights."""
 _CHANGED: Final = "changed"
 
 
 class WeightsKeeper:
-    """Called with the serving Task after every look. ``clock`` counts seconds, ``wall`` Unix seconds. One thread."""
+    """Called with the serving Task after every read, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
 
     def __init__(
         self,
@@ -39,14 +40,14 @@ class WeightsKeeper:
         self._me = me
         self._since: dict[str, float] = {}
         self._written: set[str] = set()
-        """Revisions that the Task had, or may have had before the first look."""
+        """Revisions of decisions whose weights were in the Task, or may have been before the first read."""
         self._has_looked = False
         self._settled: Mapping[str, Any] | None = None
-        """The Task as it was read when there was nothing to do."""
+        """The last Task that needed no change."""
         self._said = ""
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
-        """Put right what an old copy has undone; True when the Task was changed and has to be read again."""
+        """Restore weights that an old copy has overwritten. Return True if the Task changed and must be read again."""
         if task is self._settled:
             return False
         revisions = {decision.revision for decision in record.made(task).values()}
@@ -54,12 +55,12 @@ class WeightsKeeper:
         self._has_looked = True
         standings = record.standings(task)
         if not standings:
-            return False  # nothing was decided, or nobody knows what the Task says
+            return False  # nothing was decided, or the Task cannot be read
         try:
             done = [self._settle(task, *standing) for standing in standings]
         except (GatewayError, DeployError) as error:
             if error.message != self._said:
-                log.warning("the weights that were decided cannot be put right: %s", error.message)
+                log.warning("the decided weights cannot be restored: %s", error.message)
             self._said = error.message
             return False
         self._said = ""
@@ -68,7 +69,7 @@ class WeightsKeeper:
         return _CHANGED in done
 
     def _settle(self, task: Mapping[str, Any], decision: record.Decision, verdict: str, found: str) -> str:
-        """Return a name for what is being waited for, ``_CHANGED``, or nothing."""
+        """Return a key for what is being waited for, ``_CHANGED`` if something was written, or an empty string."""
         endpoint = decision.endpoint
         if verdict == "agrees":
             self._written.add(decision.revision)
@@ -77,31 +78,33 @@ class WeightsKeeper:
             if record.is_retired(task, decision):
                 return ""
             self._write(record.retired(decision, now=self._wall(), by=self._me))
-            log.info("%s has other weights now: %s", endpoint, found or "no such route")
+            log.info("the weights of %s were changed: %s", endpoint, found or "the route was removed")
             return _CHANGED
         key = f"{decision.revision}/{found}"
         if self._clock() - self._since.setdefault(key, self._clock()) < SETTLED_S:
             return key
         if record.is_forgotten(decision, found, self._wall()):
             self._write(record.meant(decision, found, now=self._wall(), by=self._me))
-            log.info("%s has the weights of before again, which are meant: %s", endpoint, found or "no such route")
+            log.info(
+                "the former weights of %s were set again on purpose: %s", endpoint, found or "the route was removed"
+            )
             return _CHANGED
         now = self._store.task()
         again = record.decision(now, endpoint)
         if again is None or again.revision != decision.revision or record.verdict(now, endpoint) != "reverted":
-            return _CHANGED  # somebody was faster
+            return _CHANGED  # another keeper or a person was faster
         is_undone = decision.revision in self._written
         put_right(self._store, now, endpoint, now=self._wall(), by=self._me, is_undone=is_undone)
         if not is_undone:
             log.warning(
-                "the weights of %s that %s decided (%s) were not written to the serving Task: done now, %s",
+                "the weights of %s that %s decided (%s) were missing in the serving Task; they are written now: %s",
                 endpoint, decision.by, decision.why, decision.text,
             )  # fmt: skip
             return _CHANGED
         log.warning(
-            "another ClearML client wrote an old copy of %s's weights back (%s); put right: %s, decided by %s (%s). "
-            "If they were meant, set them again", endpoint, found or "no such route", decision.text, decision.by,
-            decision.why,
+            "another ClearML client overwrote the weights of %s with an old copy (%s). Restored: %s, decided by %s "
+            "(%s). If the old weights were set on purpose, set them again", endpoint, found or "no such route",
+            decision.text, decision.by, decision.why,
         )  # fmt: skip
         return _CHANGED
 

@@ -1,11 +1,11 @@
 """Do canary and stable answer the same mix of labels? A sequential test beside those of errors and latency. Pure.
 
-One variable with few values (``predicted_label``, or an enum a user declared) is counted per version; requests are
-split at random, so both sides are asked the same. A new version may well answer a little otherwise: a value's share may
-move by ``most`` (0.1: ten points) without being a shift. Two bets per value, like those of ``gate``: that the canary
-gives it more often than that, and more rarely. What is allowed as a ratio follows from stable's share so far, which is
-known before each interval. Values beyond the eighth are one value; the mean is over all places, used or not, so that a
-value that comes late adds nothing to a fortune.
+One variable with few values (``predicted_label``, or an enum that a user declared) is counted per version. Requests are
+split at random, so both sides get the same kind of requests. The share of a value may differ by ``most`` (0.1: ten
+percentage points). There are two bets per value, like those of ``gate``: the canary gives it more often than that, and
+less often. The permitted ratio follows from stable's share so far, which is known before each interval. Values beyond
+the eighth count as one. The mean is over all places, used or not, so a value that appears late adds nothing to the
+stake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 _MAX_VALUES: Final = 8
 _REST: Final = "(other values)"
 _SAMPLE: Final = 200
-"""Stable's answers that are seen before anything is bet: its shares have to be known."""
+"""Answers of stable that are counted before the first bet, which needs stable's shares."""
 _FRESH: Final = Bets(((0.0,) * len(_RATIOS),), 0, _RATIOS)
 
 
@@ -48,14 +48,14 @@ class LabelTest:
                 hits, reference_hits = one.get(value, 0), other.get(value, 0)
                 more[value] = more.get(value, _FRESH).after(requests, hits, references, reference_hits, likelier)
                 if share > self.most:
-                    # Seen from the other side: stable gives it more often than a canary that is no different.
+                    # The same with the sides exchanged: stable gives the value more often than the canary.
                     rarer = share / (share - self.most)
                     bets = fewer.get(value, _FRESH)
                     fewer[value] = bets.after(references, reference_hits, requests, hits, rarer)
         return LabelTest(self.most, more, fewer, _added(self.canary, one), _added(self.stable, other))
 
     def renewed(self) -> LabelTest:
-        """Return the test with new epochs begun."""
+        """Return the test with new epochs started."""
         return replace(
             self, more={value: bets.renewed() for value, bets in self.more.items()},
             fewer={value: bets.renewed() for value, bets in self.fewer.items()},
@@ -63,7 +63,7 @@ class LabelTest:
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the fortune; places without a value hold their stake."""
+        """The logarithm of the stake; places without a value keep theirs."""
         logs = [bets.log_evidence for bets in (*self.more.values(), *self.fewer.values())]
         return log_mean([*logs, *[0.0] * (2 * (_MAX_VALUES + 1) - len(logs))])
 
@@ -83,7 +83,7 @@ class LabelTest:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> LabelTest:
-        """Return what ``to_json`` stored."""
+        """Return the test that ``to_json`` stored."""
         more, fewer = (
             {str(value): Bets.from_json(bets, _RATIOS) for value, bets in stored[name].items()}
             for name in ("more", "fewer")
@@ -92,11 +92,11 @@ class LabelTest:
         return cls(float(stored["most"]), more, fewer, *counts)
 
     def _values(self, canary: Mapping[str, int], stable: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the values that are told apart: those known, then new ones, the most frequent of stable's first."""
+        """Return the values that are counted separately: known ones, then new ones, stable's most frequent first."""
         known = dict.fromkeys((*self.stable, *self.canary))
         fresh = sorted({*canary, *stable} - {*known}, key=lambda value: (-stable.get(value, 0), value))
-        told_apart = [value for value in (*known, *fresh) if value != _REST]
-        return (*told_apart[:_MAX_VALUES], _REST)
+        separate = [value for value in (*known, *fresh) if value != _REST]
+        return (*separate[:_MAX_VALUES], _REST)
 
 
 def _gathered(counts: Mapping[str, int], values: tuple[str, ...]) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""What the judge of a rollout was told, look by look, as lines that can be kept and judged again. Pure.
+"""The input of a rollout's gate, one record per look, to save it and to judge it again. Pure.
 
-Written by ``triton-gateway canary run --looks FILE``, read by whoever asks what another gate would have decided. A line
-is short: zeros at the slow end are left out, and bounds are those of the catalogue.
+``triton-gateway canary run --looks FILE`` writes the records. They show what another gate would have decided. They are
+short: zeros at the slow end are left out, and the latency bounds are those of the metrics catalogue.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from deploy.rollout.source import LATENCY_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one look told: when (Unix seconds), at which share of the canary (percent), and what was seen."""
+class LookRecord:
+    """One look: when (Unix seconds), at which share of the canary (percent), and what was seen."""
 
     at: float
     weight: float
-    seen: steps.Seen
+    seen: steps.Observation
 
     def to_json(self) -> dict[str, Any]:
-        """Return the look as it is kept."""
+        """Return the record as a line of the file holds it."""
         seen = self.seen
         return {
             "at": round(self.at, 3), "weight": self.weight, "canary": _written(seen.canary),
@@ -33,19 +33,19 @@ class Told:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Told:
-        """Return what ``to_json`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
-        seen = steps.Seen(
+    def from_json(cls, stored: Mapping[str, Any]) -> LookRecord:
+        """Read what ``to_json`` returned. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        seen = steps.Observation(
             _read(stored["canary"]), _read(stored["stable"]), tuple(stored.get("missing", ())),
             tuple(stored.get("lagging", ())),
         )  # fmt: skip
         return cls(float(stored["at"]), float(stored["weight"]), seen)
 
 
-def judged(rollout: steps.Rollout, looks: Iterable[Told]) -> steps.Rollout:
-    """Return ``rollout`` after so many looks, or at its end: what the same judge decides on them."""
+def judged(rollout: steps.Rollout, looks: Iterable[LookRecord]) -> steps.Rollout:
+    """Return ``rollout`` after ``looks``, or at its end: what the gate of ``rollout`` decides on them."""
     for look in looks:
-        rollout = steps.looked(rollout, look.seen, look.at)
+        rollout = steps.after_look(rollout, look.seen, look.at)
         if rollout.is_over:
             break
     return rollout

@@ -1,4 +1,4 @@
-"""What somebody promises for an endpoint: checked, as the record that gateways read, and in words. Pure."""
+"""The objective (SLO) of an endpoint: checked, as the record that gateways read, and in words. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ def check_known(task: Mapping[str, Any], endpoint: str) -> None:
 
 
 def recorded_parts(task: Mapping[str, Any], endpoint: str) -> dict[str, str]:
-    """Return the parts that somebody promised by a command, without those that the endpoint's options state."""
+    """Return the parts of the objective that were set by a command, without those of the endpoint's options."""
     return dict(spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})))
 
 
 def in_words(task: Mapping[str, Any], endpoint: str) -> str:
-    """Return what ``endpoint`` promises. Raises ``DeployError`` if it is not readable."""
+    """Return the objective of ``endpoint`` in words. Raises ``DeployError`` if it cannot be read."""
     parts = spec.decode(task).objectives.get(endpoint, {})
     try:
-        told = objectives.in_words(objectives.read(parts, objectives.Objective()))
+        words = objectives.in_words(objectives.read(parts, objectives.Objective()))
     except ValueError as error:
-        raise DeployError(f"{endpoint}: {error}", hint="promise something else: the options of this command") from None
-    return told if parts else f"{told} (the default, unless the settings of gateways say more)"
+        hint = "set a valid objective with the options of this command"
+        raise DeployError(f"the objective of {endpoint} is invalid: {error}", hint=hint) from None
+    return words if parts else f"{words} (the default; the settings of gateways may add to it)"
 
 
 def budgets(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return in words what is left of each objective of ``/v1/status`` that somebody stated, or that is spent."""
+    """Return the remaining error budget of each objective of ``/v1/status`` that was set or is spent, in words."""
     return [
         f"objective {one.get('endpoint')}: {objectives.described(one)}, {objectives.left(one)}"
         for one in rows
@@ -39,7 +40,7 @@ def budgets(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return ``parts`` (``spec.OBJECTIVE``) if a gateway can read them. Raises ``DeployError``, which says why not."""
+    """Return ``parts`` (``spec.OBJECTIVE``) if a gateway can read them; otherwise raise ``DeployError`` with why."""
     try:
         objectives.read(parts, objectives.Objective())
     except ValueError as error:
@@ -48,5 +49,5 @@ def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def stated(endpoint: str, parts: Mapping[str, str], *, now: float, by: str) -> registry.Record:
-    """Return the record that ``parts`` are promised for ``endpoint``; none: what its options say is promised again."""
+    """Return the record that sets the objective ``parts`` of ``endpoint``. No parts: its options count again."""
     return registry.Record("objective", endpoint, {**parts, "at": round(now, 3), "by": by})

@@ -1,9 +1,9 @@
-"""Do canary and stable answer the same requests alike? A sequential test on mirrored requests. Pure.
+"""Do canary and stable give the same answers to the same requests? A sequential test on mirrored requests. Pure.
 
-What stable has answered, the canary answers once more, unseen (``gateway``'s shadow traffic); the two answers agree or
-differ. A new version may differ in a share ``most`` of them (0.05: one answer in twenty) without being another one. It
-finds what no count of labels can: a quarter of the answers turned round at random leaves every label as frequent as
-before. One bet per share that the canary might really have; misses count as well as hits.
+The canary also gets requests that stable has answered (shadow traffic); callers never see its answers. The two answers
+agree or differ. A share ``most`` of them may differ (0.05: one answer in twenty). This test finds what counts of labels
+cannot: if a quarter of the answers is flipped at random, every label is as frequent as before. There is one bet per
+share that the canary might really have. Agreeing answers count as well as different ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from deploy.rollout.bets import Bets
 
 _ALTERNATIVES: Final = (0.03, 0.1, 0.3, 0.8)
-"""Shares that are bet on: so much of what lies between ``most`` and all."""
+"""The shares that are bet on, as fractions of the range between ``most`` and 1."""
 _FRESH: Final = Bets(((0.0,) * len(_ALTERNATIVES),), 0, _ALTERNATIVES)
 
 
@@ -47,7 +47,7 @@ class PairTest:
         return tuple(self.most + (1 - self.most) * part for part in _ALTERNATIVES)
 
     def renewed(self) -> PairTest:
-        """Return the test with a new epoch begun."""
+        """Return the test with a new epoch started."""
         return replace(self, bets=self.bets.renewed())
 
     @property
@@ -57,11 +57,11 @@ class PairTest:
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the fortune."""
+        """The logarithm of the stake."""
         return self.bets.log_evidence
 
     def describe(self) -> dict[str, Any]:
-        """Return what was compared."""
+        """Return the counts, as they are recorded with every decision."""
         share = round(self.differed / self.compared, 4) if self.compared else None
         return {"compared": self.compared, "differed": self.differed, "share": share, "permitted": self.most}
 
@@ -74,6 +74,6 @@ class PairTest:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> PairTest:
-        """Return what ``to_json`` stored."""
+        """Return the test that ``to_json`` stored."""
         bets = Bets.from_json(stored["bets"], _ALTERNATIVES)
         return cls(float(stored["most"]), bets, int(stored["agreed"]), int(stored["differed"]))

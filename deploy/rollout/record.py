@@ -1,9 +1,9 @@
-"""A rollout as it is recorded: its state with a lease, the commands people leave for it, decisions, the weights. Pure.
+"""The records of a rollout: its state with a lease, commands that people leave for it, decisions, the weights. Pure.
 
-Records lie beside the serving Task (``gateway/registry/ledger``), where no stock tool writes. One per rollout, written
-by whoever holds the lease; a command has a record of its own, so that a command and a runner never overwrite each
-other. The weights are the Task's ``canary`` section, in ClearML's form; every change of them is a recorded decision, so
-that an old copy which a slow ClearML client writes back is noticed.
+Records are kept beside the serving Task (``gateway/registry/ledger``), where no stock tool writes. There is one per
+rollout, written by the holder of the lease. A command has its own record, so a command and a runner never overwrite
+each other. The weights are the Task's ``canary`` section, in ClearML's format. Every change of them is a recorded
+decision. An old copy that a slow ClearML client writes back is therefore noticed.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from gateway import decisions, registry, spec
 Decision = decisions.Decision
 Record = registry.Record
 Store = registry.RegistryWriter
-"""Where rollouts are recorded."""
+"""The registry that rollouts are recorded in."""
 
 CANARY: Final = "canary"
 
 _UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
+"""Subjects of faults that leave it unknown which weights the Task has."""
 
 LEASE_S: Final = 30.0
+"""Seconds for which a runner's lease is valid; it renews the lease three times within them."""
 ANY_NUMBERS: Final = 1.0
-"""A tolerance at which no score between 0 and 1 makes two answers differ: labels and texts do."""
+"""Tolerance of mirrored answers' scores: scores between 0 and 1 never count as different, only labels and texts do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who runs a rollout and until when (Unix seconds) nobody else may."""
+    """Who runs a rollout, and until when (Unix seconds) no other runner may take it."""
 
     holder: str = ""
     until: float = 0.0
 
     def is_free(self, now: float, me: str) -> bool:
-        """True when ``me`` may take it."""
+        """Return True if ``me`` may take the lease."""
         return self.holder in ("", me) or now >= self.until
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A person's command, waiting to be carried out."""
+class PendingCommand:
+    """A person's command that waits for the runner."""
 
     id: str
     command: Command
@@ -54,7 +56,7 @@ class Asked:
 
 
 def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]:
-    """Return the rollout of ``endpoint`` and its lease; None when there never was one."""
+    """Return the rollout of ``endpoint`` and its lease; None if there never was one."""
     stored = spec.kept(task, spec.ROLLOUT).get(endpoint)
     if stored is None:
         return None, Lease()
@@ -62,9 +64,9 @@ def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]
         return Rollout.from_json(stored), Lease(str(stored["lease"]["holder"]), float(stored["lease"]["until"]))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DeployError(
-            f"the record of {endpoint}'s rollout cannot be read ({error!r})",
-            hint=f"remove the parameter of {endpoint} in section {spec.ROLLOUT} of the Task that has the system tag "
-            f"{registry.SYSTEM_TAG}, in ClearML",
+            f"the record of the rollout of {endpoint} cannot be read ({error!r})",
+            hint=f"in ClearML, open the Task with the system tag {registry.SYSTEM_TAG} and remove the parameter of "
+            f"{endpoint} in its section {spec.ROLLOUT}",
         ) from error
 
 
@@ -80,18 +82,18 @@ def written(rollout: Rollout, lease: Lease) -> registry.Record:
     return registry.Record("rollout", rollout.endpoint, stored)
 
 
-def asked(task: Mapping[str, Any], endpoint: str) -> Asked | None:
+def pending_command(task: Mapping[str, Any], endpoint: str) -> PendingCommand | None:
     """Return the last command for the rollout of ``endpoint``."""
     stored = spec.kept(task, "command").get(endpoint)
     try:
-        return Asked(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
+        return PendingCommand(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
     except (KeyError, TypeError):
         return None
 
 
-def command(endpoint: str, asked: Asked) -> registry.Record:
+def command(endpoint: str, pending: PendingCommand) -> registry.Record:
     """Return the record that leaves a command."""
-    return registry.Record("command", endpoint, {"id": asked.id, "command": asked.command, "who": asked.who})
+    return registry.Record("command", endpoint, {"id": pending.id, "command": pending.command, "who": pending.who})
 
 
 def decided(
@@ -106,12 +108,12 @@ def decided(
 
 
 def decision(task: Mapping[str, Any], endpoint: str) -> Decision | None:
-    """Return what was decided last about the weights of ``endpoint``."""
+    """Return the last decision about the weights of ``endpoint``."""
     return made(task).get(endpoint)
 
 
 def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
-    """Say whether the Task has the weights that were decided; ``changed`` also where nothing was."""
+    """Return whether the Task has the decided weights; ``changed`` also if nothing was decided."""
     last = decision(task, endpoint)
     if last is None:
         return "changed"
@@ -119,14 +121,14 @@ def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
 
 
 def made(task: Mapping[str, Any]) -> dict[str, Decision]:
-    """Return what was decided last about the weights of every endpoint."""
+    """Return the last decision about the weights of each endpoint."""
     return decisions.read(spec.records_of(task, decisions.DECISION))
 
 
 def standings(task: Mapping[str, Any]) -> list[tuple[Decision, decisions.Verdict, str]] | None:
-    """Return each decision, what the weights of the Task itself are to it, and those weights.
+    """Return each decision, how the weights of the Task compare with it, and those weights in words.
 
-    Nothing if nothing was decided; None if nobody knows what the Task says.
+    Empty if nothing was decided; None if the Task cannot be read.
     """
     known = made(task)
     if not known:
@@ -142,22 +144,22 @@ def standings(task: Mapping[str, Any]) -> list[tuple[Decision, decisions.Verdict
 
 
 def is_retired(task: Mapping[str, Any], decision: Decision) -> bool:
-    """Say whether it is recorded that somebody has chosen other weights since."""
+    """Return True if it is recorded that somebody has chosen other weights since."""
     return decisions.retired(decision) in spec.records_of(task, decisions.MARK)
 
 
 def retired(decision: Decision, *, now: float, by: str) -> registry.Record:
-    """Return the record which says that somebody has chosen other weights than were decided."""
+    """Return the record that ends ``decision``: somebody has chosen other weights."""
     return _marked(decisions.retired(decision), now, by)
 
 
 def is_forgotten(decision: Decision, found: str, now: float) -> bool:
-    """Say whether ``decision`` replaced the weights ``found`` so long ago that no slow client brings them back."""
+    """Return True if ``decision`` replaced the weights ``found`` too long ago for a slow client to write them back."""
     return now - decision.replaced[found] > decisions.FORGOTTEN_S
 
 
 def meant(decision: Decision, found: str, *, now: float, by: str) -> registry.Record:
-    """Return the record which says that the weights ``found``, though replaced by ``decision``, are somebody's will."""
+    """Return the record that the weights ``found``, which ``decision`` replaced, were set again on purpose."""
     return _marked(decisions.meant(decision, found), now, by)
 
 
@@ -166,17 +168,17 @@ def _marked(key: str, now: float, by: str) -> registry.Record:
 
 
 def endpoints(task: Mapping[str, Any]) -> Mapping[str, spec.EndpointSpec]:
-    """Return what the Task serves, by url."""
+    """Return the endpoint versions of the Task by url."""
     return spec.decode(task).endpoints
 
 
 def found_weights(task: Mapping[str, Any], endpoint: str) -> str:
-    """Return the weights that the Task itself has for ``endpoint``, as decisions remember them."""
+    """Return the weights that the Task itself has for ``endpoint``, in the form that decisions store."""
     return spec.described_weights(_route(task, endpoint))
 
 
 def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
-    """Return the weights of the canary ``endpoint`` by url as the Task has them; None when it has no such canary."""
+    """Return the weights of the canary ``endpoint`` in the Task, by url; None if it has no such canary."""
     fields = _canaries(task).get(endpoint)
     if not isinstance(fields, Mapping):
         return None
@@ -193,7 +195,7 @@ def with_weights(task: Mapping[str, Any], endpoint: str, shares: Mapping[str, fl
 
 
 def shares_of(rollout: Rollout) -> dict[str, float]:
-    """Return the weights that ``rollout`` wants; the canary first, so that a growing weight keeps its callers."""
+    """Return the weights that ``rollout`` wants. The canary comes first, so a growing weight keeps its callers."""
     share = round(rollout.weight / 100, 6)
     return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
 
@@ -203,17 +205,17 @@ def _route(task: Mapping[str, Any], endpoint: str) -> spec.CanarySpec | None:
 
 
 def without_decisions(task: Mapping[str, Any]) -> spec.ServingSpec:
-    """Return what the Task itself says, whatever was decided."""
+    """Return the specification in the Task itself, without recorded decisions."""
     return spec.decode({name: value for name, value in task.items() if name != spec.RECORDS})
 
 
 def section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a section of the Task as it is written, to be changed. Raises ``DeployError`` if it cannot be read."""
+    """Return a section of the Task, parsed, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
         return sections.parse(registry.section_text(task, name) or "{}")
     except (sections.Unparsable, sections.Dynamic) as error:
         raise DeployError(
-            f"the {name} section of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
+            f"the section {name} of the serving Task cannot be read: {error}", hint="repair the section in ClearML"
         ) from error
 
 
@@ -224,9 +226,9 @@ def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
 def shadow_of(
     serving: spec.ServingSpec, endpoint: str, to: str, percent: float, tolerance: float, by: str = ""
 ) -> registry.Record:
-    """Return the record that has ``percent`` of the requests of ``endpoint`` mirrored to the url ``to``.
+    """Return the record that mirrors ``percent`` of the requests of ``endpoint`` to the url ``to``.
 
-    Raises ``SpecFault`` where gateways could not do so with what the Task serves.
+    Raises ``SpecFault`` if gateways could not do so with the endpoints of the Task.
     """
     wanted = spec.ShadowSpec(endpoint, to, percent, tolerance)
     spec.check_shadow(wanted, serving.endpoints)
@@ -234,9 +236,9 @@ def shadow_of(
 
 
 def mirroring(task: Mapping[str, Any], rollout: Rollout, *, by: str) -> list[registry.Record]:
-    """Return what has to be recorded so that stable's requests are mirrored while ``rollout`` runs, and not after it.
+    """Return the records that mirror stable's requests while ``rollout`` runs and stop mirroring after it.
 
-    Nothing if it is so already. A shadow that somebody else configured is left alone: its requests count as well.
+    Empty if no change is needed. A shadow that somebody else configured stays: its answers are compared as well.
     """
     if not rollout.rules.mirror:
         return []
@@ -255,6 +257,6 @@ def mirroring(task: Mapping[str, Any], rollout: Rollout, *, by: str) -> list[reg
 
 
 def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> registry.Record:
-    """Return the record that has requests of ``endpoint`` mirrored; None: not any more. ``by``: who wants it so."""
+    """Return the record that mirrors requests of ``endpoint``, or ends that if ``wanted`` is None. ``by``: who did."""
     stored = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
     return registry.Record("shadow", endpoint, {**stored, **({"by": by} if by else {})})

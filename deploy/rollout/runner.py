@@ -1,8 +1,8 @@
-"""Runs a rollout: looks at the serving Task and at the counters, lets ``steps`` decide, writes what was decided.
+"""Runs a rollout: reads the serving Task and the counters, lets ``steps`` decide, and writes the decision.
 
-One runner at a time: it holds a lease in the Task and stops when somebody else has it. It may be killed at any moment;
-the next one, anywhere, goes on from what is recorded. What is decided is recorded before the weights are written, so
-that no weight is ever in force without its reason; gateways already prefer the recorded decision.
+There is one runner at a time: it holds a lease in the Task and stops when another runner has it. It may be killed at
+any moment; the next one, on any machine, continues from the records. A decision is recorded before its weights are
+written, so no weight is ever in force without its reason. Gateways prefer the recorded decision.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import defaults, looks, record, steps
+from deploy.rollout import default_versions, looks, record, steps
 from deploy.rollout.record import LEASE_S, Lease
-from deploy.rollout.source import Look, Source, Version, apart, between, missing_instances
-from deploy.rollout.steps import Decision, Rollout, Seen
+from deploy.rollout.source import Look, Source, Version, between, differences, missing_instances
+from deploy.rollout.steps import Decision, Observation, Rollout
 from deploy.tools.errors import DeployError, GatewayError, RegistryUnavailable
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
-"""Gateway address → its ``/v1/status``, None where nothing answers."""
+"""Gateway address → its ``/v1/status``, None if it does not answer."""
 
 
 class Unwritten(DeployError):
-    """A decision is recorded, and so in force; the serving Task still has the weights of before."""
+    """A decision is recorded and in force, but the serving Task still has the former weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look as it is shown: the rollout, what was decided in this look, and on what (None: nothing was judged)."""
+    """One look, to be shown: the rollout, the decisions of this look, and its input (None: nothing was judged)."""
 
     rollout: Rollout
     decisions: tuple[Decision, ...] = ()
     problem: str = ""
-    told: looks.Told | None = None
+    look: looks.LookRecord | None = None
 
 
 class Runner:
-    """One rollout's runner. ``me`` is unique to it; ``clock`` counts Unix seconds; ``statuses`` asks the gateways."""
+    """The runner of one rollout. ``me`` is its unique name; ``clock``: Unix seconds; ``statuses`` asks the gateways."""
 
     def __init__(
         self,
@@ -62,23 +62,24 @@ class Runner:
         self._before: dict[str, Look] = {}
         self._saved_at = 0.0
         self._unwritten: str | None = None
-        """What the Task had when the weights of the rollout could not be written; None if they were."""
+        """The weights in the Task when the rollout's weights could not be written; None if they were written."""
         self._rollout = Rollout(endpoint, "", "")
 
     def start(self, fresh: Rollout | None, *, settle_s: float = 1.0) -> Rollout:
-        """Take the lease, begin ``fresh`` or go on with what is in the Task. Raises ``DeployError``."""
+        """Take the lease, then start ``fresh`` or continue the rollout in the Task. Raises ``DeployError``."""
         task = self._store.task()
         current, lease = record.read(task, self._endpoint)
         now = self._clock()
         if current is not None and not current.is_over and not lease.is_free(now, self._me):
             raise DeployError(
                 f"the rollout of {self._endpoint} is run by {lease.holder}",
-                hint=f"`triton-gateway canary status`; it can be taken over {lease.until - now:.0f} s after its end",
+                hint="`triton-gateway canary status` shows it. If that process has ended, run this command again in "
+                f"{lease.until - now:.0f} s",
             )
         if fresh is not None and current is not None and not current.is_over and fresh.canary != current.canary:
             raise DeployError(
-                f"a rollout of {self._endpoint} to {current.canary} is {current.phase}",
-                hint=f"`triton-gateway canary abort --endpoint {self._endpoint}`",
+                f"another rollout of {self._endpoint}, to {current.canary}, is {current.phase}",
+                hint=f"abort it first: `triton-gateway canary abort --endpoint {self._endpoint}`",
             )
         if fresh is not None and (current is None or current.is_over):
             # The last command may still be in the Task: it was for the rollout before.
@@ -88,12 +89,12 @@ class Runner:
             rollout = current
         else:
             raise DeployError(
-                f"there is no rollout of {self._endpoint} to go on with",
+                f"there is no rollout of {self._endpoint} to continue",
                 hint=f"start one: `triton-gateway canary run --endpoint {self._endpoint} --to VERSION`",
             )
         self._rollout = rollout
         self._save(task, rollout)
-        # Two that take it at once both write; the second write stays, and the first one sees it here.
+        # If two runners take the lease at once, both write. The second write stays, and the first runner sees it here.
         self._sleep(settle_s)
         _, lease = record.read(self._store.task(), self._endpoint)
         if lease.holder != self._me:
@@ -101,12 +102,13 @@ class Runner:
         return rollout
 
     def release(self) -> None:
-        """Store what is known and give the lease back, so that the next runner need not wait for its end."""
+        """Store the rollout and give the lease back, so that the next runner does not wait until it expires."""
         self._store.write({}, [record.written(self._rollout, Lease())])
 
     def look(self) -> Progress:
-        """Look once. Raises ``DeployError`` when another runner has taken over; an unreachable registry is a problem,
-        not an end: nothing is decided until it can be written.
+        """Look once. Raises ``DeployError`` if another runner has taken over.
+
+        An unreachable registry is reported in ``Progress.problem``; nothing is decided until it can be written.
         """
         try:
             return self._look()
@@ -118,43 +120,45 @@ class Runner:
         stored, lease = record.read(task, self._endpoint)
         if stored is None or lease.holder != self._me:
             raise DeployError(
-                f"the rollout of {self._endpoint} was taken over by {lease.holder or 'nobody'}",
-                hint="`triton-gateway canary status` shows it",
+                f"the rollout of {self._endpoint} was taken over by {lease.holder}"
+                if lease.holder
+                else f"the rollout of {self._endpoint} was released by another process",
+                hint="`triton-gateway canary status` shows who runs it",
             )
-        # Between two saves what is here is ahead of what is stored.
+        # Between two saves, the rollout in memory is ahead of the stored one.
         rollout, now = self._rollout, self._clock()
         if self._unwritten is not None and self._unwritten == record.found_weights(task, rollout.endpoint):
-            self._save(task, rollout)  # nobody has written meanwhile: what was begun is ended first
+            self._save(task, rollout)  # nobody has written since: finish the interrupted write first
             task = self._store.task()
         self._unwritten = None
         judged = None
         moved = carried_out(rollout, task, now)
         if moved is rollout and record.verdict(task, rollout.endpoint) == "reverted":
             found = record.found_weights(task, rollout.endpoint)
-            why = f"another ClearML client wrote the weights of before back: {found or 'no such route'}"
+            why = f"another ClearML client wrote the former weights back: {found or 'no such route'}"
             moved = steps.put_right(rollout, now, why)
             put_right(self._store, task, self._endpoint, now=now, by=self._me)
             task = self._store.task()
         elif moved is rollout:
             seen = self._seen(task, rollout)
-            moved, judged = steps.looked(rollout, seen, now), looks.Told(now, rollout.weight, seen)
+            moved, judged = steps.after_look(rollout, seen, now), looks.LookRecord(now, rollout.weight, seen)
             if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
-                # Somebody's will ends the decision: what an old copy brings back afterwards is not put right to it.
+                # Somebody chose other weights, which ends the decision: later old copies are not restored to it.
                 self._store.write({}, [record.retired(made, now=now, by=self._me)])
         news = tuple(decision for decision in moved.history if decision not in rollout.history)
         self._rollout = moved
         if news or now - self._saved_at >= LEASE_S / 3:
             self._save(task, moved)
-        return Progress(moved, news, told=judged)
+        return Progress(moved, news, look=judged)
 
-    def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Seen:
+    def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Observation:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
         if rollout.phase != "paused" and not rollout.is_over and not _equal(wanted, current):
-            return Seen(foreign=f"somebody else changed the weights of {rollout.endpoint} to {current}")
+            return Observation(foreign=f"the weights of {rollout.endpoint} were changed to {_in_words(current)}")
         endpoints = record.endpoints(task)
         gone = [url for url in wanted if url not in endpoints]
         if gone:
-            return Seen(foreign=f"{', '.join(gone)} is no longer in the serving Task")
+            return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task")
         versions = {url: Version(endpoints[url].endpoint, endpoints[url].version) for url in wanted}
         looks = {name: self._source.look(name) for name in {v.endpoint for v in versions.values()}}
         before, self._before = self._before, looks
@@ -172,9 +176,9 @@ class Runner:
             route = "canary" if url == rollout.canary else "stable"
             counts[url] = between(then, now_there, version, route, rollout.rules.variable)
         canary, stable = versions[rollout.canary], versions[rollout.stable]
-        return Seen(
+        return Observation(
             counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging,
-            apart=apart(statuses.values(), canary, stable),
+            differences=differences(statuses.values(), canary, stable),
         )  # fmt: skip
 
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
@@ -190,9 +194,9 @@ class Runner:
 
 
 def write_decided(store: record.Store, changed: Mapping[str, str], records: Sequence[record.Record]) -> None:
-    """Record, then write the sections of the Task that follow from it.
+    """Write ``records``, then the ``changed`` sections of the Task that follow from them.
 
-    Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
+    Raises ``Unwritten`` if only the records could be written, and the error of ``store`` if nothing could.
     """
     with recorded(store) if any(one.kind == "decision" for one in records) else contextlib.nullcontext():
         store.write({}, records)
@@ -202,8 +206,8 @@ def write_decided(store: record.Store, changed: Mapping[str, str], records: Sequ
         store.write(changed)
     except GatewayError as error:
         raise Unwritten(
-            f"the weights are decided and in force, but the serving Task could not be written: {error.message}",
-            hint="model sync writes it when ClearML takes it; where none runs, repeat the command",
+            f"the new weights are in force, but they could not be written to the serving Task: {error.message}",
+            hint="model sync writes them as soon as ClearML accepts it; if no model sync runs, repeat the command",
         ) from error
 
 
@@ -216,9 +220,10 @@ def put_right(
     by: str,
     is_undone: bool = True,
 ) -> None:
-    """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant.
+    """Write the decided weights of ``endpoint`` over the old copy in ``task``.
 
-    Unless the decided weights had not been written before (``is_undone`` is False): then nobody has undone them.
+    Also records that the old weights count as chosen if they appear again; not if ``is_undone`` is False, i.e. the
+    decided weights had not been written before.
     """
     made = record.decision(task, endpoint)
     if made is None:
@@ -231,7 +236,7 @@ def put_right(
 def _write(
     store: record.Store, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
 ) -> None:
-    """Store a rollout, and the weights it wants where the Task has others or they were not decided yet."""
+    """Store a rollout, and its weights if the Task has others or they are not decided yet."""
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
     if rollout.phase != "paused":
         is_there = _equal(wanted, record.weights(task, rollout.endpoint))
@@ -243,54 +248,58 @@ def _write(
             records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
     if rollout.phase == "promoted" and record.endpoints(task)[rollout.canary].endpoint == rollout.endpoint:
         why = f"the rollout to {rollout.canary} was promoted"
-        records.append(defaults.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
+        records.append(default_versions.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
     records += record.mirroring(task, rollout, by=by)
     write_decided(store, changed, records)
 
 
 def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollout:
-    """Return ``rollout`` after the command that waits for it in ``task``, if any."""
-    waiting = record.asked(task, rollout.endpoint)
+    """Return ``rollout`` after the pending command in ``task``, if there is one."""
+    waiting = record.pending_command(task, rollout.endpoint)
     if waiting is None or waiting.id == rollout.handled:
         return rollout
-    return steps.commanded(rollout, waiting.command, waiting.id, now, waiting.who)
+    return steps.after_command(rollout, waiting.command, waiting.id, now, waiting.who)
 
 
-def act(store: record.Store, endpoint: str, asked: record.Asked, *, me: str,
+def act(store: record.Store, endpoint: str, pending: record.PendingCommand, *, me: str,
         clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
         timeout_s: float = 20.0) -> Rollout:  # fmt: skip
-    """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.
+    """Carry out a person's command: leave it for the runner and wait, or do it here if nobody runs the rollout.
 
-    Returns the rollout after it. Raises ``DeployError`` when there is none, or its runner does not react.
+    Returns the rollout after it. Raises ``DeployError`` if there is no rollout or its runner does not react.
     """
     task = store.task()
     rollout, lease = record.read(task, endpoint)
     if rollout is None:
         raise DeployError(f"there is no rollout of {endpoint}", hint="`triton-gateway canary run` starts one")
     if rollout.is_over:
-        raise DeployError(f"the rollout of {endpoint} is over: {rollout.phase} ({rollout.why})")
-    store.write({}, [record.command(endpoint, asked)])
+        raise DeployError(f"the rollout of {endpoint} has ended: {rollout.phase} ({rollout.why})")
+    store.write({}, [record.command(endpoint, pending)])
     until = clock() + timeout_s
     while clock() < until:
         task = store.task()
         rollout, lease = record.read(task, endpoint)
-        if rollout is None or rollout.handled == asked.id:
+        if rollout is None or rollout.handled == pending.id:
             break
         if lease.is_free(clock(), me):
             done = carried_out(rollout, task, clock())
-            _write(store, task, done, Lease(), now=clock(), by=asked.who or me)
+            _write(store, task, done, Lease(), now=clock(), by=pending.who or me)
             return done
         sleep(0.5)
-    if rollout is None or rollout.handled != asked.id:
+    if rollout is None or rollout.handled != pending.id:
         raise DeployError(
-            f"{lease.holder}, which runs the rollout of {endpoint}, has not reacted within {timeout_s:.0f} s",
-            hint="it may have just been stopped: try again in half a minute",
+            f"the runner of the rollout of {endpoint} ({lease.holder}) has not reacted within {timeout_s:.0f} s",
+            hint="it may have been stopped just now: try again in half a minute",
         )
     return rollout
 
 
+def _in_words(shares: Mapping[str, float] | None) -> str:
+    return ", ".join(f"{url} {share:g}" for url, share in (shares or {}).items()) or "none: the route was removed"
+
+
 def _equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> bool:
-    """Compare shares as gateways normalise them: versions of weight 0 may be missing."""
+    """Compare shares normalised, as gateways do; versions of weight 0 may be missing."""
     if found is None:
         return False
     total = sum(float(share) for share in found.values()) or 1.0

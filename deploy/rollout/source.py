@@ -1,8 +1,8 @@
-"""Where a rollout's counts come from: the gateways' own ``/metrics``, or a Prometheus that scrapes them.
+"""The source of a rollout's counts: the gateways' own ``/metrics``, or a Prometheus that scrapes them.
 
-Turns counters of many instances into what happened between two looks. A counter that went back (its process restarted)
-gives nothing for that interval instead of something wrong; an instance that cannot be read is named. Which outcomes
-count as a version's failure is decided here: answers of 5xx, also those of a canary that stable answered for.
+Turns the counters of all instances into counts between two looks. An instance whose counter went back (its process
+restarted) counts nothing for that interval; an instance that cannot be read is named. This file decides which outcomes
+count as a failure of a version: answers with status 5xx, including a canary's for which stable answered instead.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from deploy.tools import http_client
 from gateway import errors, metrics
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
-"""Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
+"""Outcomes that count as failures of the version; callers' mistakes and overloaded gateways do not."""
 LATENCY_BUCKETS: Final = metrics.catalog.LATENCY_BUCKETS
 REFUSED: Final = errors.Overloaded.kind
-"""The outcome of requests for which a version had no room."""
+"""The outcome of requests for which a version had no capacity."""
 
 _LINE = re.compile(
     r"""^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(?P<value>\S+)""", re.M
@@ -43,7 +43,7 @@ Scrape = Mapping[str, Mapping[Series, float]]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version as metrics name it."""
+    """A version by its metric labels."""
 
     endpoint: str
     version: str
@@ -51,7 +51,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One reading: what could be read, and who could not."""
+    """One reading: the instances that could be read, and the names of those that could not."""
 
     instances: Scrape = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class PrometheusSource:
 
 
 def parse(text: str, endpoint: str) -> dict[Series, float]:
-    """Return the series of ``endpoint`` that a rollout needs, from Prometheus' text format."""
+    """Return the series of ``endpoint`` that a rollout needs, from ``text`` in Prometheus' text format."""
     found = {}
     for line in _LINE.finditer(text):
         if line["name"] in _WANTED:
@@ -121,12 +121,12 @@ def parse(text: str, endpoint: str) -> dict[Series, float]:
 
 
 def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
-    """Return who could not be read now, including instances that were there before."""
+    """Return the instances that could not be read now, including those that were read before."""
     return tuple(dict.fromkeys((*now.missing, *(name for name in before.instances if name not in now.instances))))
 
 
-def apart(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
-    """Return what differs between two versions as gateways have compared them, a sentence for each kind."""
+def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
+    """Return the differences between two versions that gateways have found, one sentence for each kind."""
     found = metrics.compared.read(status for status in statuses if status is not None)
     return metrics.compared.sentences(
         one for one in found
@@ -136,9 +136,9 @@ def apart(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable:
 
 
 def between(before: Look, now: Look, version: Version, route: str, variable: str = "") -> Counts:
-    """Return what ``version`` answered on ``route`` between two looks, and which values of ``variable`` it gave.
+    """Return the counts of ``version`` on ``route`` between two looks, with the values of ``variable`` that it gave.
 
-    Values, and mirrored requests, are counted per version, on whatever route.
+    Values and mirrored requests are counted per version, on all routes.
     """
     requests = failures = refused = 0.0
     slower: dict[float, float] = {}
@@ -148,7 +148,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
     for instance, series in now.instances.items():
         old = before.instances.get(instance)
         if old is None or any(series.get(key, 0.0) < value for key, value in old.items()):
-            continue  # new, or restarted: counted from here on
+            continue  # new or restarted: it counts from the next look on
         for key, value in series.items():
             grown = value - old.get(key, 0.0)
             name, pairs = key
@@ -156,7 +156,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
             if labels.get("version") != version.version or labels.get("endpoint") != version.endpoint:
                 continue
             if name == _FALLBACKS:
-                # Failed as canary, answered by stable: in the totals it is a request of stable's.
+                # The canary failed and stable answered: in the totals it is a request of stable.
                 if route == "canary" and labels.get("outcome") in FAILURES:
                     requests, failures = requests + grown, failures + grown
                 elif route == "canary" and labels.get("outcome") == REFUSED:

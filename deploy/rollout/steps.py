@@ -1,7 +1,7 @@
-"""A rollout as a value and the one function that moves it: what was seen goes in, the next rollout comes out. Pure.
+"""A rollout as a value, and the functions that move it: an observation or a command in, the next rollout out. Pure.
 
-Called by ``runner`` after every scrape and by the commands that act without a runner. Everything a runner has to know
-after a restart, on whatever machine, is in the ``Rollout``; what it decided and why is in its ``history``.
+``runner`` calls them after every look and for commands. The ``Rollout`` holds all that a runner needs after a restart,
+on any machine; its ``history`` holds the decisions and their reasons.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from deploy.rollout import sight
+from deploy.rollout import sensitivity
 from deploy.rollout.gate import DOUBT, THRESHOLD, Counts, Gate
 
 Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted"]
@@ -18,19 +18,25 @@ State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
 Command = Literal["pause", "resume", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
+"""Shares of the canary, in percent."""
 _SILENT_STEPS: Final = 3
-"""So many step times a canary may have no room for any request while stable answers; then it is rolled back."""
+"""A canary that refuses every request while stable answers is rolled back after this many step times."""
+_UNDETECTABLE: Final = {
+    "errors": "errors", "latency": "slowdowns", "labels": "changes of labels", "pairs": "different answers",
+}  # fmt: skip
+"""Test → its faults, in the plural."""
 _MAX_HISTORY: Final = 60
+"""Decisions that are kept, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a step is over: so many requests of either side were compared and so much time has passed.
+    """When a step ends: after ``min_requests`` compared requests of each side, and ``step_s`` seconds.
 
-    ``variable``: the one whose values are compared; empty: what versions answer is not. ``mirror``: the percentage of
-    stable's requests that the canary answers once more, unseen, while the rollout runs; 0: none. ``mirror_first``: the
-    percentage until enough of them were compared; 0: the same. ``mirror_wait_s``: so long the first step takes at most
-    for the sake of that many.
+    ``variable``: its values are compared; empty: labels are not compared. ``mirror``: the percentage of stable's
+    requests that the canary also answers while the rollout runs, invisibly to callers; 0: none. ``mirror_first``: the
+    percentage until enough answers were compared; 0: the same. ``mirror_wait_s``: how long the first step waits for
+    enough compared answers at most.
     """
 
     min_requests: int = 200
@@ -42,12 +48,13 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one look found.
+class Observation:
+    """The result of one look.
 
-    ``canary`` and ``stable`` count what was answered since the last look. ``missing`` names who could not be read;
-    ``lagging`` who does not route by the current weights yet. ``foreign``: somebody else changed the weights.
-    ``apart``: how what the canary is asked and answers differs from stable, a sentence by kind (``compared``).
+    ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read. ``lagging``:
+    gateways that do not route by the current weights yet. ``foreign``: why the rollout must pause, if somebody else
+    changed the weights or removed a version. ``differences``: kind → a sentence on how the canary's requests or answers
+    differ from stable's.
     """
 
     canary: Counts = field(default_factory=Counts)
@@ -55,12 +62,12 @@ class Seen:
     missing: tuple[str, ...] = ()
     lagging: tuple[str, ...] = ()
     foreign: str = ""
-    apart: Mapping[str, str] = field(default_factory=dict)
+    differences: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One entry of the history: what was decided, at which weight (percent), why, on which evidence."""
+    """One entry of the history: the decision, the weight (percent), the reason and the evidence."""
 
     at: float
     what: str
@@ -76,15 +83,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Looks in a row at which the canary answered nothing: since when, how many requests it had no room for, and how
-    many stable answered meanwhile.
+    """A time in which the canary answered no request: since when, how many requests it refused for lack of capacity,
+    and how many stable answered.
     """
 
     since: float
     refused: int = 0
     stable: int = 0
 
-    def after(self, seen: Seen) -> Silence:
+    def after(self, seen: Observation) -> Silence:
         """Return the silence after one more look."""
         return replace(self, refused=self.refused + seen.canary.refused, stable=self.stable + seen.stable.requests)
 
@@ -109,10 +116,10 @@ class Rollout:
     handled: str = ""
     """Id of the last command that was carried out."""
     history: tuple[Decision, ...] = ()
-    apart: Mapping[str, str] = field(default_factory=dict)
-    """What has differed while this rollout ran; see ``Seen``. It decides nothing."""
+    differences: Mapping[str, str] = field(default_factory=dict)
+    """Differences seen while this rollout ran; see ``Observation``. They are shown, and decide nothing."""
     silence: Silence | None = None
-    """None while the canary answers, or nothing was asked of it."""
+    """None while the canary answers, or if it got no requests."""
 
     @property
     def weight(self) -> float:
@@ -128,7 +135,7 @@ class Rollout:
 
     @property
     def is_over(self) -> bool:
-        """True when nothing will change any more."""
+        """True if the rollout has ended."""
         return self.phase not in ("running", "paused")
 
     def to_json(self) -> dict[str, Any]:
@@ -140,14 +147,14 @@ class Rollout:
             "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s, "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
-            "apart": dict(self.apart),
+            "apart": dict(self.differences),
             **({} if self.silence is None else {"silence": astuple(self.silence)}),
             "history": [decision.to_json() for decision in self.history],
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Rollout:
-        """Return what ``to_json`` stored. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        """Read what ``to_json`` stored. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         return cls(
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
@@ -158,7 +165,7 @@ class Rollout:
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
             history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
                           for d in stored["history"]),
-            apart={str(kind): str(how) for kind, how in stored.get("apart", {}).items()},
+            differences={str(kind): str(how) for kind, how in stored.get("apart", {}).items()},
             silence=Silence(*stored["silence"]) if stored.get("silence") else None,
         )  # fmt: skip
 
@@ -168,10 +175,10 @@ def begun(rollout: Rollout, now: float) -> Rollout:
     return _decided(replace(rollout, since=now), now, "start", f"{rollout.canary} beside {rollout.stable}")
 
 
-def commanded(rollout: Rollout, command: Command, command_id: str, now: float, who: str = "") -> Rollout:
-    """Return ``rollout`` after a person's command; one that does not fit is recorded and changes nothing else."""
+def after_command(rollout: Rollout, command: Command, command_id: str, now: float, who: str = "") -> Rollout:
+    """Return ``rollout`` after a person's command. A command to an ended rollout is recorded and changes nothing."""
     rollout = replace(rollout, handled=command_id)
-    by = f"asked for{f' by {who}' if who else ''}"
+    by = f"requested{f' by {who}' if who else ''}"
     if rollout.is_over:
         return _decided(rollout, now, f"{command} refused", f"the rollout is {rollout.phase}")
     if command == "abort":
@@ -180,13 +187,13 @@ def commanded(rollout: Rollout, command: Command, command_id: str, now: float, w
         return _ended(rollout, "promoted", now, "promote", by)
     if command == "pause":
         return _decided(replace(rollout, phase="paused", why=by), now, "pause", by)
-    # What was compared before the pause stays in the gate; the step itself begins anew.
+    # The gate keeps what was compared before the pause; the step itself starts again.
     resumed = replace(rollout, phase="running", state="waiting", why="", since=now, compared=(0, 0))
     return _decided(resumed, now, "resume", by)
 
 
-def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
-    """Return ``rollout`` after one look; the only place where it moves by itself."""
+def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
+    """Return ``rollout`` after one look. This is the only place where a rollout moves without a command."""
     if rollout.is_over:
         return rollout
     if seen.foreign:
@@ -198,20 +205,20 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
     compared = rollout.compared
     if both and not seen.lagging:
         compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
-    news = [how for kind, how in seen.apart.items() if kind not in rollout.apart]
-    rollout = replace(rollout, gate=gate, compared=compared, apart={**rollout.apart, **seen.apart})
+    news = [how for kind, how in seen.differences.items() if kind not in rollout.differences]
+    rollout = replace(rollout, gate=gate, compared=compared, differences={**rollout.differences, **seen.differences})
     if news:
         rollout = _decided(rollout, now, "differs", f"{rollout.canary}: {'; '.join(news)}")
     if gate.is_bad:
         why = (
             f"{rollout.canary} is worse than {rollout.stable}: {gate.reason()} (evidence {gate.evidence:.3g}, "
-            f"{THRESHOLD:g} suffice){_beside(rollout)}"
+            f"threshold {THRESHOLD:g}){_differences(rollout)}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
-    rollout = _listened(rollout, seen, now)
+    rollout = _with_silence(rollout, seen, now)
     if (silence := rollout.silence) is not None and _is_dead(rollout, silence, now):
         why = (
-            f"{rollout.canary} answered nothing for {now - silence.since:.0f} s: it had no room for any of "
+            f"{rollout.canary} answered no request for {now - silence.since:.0f} s: it had no capacity for any of "
             f"{silence.refused} requests, while {rollout.stable} answered {silence.stable}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
@@ -220,8 +227,8 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
     if rollout.phase == "paused" or state != "healthy":
         return rollout
     why = (
-        f"{compared[0]} requests compared with {compared[1]} of {rollout.stable}, evidence {gate.evidence:.3g}; "
-        f"{_unseen(gate)}{_beside(rollout)}"
+        f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}; evidence "
+        f"{gate.evidence:.3g}; {_undetectable(gate)}{_differences(rollout)}"
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
@@ -231,12 +238,12 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
 
 
 def put_right(rollout: Rollout, now: float, why: str) -> Rollout:
-    """Return ``rollout`` after its weights were written again; nothing else of it changes."""
+    """Return ``rollout`` with an entry in its history: its weights were written again."""
     return _decided(rollout, now, "put right", why)
 
 
-def _listened(rollout: Rollout, seen: Seen, now: float) -> Rollout:
-    """Return ``rollout`` with what is known of a canary that answers nothing."""
+def _with_silence(rollout: Rollout, seen: Observation, now: float) -> Rollout:
+    """Return ``rollout`` with its ``silence`` updated."""
     if seen.canary.requests:
         return replace(rollout, silence=None)
     if rollout.silence is None and not seen.canary.refused:
@@ -245,59 +252,63 @@ def _listened(rollout: Rollout, seen: Seen, now: float) -> Rollout:
 
 
 def _is_dead(rollout: Rollout, silence: Silence, now: float) -> bool:
-    """Say whether a canary has refused for so long, while stable had room, that waiting would never end."""
+    """Return True if the canary has refused everything for so long, while stable answered, that it must end."""
     is_enough = min(silence.refused, silence.stable) >= rollout.rules.min_requests
     return is_enough and now - silence.since >= _SILENT_STEPS * rollout.rules.step_s
 
 
-def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
+def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str]:
     if seen.missing:
         return "holding", f"no data from {', '.join(seen.missing)}"
     if seen.lagging:
-        return "waiting", f"{', '.join(seen.lagging)} does not route by these weights yet"
+        return "waiting", f"not all gateways use the current weights yet: {', '.join(seen.lagging)}"
     most = rollout.rules.min_requests
     fewest = min(rollout.compared)
     if fewest < most:
         return (
             "waiting",
-            f"compared {rollout.compared[0]} canary and {rollout.compared[1]} stable requests of {most} each",
+            f"compared {rollout.compared[0]} canary and {rollout.compared[1]} stable requests; {most} of each are "
+            "needed",
         )
     if rollout.gate.evidence >= DOUBT:
-        return "inconclusive", f"evidence {rollout.gate.evidence:.3g}: neither healthy nor enough to roll back"
+        return (
+            "inconclusive",
+            f"evidence {rollout.gate.evidence:.3g}: too much to continue, too little to roll back",
+        )
     left = rollout.rules.step_s - (now - rollout.since)
     if left > 0:
-        return "waiting", f"no fault found; {left:.0f} s left of this step"
+        return "waiting", f"no fault found; this step takes {left:.0f} s more"
     left = rollout.rules.mirror_wait_s - (now - rollout.since)
     if left > 0 and rollout.index == 0 and rollout.gate.lacks_pairs:
-        return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; {left:.0f} s left for them"
+        return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; waiting for more for up to {left:.0f} s"
     return "healthy", "no fault found"
 
 
-def _beside(rollout: Rollout) -> str:
-    """Say what else a reader of the verdict must know: whether it was fair, and whether answers differ."""
-    return "".join(f"; {how}" for how in rollout.apart.values())
+def _differences(rollout: Rollout) -> str:
+    """Return the differences between the versions' requests and answers, to be appended to a verdict."""
+    return "".join(f"; {how}" for how in rollout.differences.values())
 
 
-def _unseen(gate: Gate) -> str:
-    """Say how small a fault may be that so many requests would not have shown."""
+def _undetectable(gate: Gate) -> str:
+    """Return a phrase that says which faults are too small to be detected with the requests so far."""
     found, words = gate.could_see(), []
     for name, text in (
-        ("errors", "{:.1%} errors"), ("latency", "{:.2g} times as slow"), ("labels", "labels moved by {:.0%}"),
-        ("pairs", "{:.1%} other answers"),
+        ("errors", "{:.1%} errors"), ("latency", "{:.2g} times the latency"),
+        ("labels", "label shares changed by {:.0%}"), ("pairs", "{:.1%} different answers"),
     ):  # fmt: skip
         if name in found:
             least = found[name]
-            words.append(f"no {name} at all" if least is None else text.format(least))
-    blind = f"; {_too_few_pairs(gate)}" if gate.lacks_pairs else ""
-    return f"what is smaller would not have been seen: {', '.join(words)}{blind}"
+            words.append(f"{_UNDETECTABLE[name]} of any size" if least is None else text.format(least))
+    too_few = f"; {_too_few_pairs(gate)}" if gate.lacks_pairs else ""
+    return f"faults smaller than these could not be detected: {', '.join(words)}{too_few}"
 
 
 def _too_few_pairs(gate: Gate) -> str:
-    assert gate.pairs is not None  # noqa: S101 - who asks has seen that they are compared
+    assert gate.pairs is not None  # noqa: S101 - callers have checked that pairs are compared
     most = gate.pairs.most
     return (
-        f"only {gate.pairs.compared} of the {gate.enough_pairs} mirrored answers were compared that tell "
-        f"{sight.twice(most):.1%} other ones from the {most:.1%} permitted"
+        f"only {gate.pairs.compared} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
+        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}"
     )
 
 

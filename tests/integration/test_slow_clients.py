@@ -164,7 +164,7 @@ def test_each_record_survives_a_slow_client(service: Service) -> None:
     assert ({"c": "e/1"}, "me") == (dict(decode(task).stables), lease.holder)
     assert rollout is not None
     assert {"e/2": 0.6, "e/1": 0.4} == service.served()
-    asked = record.asked(task, "c")
+    asked = record.pending_command(task, "c")
     assert asked is not None
     assert "abort" == asked.command
     kinds = {"content_hash", "version_number", "command", "rollout", "shadow", "decision"}

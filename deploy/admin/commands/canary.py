@@ -211,8 +211,8 @@ def run(
             return 130
         progress = runner.look()
         rollout = progress.rollout
-        if looks is not None and progress.told is not None:
-            print(json.dumps(progress.told.to_json()), file=looks, flush=True)
+        if looks is not None and progress.look is not None:
+            print(json.dumps(progress.look.to_json()), file=looks, flush=True)
         if not as_json:
             terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
         for decision in progress.decisions:
@@ -248,7 +248,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
     for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
         click.echo(line)
     for r, _ in found:
-        for how in r.apart.values():
+        for how in r.differences.values():
             click.echo(f"{r.canary}: {how}")
     if endpoint is not None:
         for r, _ in found:
@@ -262,11 +262,11 @@ def _order(name: str, what: str) -> None:
     @_ENDPOINT
     @registry_options
     def order(endpoint: str, open_registry: OpenRegistry) -> int:
-        from deploy.rollout.record import Asked
+        from deploy.rollout.record import PendingCommand
         from deploy.rollout.runner import act
 
-        asked = Asked(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
-        rollout = act(open_registry(), endpoint.strip("/"), asked, me=f"{who()} pid {os.getpid()}")
+        pending = PendingCommand(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
+        rollout = act(open_registry(), endpoint.strip("/"), pending, me=f"{who()} pid {os.getpid()}")
         click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
 

@@ -26,7 +26,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
       triton-gateway default faq 2
     """
     from deploy.history.recorder import recorded
-    from deploy.rollout import defaults
+    from deploy.rollout import default_versions
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -40,6 +40,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
             f"{url} is not a version of {endpoint}", hint=f"name the endpoint: {serving.endpoints[url].endpoint}"
         )
     with recorded(store):
-        store.write({}, [defaults.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")])
+        choice = default_versions.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")
+        store.write({}, [choice])
     click.echo(f"{endpoint}: {store.spec().bare_name(endpoint)}")
     return 0

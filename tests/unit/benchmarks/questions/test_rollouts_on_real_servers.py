@@ -21,8 +21,8 @@ from benchmarks.questions.rollouts_on_real_servers import KINDS, LOOKS, Lanes, m
 from benchmarks.shared import tiny
 from benchmarks.shared.results import saved
 from benchmarks.shared.rollouts import SHORT, begin, rolled
-from deploy.rollout.looks import Told, judged
-from deploy.rollout.steps import Rollout, Seen
+from deploy.rollout.looks import LookRecord, judged
+from deploy.rollout.steps import Observation, Rollout
 
 FAILED = -1
 
@@ -91,12 +91,12 @@ def test_the_table_has_real_rollouts_beside_those_replayed() -> None:
 @pytest.mark.parametrize(("kind", "phase"), [("the same model", "promoted"), ("25 % flipped", "rolled_back")])
 def test_a_rollout_that_is_replayed_ends_as_it_did(kind: str, phase: str) -> None:
     """Each with other looks in another order; a healthy one goes through all steps, at their shares."""
-    told: list[list[Told]] = []
+    told: list[list[LookRecord]] = []
     for seed in range(2):
         draw, looks = draws(np.random.default_rng(seed), decisions_of_the_gate.KINDS[kind], SHORT), []
 
-        def look(rollout: Rollout, now: float, draw=draw, looks=looks) -> Seen:
-            looks.append(Told(now, rollout.weight, seen := draw(rollout)))
+        def look(rollout: Rollout, now: float, draw=draw, looks=looks) -> Observation:
+            looks.append(LookRecord(now, rollout.weight, seen := draw(rollout)))
             return seen
 
         assert phase == rolled(SHORT, look).phase
@@ -109,7 +109,7 @@ def test_a_rollout_that_is_replayed_ends_as_it_did(kind: str, phase: str) -> Non
 
 def test_looks_are_read_by_kind_and_rollout() -> None:
     """As they are saved, a line for each rollout."""
-    look = Told(1.0, 10.0, Seen())
+    look = LookRecord(1.0, 10.0, Observation())
     line = json.dumps({"kind": "a", "run": 3, "looks": [look.to_json()]})
     assert {"a": {3: [look]}} == recorded([line])
 

@@ -55,7 +55,7 @@ def canary_requests_until_bad(traffic, most):
 
 @pytest.mark.parametrize("weight", [pytest.param(0.05, marks=pytest.mark.long), 0.5])
 def test_healthy_canaries_are_rolled_back_in_one_run_of_a_hundred_at_most(weight):
-    """200 runs of 5 000 canary requests each, looked at after every interval."""
+    """200 runs of 5 000 canary requests each, after_look at after every interval."""
     runs = [canary_requests_until_bad(Traffic(s, weight=weight, batch=round(50 / weight)), 5_000) for s in range(200)]
     rolled_back = sum(run is not None for run in runs)
     print(f"healthy at weight {weight:.0%}: {rolled_back} of {len(runs)} rolled back")
@@ -140,7 +140,7 @@ def test_latency_is_compared_at_stables_own_quantiles():
 
 
 def test_a_canary_slower_by_what_is_permitted_is_no_worse():
-    """A tenth slower at every quantile, looked at after every interval of 100 runs of 2 000 canary requests."""
+    """A tenth slower at every quantile, after_look at after every interval of 100 runs of 2 000 canary requests."""
     runs = [canary_requests_until_bad(Traffic(s, weight=0.25, slowdown=1.1, batch=200), 2_000) for s in range(100)]
     assert sum(run is not None for run in runs) <= 1
 
@@ -175,18 +175,21 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 def test_a_verdict_says_what_speaks_most_against_the_canary():
     """Errors, latency, labels and mirrored answers each in words, with the numbers."""
     fresh = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
-    assert "40 of 100 requests failed" in fresh.after(Counts(100, 40), Counts(900, 3)).reason()
+    assert (
+        "40 of 100 requests failed, compared with 3 of 900 for stable"
+        in fresh.after(Counts(100, 40), Counts(900, 3)).reason()
+    )
     pairs = fresh.after(Counts(100, 0, pairs=(60, 40)), Counts(900, 3)).reason()
-    assert "40 of 100 mirrored requests otherwise than stable (40.0%); 5.0% are permitted" in pairs
+    assert "40 of 100 mirrored requests (40.0%) differently from stable; 5.0% are permitted" in pairs
     known = fresh.after(Counts(10, labels={"A": 5, "B": 5}), Counts(300, labels={"A": 150, "B": 150}))
     assert (
-        "A 2%, B 98%, stable A 50%, B 50%; 10% more or fewer are permitted"
+        "A 2%, B 98%, stable's are A 50%, B 50%; a share may differ by 10 percentage points"
         in known.after(Counts(300, labels={"B": 300}), Counts(300, labels={"A": 150, "B": 150})).reason()
     )
     traffic, gate = Traffic(1, weight=0.25, slowdown=3.0), fresh
     for _ in range(40):
         gate = gate.after(*traffic.interval())
-    assert "slower by more than the 10%" in gate.reason()
+    assert "slower by more than the permitted 10%" in gate.reason()
 
 
 def test_with_more_requests_smaller_faults_would_have_been_seen():

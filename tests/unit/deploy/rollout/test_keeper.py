@@ -189,11 +189,11 @@ def test_weights_that_were_decided_and_never_written_are_written(
     world.look()
     assert {"e/2": 0.3, "e/1": 0.7} == world.told
     assert "another ClearML client" not in caplog.text
-    assert "were not written" in caplog.text
+    assert "were missing in the serving Task; they are written now" in caplog.text
     world.sections = dict(stale)
     world.look()
     assert {"e/2": 0.3, "e/1": 0.7} == world.told
-    assert "another ClearML client wrote an old copy" in caplog.text
+    assert "another ClearML client overwrote the weights of e with an old copy" in caplog.text
     world.sections = dict(stale)
     world.look()
     assert {"e/2": 0.2, "e/1": 0.8} == world.told, "the third time they are somebody's will"

@@ -10,21 +10,21 @@ import pytest
 from benchmarks.questions.decisions_of_the_gate import KINDS, draws
 from benchmarks.shared.rollouts import SHORT, begin, rolled
 from deploy.rollout.gate import Counts
-from deploy.rollout.looks import Told, judged
-from deploy.rollout.steps import Seen
+from deploy.rollout.looks import LookRecord, judged
+from deploy.rollout.steps import Observation
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 
-def again(look: Told) -> Told:
+def again(look: LookRecord) -> LookRecord:
     """What a line says."""
-    return Told.from_json(json.loads(json.dumps(look.to_json())))
+    return LookRecord.from_json(json.loads(json.dumps(look.to_json())))
 
 
 def test_a_look_is_what_was_kept_of_it() -> None:
     """Bounds that nobody was slower than are counts of nothing, not unknown; without answers there are none."""
     slower = {bound: max(0, 40 - 10 * number) for number, bound in enumerate(LATENCY_BUCKETS)}
     told = Counts(50, 3, 47, slower, {"a": 40, "b": 7}, (9, 1), 4)
-    look = Told(12.25, 10.0, Seen(told, Counts(), ("g1",), ("g2",)))
+    look = LookRecord(12.25, 10.0, Observation(told, Counts(), ("g1",), ("g2",)))
     assert look == again(look)
     assert len(look.to_json()["canary"][4]) == 4
 
@@ -32,12 +32,12 @@ def test_a_look_is_what_was_kept_of_it() -> None:
 @pytest.mark.parametrize("kind", ["the same model", "25 % flipped", "2 % errors"])
 def test_a_rollout_that_was_kept_is_decided_the_same_again(kind: str) -> None:
     """Every decision, at the same look, on the same evidence."""
-    kept: list[Told] = []
+    kept: list[LookRecord] = []
     draw = draws(np.random.default_rng(1), KINDS[kind], SHORT)
 
     def look(rollout, now):
         found = draw(rollout)
-        kept.append(Told(now, rollout.weight, found))
+        kept.append(LookRecord(now, rollout.weight, found))
         return found
 
     end = rolled(SHORT, look)

@@ -10,12 +10,12 @@ import pytest
 from deploy.rollout import record, steps
 from deploy.rollout.gate import Counts, Gate
 from deploy.rollout.labels import LabelTest
-from deploy.rollout.looks import Told, judged
+from deploy.rollout.looks import LookRecord, judged
 from deploy.rollout.pairs import PairTest
-from deploy.rollout.record import Asked, Lease
+from deploy.rollout.record import Lease, PendingCommand
 from deploy.rollout.runner import Runner, act
 from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version, between, parse
-from deploy.rollout.steps import Rollout, Rules, Seen
+from deploy.rollout.steps import Observation, Rollout, Rules
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import Answer
@@ -160,24 +160,24 @@ def test_a_canary_that_never_has_room_is_rolled_back(world, is_answered_by_stabl
         if progress.rollout.is_over:
             break
     assert "rolled_back" == progress.rollout.phase
-    assert "e/2 answered nothing for" in progress.rollout.why
+    assert "e/2 answered no request for" in progress.rollout.why
     assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
 
 
 def test_what_each_look_was_told_is_at_hand_and_is_judged_the_same_again(world):
     """Kept as lines, to the decision; a look at which a command was carried out was told nothing."""
     runner = world.runner()
-    begun, told = runner.start(fresh()), []
+    begun, kept = runner.start(fresh()), []
     while not (progress := world.tick(runner, canary_failures=10)).rollout.is_over:
-        told.append(progress.told)
-    told.append(progress.told)
-    assert (5.0, 200, 20) == (told[-1].weight, told[-1].seen.canary.requests, told[-1].seen.canary.failures)
-    again = judged(begun, [Told.from_json(json.loads(json.dumps(look.to_json()))) for look in told])
+        kept.append(progress.look)
+    kept.append(progress.look)
+    assert (5.0, 200, 20) == (kept[-1].weight, kept[-1].seen.canary.requests, kept[-1].seen.canary.failures)
+    again = judged(begun, [LookRecord.from_json(json.loads(json.dumps(look.to_json()))) for look in kept])
     assert progress.rollout == again
     runner = world.runner()
     runner.start(fresh())
-    world.write({}, [record.command("e", Asked("1", "pause", "ann"))])
-    assert world.tick(runner).told is None
+    world.write({}, [record.command("e", PendingCommand("1", "pause", "ann"))])
+    assert world.tick(runner).look is None
 
 
 def test_fallbacks_count_against_the_canary(world):
@@ -235,7 +235,7 @@ def test_commands_from_another_machine_reach_the_runner(world, command, phase, w
     """They are left in the Task; the runner carries them out at its next look."""
     runner = world.runner()
     runner.start(fresh())
-    done = act(world, "e", Asked("id", command, "ann"), me="other", clock=lambda: world.now,
+    done = act(world, "e", PendingCommand("id", command, "ann"), me="other", clock=lambda: world.now,
                sleep=lambda _s: world.tick(runner))  # fmt: skip
     assert (phase, weight) == (done.phase, done.weight)
     assert weight / 100 == record.weights(world.task(), "e")["e/2"]
@@ -245,11 +245,12 @@ def test_commands_work_without_a_runner(world):
     """The runner was killed: abort is carried out by the command itself."""
     world.runner().start(fresh())
     world.now += 60
-    done = act(world, "e", Asked("id", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    abort = PendingCommand("id", "abort", "ann")
+    done = act(world, "e", abort, me="other", clock=lambda: world.now, sleep=lambda _s: None)
     assert "aborted" == done.phase
     assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
-    with pytest.raises(DeployError, match="is over: aborted"):
-        act(world, "e", Asked("id2", "resume", "ann"), me="other", clock=lambda: world.now)
+    with pytest.raises(DeployError, match="has ended: aborted"):
+        act(world, "e", PendingCommand("id2", "resume", "ann"), me="other", clock=lambda: world.now)
 
 
 def test_somebody_elses_weights_are_respected(world):
@@ -260,7 +261,7 @@ def test_somebody_elses_weights_are_respected(world):
     progress = world.tick(runner)
     assert "paused" == progress.rollout.phase
     assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
-    world.write({}, [record.command("e", Asked("1", "resume", "ann"))])
+    world.write({}, [record.command("e", PendingCommand("1", "resume", "ann"))])
     assert "running" == world.tick(runner).rollout.phase
     assert 0.05 == record.weights(world.task(), "e")["e/2"]
     assert "running" == world.tick(runner).rollout.phase
@@ -294,7 +295,7 @@ def test_another_rollout_of_the_same_route_is_refused(world):
     """One at a time."""
     world.runner("one").start(fresh())
     world.now += 60
-    with pytest.raises(DeployError, match="to e/2 is running"):
+    with pytest.raises(DeployError, match="to e/2, is running"):
         world.runner("two").start(Rollout("e", "e/3", "e/1"))
 
 
@@ -367,8 +368,8 @@ def test_a_version_that_answers_otherwise_is_rolled_back(world):
     fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
     rollout = steps.begun(fresh, 0.0)
     for _ in range(40):
-        seen = Seen(Counts(10, 0, labels={"A": 2, "B": 8}), Counts(90, 0, labels={"A": 72, "B": 18}))
-        rollout = steps.looked(rollout, seen, 0.5)
+        seen = Observation(Counts(10, 0, labels={"A": 2, "B": 8}), Counts(90, 0, labels={"A": 72, "B": 18}))
+        rollout = steps.after_look(rollout, seen, 0.5)
     assert "rolled_back" == rollout.phase
     assert {"A": 0.2, "B": 0.8} == rollout.history[-1].evidence["label_shares"]["canary"]
     assert rules == Rollout.from_json(json.loads(json.dumps(rollout.to_json()))).rules
@@ -405,7 +406,7 @@ def test_more_is_mirrored_until_enough_was_compared(world):
     runner = world.runner()
     runner.start(mirrored(mirror_first=20.0))
     runner.release()
-    act(world, "e", Asked("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    act(world, "e", PendingCommand("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
     assert {} == decode(world.task()).shadows
 
 
@@ -414,7 +415,7 @@ def test_an_abort_without_a_runner_ends_the_mirroring(world):
     runner = world.runner()
     runner.start(mirrored())
     runner.release()
-    act(world, "e", Asked("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    act(world, "e", PendingCommand("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
     assert {} == decode(world.task()).shadows
 
 
@@ -442,7 +443,7 @@ def test_answers_turned_round_at_random_are_found_where_no_label_is_more_frequen
         if progress.rollout.is_over:
             break
     assert "rolled_back" == progress.rollout.phase
-    assert "mirrored requests otherwise than stable (25.0%); 5.0% are permitted" in progress.rollout.why
+    assert "mirrored requests (25.0%) differently from stable; 5.0% are permitted" in progress.rollout.why
     assert {} == decode(world.task()).shadows
 
 
@@ -516,7 +517,7 @@ def test_an_old_copy_after_somebodys_will_is_not_fought(world):
     world.sections = stale
     assert () == world.tick(runner).decisions
     assert "e" not in decode(world.task()).canaries
-    world.write({}, [record.command("e", Asked("1", "resume", "ann"))])
+    world.write({}, [record.command("e", PendingCommand("1", "resume", "ann"))])
     world.tick(runner)
     assert {"e/2": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
 
@@ -542,9 +543,9 @@ def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
     rollout = runner.start(fresh())
     world.sections = dict(stale)
     assert rollout.canary == record.read(world.task(), "e")[0].canary
-    world.write({}, [record.command("e", Asked("id", "abort", "ann"))])
+    world.write({}, [record.command("e", PendingCommand("id", "abort", "ann"))])
     world.sections = dict(stale)
-    assert "abort" == record.asked(world.task(), "e").command
+    assert "abort" == record.pending_command(world.task(), "e").command
     world.write({}, [record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
     world.sections = dict(stale)
     assert {"e"} == set(decode(world.task()).shadows)
@@ -625,8 +626,8 @@ def test_a_command_whose_weights_could_not_be_written_says_that_it_is_in_force(w
         refuse(changed)
 
     monkeypatch.setattr(world, "write", broken)
-    with pytest.raises(DeployError, match=r"in force.*serving Task could not be written: away"):
-        act(world, "e", Asked("1", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+    with pytest.raises(DeployError, match=r"in force.*could not be written to the serving Task: away"):
+        act(world, "e", PendingCommand("1", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
     assert (0.0, 1.0) == decode(world.task()).canaries["e"].weights
 
 
@@ -637,5 +638,5 @@ def test_what_gateways_say_of_inputs_and_answers_is_recorded(world):
     world.compared = [one("language", "texts", UNEVEN, version="3"), one("top_score", "answers", UNEVEN)]
     world.tick(runner)
     stored, _ = record.read(world.task(), "e")
-    assert ["answers"] == list(stored.apart)
+    assert ["answers"] == list(stored.differences)
     assert "differs" == stored.history[-1].what

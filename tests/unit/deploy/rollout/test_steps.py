@@ -10,7 +10,7 @@ import pytest
 
 from deploy.rollout.gate import Counts, Gate
 from deploy.rollout.pairs import PairTest
-from deploy.rollout.steps import Rollout, Rules, Seen, begun, commanded, looked
+from deploy.rollout.steps import Observation, Rollout, Rules, after_command, after_look, begun
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
 
@@ -22,16 +22,16 @@ def start(**fields):
 
 def healthy(requests=200):
     """A look at which nobody failed."""
-    return Seen(Counts(requests), Counts(requests * 9))
+    return Observation(Counts(requests), Counts(requests * 9))
 
 
 def test_a_healthy_canary_grows_step_by_step_and_is_promoted():
     """Each step needs its requests and its time."""
-    rollout = looked(start(), healthy(), 10.0)
+    rollout = after_look(start(), healthy(), 10.0)
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
-    rollout = looked(rollout, healthy(), 61.0)
+    rollout = after_look(rollout, healthy(), 61.0)
     assert (25.0, (0, 0)) == (rollout.weight, rollout.compared)
-    rollout = looked(rollout, healthy(), 122.0)
+    rollout = after_look(rollout, healthy(), 122.0)
     assert ("promoted", 100.0) == (rollout.phase, rollout.weight)
     assert ["start", "step", "promote"] == [d.what for d in rollout.history]
     assert all(d.evidence["canary"] for d in rollout.history)
@@ -41,34 +41,35 @@ def test_few_requests_mean_waiting_however_long_it_takes():
     """Time alone proves nothing."""
     rollout = start()
     for hour in range(24):
-        rollout = looked(rollout, Seen(Counts(1), Counts(9)), hour * 3600.0)
+        rollout = after_look(rollout, Observation(Counts(1), Counts(9)), hour * 3600.0)
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
 def refused(canary=20, stable=200):
     """A look at which the canary had no room for any request."""
-    return Seen(Counts(refused=canary), Counts(stable))
+    return Observation(Counts(refused=canary), Counts(stable))
 
 
 def test_a_canary_that_has_no_room_for_any_request_is_rolled_back_after_three_step_times():
     """It would wait for requests to compare for ever, and its callers would be refused or answered by stable."""
     rollout = start()
     for second in range(60, 240, 20):
-        rollout = looked(rollout, refused(), float(second))
+        rollout = after_look(rollout, refused(), float(second))
         assert "waiting" == rollout.state
-    rollout = looked(Rollout.from_json(json.loads(json.dumps(rollout.to_json()))), refused(), 240.0)
+    rollout = after_look(Rollout.from_json(json.loads(json.dumps(rollout.to_json()))), refused(), 240.0)
     assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
     assert (
-        "e/2 answered nothing for 180 s: it had no room for any of 200 requests, while e/1 answered 2000" == rollout.why
+        "e/2 answered no request for 180 s: it had no capacity for any of 200 requests, while e/1 answered 2000"
+        == rollout.why
     )
 
 
-@pytest.mark.parametrize("look", [refused(stable=0), refused(canary=1), Seen(stable=Counts(200))])
+@pytest.mark.parametrize("look", [refused(stable=0), refused(canary=1), Observation(stable=Counts(200))])
 def test_no_room_for_anybody_few_refusals_or_no_requests_end_no_rollout(look):
     """Whoever has no room beside a stable version without room is no worse; a handful of refusals proves nothing."""
     rollout = start()
     for second in range(60, 1000, 20):
-        rollout = looked(rollout, look, float(second))
+        rollout = after_look(rollout, look, float(second))
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
@@ -76,19 +77,20 @@ def test_one_answer_ends_the_silence_of_a_canary():
     """It has little room; that is stable's answer too when all is full."""
     rollout = start()
     for second in range(60, 2000, 20):
-        rollout = looked(rollout, Seen(Counts(1) if second % 100 == 0 else Counts(refused=50), Counts(200)), second)
+        canary = Counts(1) if second % 100 == 0 else Counts(refused=50)
+        rollout = after_look(rollout, Observation(canary, Counts(200)), second)
         assert "running" == rollout.phase
 
 
 def test_without_stable_traffic_a_step_is_never_over():
     """Nothing to compare with, nothing to conclude."""
-    rollout = looked(start(), Seen(Counts(10_000), Counts(0)), 1000.0)
+    rollout = after_look(start(), Observation(Counts(10_000), Counts(0)), 1000.0)
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
 def test_a_bad_canary_is_rolled_back_with_its_evidence():
     """Weight 0 at once; the history says why."""
-    rollout = looked(start(), Seen(Counts(100, 20), Counts(900, 3)), 5.0)
+    rollout = after_look(start(), Observation(Counts(100, 20), Counts(900, 3)), 5.0)
     assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
     last = rollout.history[-1]
     assert "roll back" == last.what
@@ -97,9 +99,9 @@ def test_a_bad_canary_is_rolled_back_with_its_evidence():
 
 def test_doubt_holds_the_step():
     """Between healthy and bad the weight stays until more is known."""
-    rollout = looked(start(), Seen(Counts(150, 4), Counts(1350, 2)), 70.0)
+    rollout = after_look(start(), Observation(Counts(150, 4), Counts(1350, 2)), 70.0)
     assert ("inconclusive", 5.0) == (rollout.state, rollout.weight)
-    rollout = looked(rollout, Seen(Counts(1000, 2), Counts(9000, 27)), 80.0)
+    rollout = after_look(rollout, Observation(Counts(1000, 2), Counts(9000, 27)), 80.0)
     assert 25.0 == rollout.weight
 
 
@@ -107,46 +109,46 @@ def test_missing_data_holds_and_never_promotes():
     """A gateway that cannot be read may be where it goes wrong."""
     rollout = start()
     for second in range(100, 1000, 100):
-        rollout = looked(rollout, replace(healthy(), missing=("gateway-2",)), float(second))
+        rollout = after_look(rollout, replace(healthy(), missing=("gateway-2",)), float(second))
     assert ("holding", 5.0) == (rollout.state, rollout.weight)
     assert "gateway-2" in rollout.why
-    assert 25.0 == looked(rollout, healthy(), 1000.0).weight
+    assert 25.0 == after_look(rollout, healthy(), 1000.0).weight
 
 
 def test_missing_data_does_not_hide_a_bad_canary():
     """What the others saw suffices."""
-    rollout = looked(start(), Seen(Counts(100, 20), Counts(900, 3), missing=("gateway-2",)), 5.0)
+    rollout = after_look(start(), Observation(Counts(100, 20), Counts(900, 3), missing=("gateway-2",)), 5.0)
     assert "rolled_back" == rollout.phase
 
 
 def test_requests_count_from_when_the_weights_are_in_force():
     """A gateway that has not seen the step yet is waited for."""
-    rollout = looked(start(), replace(healthy(), lagging=("gateway-1",)), 100.0)
+    rollout = after_look(start(), replace(healthy(), lagging=("gateway-1",)), 100.0)
     assert ((0, 0), "waiting") == (rollout.compared, rollout.state)
 
 
 def test_a_pause_stops_the_growth_and_not_the_guard():
     """A paused canary that turns bad is rolled back."""
-    rollout = commanded(start(), "pause", "1", 1.0)
-    rollout = looked(rollout, healthy(1000), 100.0)
+    rollout = after_command(start(), "pause", "1", 1.0)
+    rollout = after_look(rollout, healthy(1000), 100.0)
     assert ("paused", 5.0) == (rollout.phase, rollout.weight)
-    assert "rolled_back" == looked(rollout, Seen(Counts(100, 30), Counts(900, 3)), 110.0).phase
-    resumed = commanded(rollout, "resume", "2", 120.0)
+    assert "rolled_back" == after_look(rollout, Observation(Counts(100, 30), Counts(900, 3)), 110.0).phase
+    resumed = after_command(rollout, "resume", "2", 120.0)
     assert ("running", (0, 0)) == (resumed.phase, resumed.compared)
 
 
 @pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
 def test_a_person_may_end_it_at_once(command, phase, weight):
     """From any step, also when paused; and only once."""
-    ended = commanded(commanded(start(), "pause", "1", 1.0), command, "2", 2.0, "ann@host")
+    ended = after_command(after_command(start(), "pause", "1", 1.0), command, "2", 2.0, "ann@host")
     assert (phase, weight) == (ended.phase, ended.weight)
-    again = commanded(ended, "resume", "3", 3.0)
+    again = after_command(ended, "resume", "3", 3.0)
     assert (phase, "resume refused") == (again.phase, again.history[-1].what)
 
 
 def test_weights_changed_by_somebody_else_pause_it():
     """Nobody fights a person over the weights."""
-    rollout = looked(start(), replace(healthy(), foreign="the weights are not ours"), 100.0)
+    rollout = after_look(start(), replace(healthy(), foreign="the weights are not ours"), 100.0)
     assert ("paused", "the weights are not ours") == (rollout.phase, rollout.why)
 
 
@@ -155,9 +157,9 @@ def test_a_rollout_survives_being_stored_after_every_look():
     draw = random.Random(5)
     one = other = start()
     for second in range(0, 1200, 20):
-        seen = Seen(Counts(50, int(draw.random() < 0.1)), Counts(450, int(draw.random() < 0.3)))
-        one = looked(one, seen, float(second))
-        other = looked(Rollout.from_json(json.loads(json.dumps(other.to_json()))), seen, float(second))
+        seen = Observation(Counts(50, int(draw.random() < 0.1)), Counts(450, int(draw.random() < 0.3)))
+        one = after_look(one, seen, float(second))
+        other = after_look(Rollout.from_json(json.loads(json.dumps(other.to_json()))), seen, float(second))
     assert (one.phase, one.weight) == (other.phase, other.weight)
     assert [d.what for d in one.history] == [d.what for d in other.history]
 
@@ -165,15 +167,15 @@ def test_a_rollout_survives_being_stored_after_every_look():
 def test_what_differs_beside_the_gate_is_told_once_and_stands_in_every_verdict():
     """It decides nothing: a healthy canary grows all the same, and its record says on what."""
     uneven = {"texts": "it is asked other texts"}
-    rollout = looked(start(), replace(healthy(), apart=uneven), 10.0)
-    rollout = looked(rollout, replace(healthy(), apart={**uneven, "answers": "it answers otherwise"}), 20.0)
-    rollout = looked(rollout, healthy(), 61.0)
+    rollout = after_look(start(), replace(healthy(), differences=uneven), 10.0)
+    rollout = after_look(rollout, replace(healthy(), differences={**uneven, "answers": "it answers otherwise"}), 20.0)
+    rollout = after_look(rollout, healthy(), 61.0)
     assert ["start", "differs", "differs", "step"] == [d.what for d in rollout.history]
     assert ["e/2: it is asked other texts", "e/2: it answers otherwise"] == [d.why for d in rollout.history[1:3]]
     assert rollout.history[-1].why.endswith("; it is asked other texts; it answers otherwise")
     again = Rollout.from_json(json.loads(json.dumps(rollout.to_json())))
-    assert rollout.apart == again.apart
-    bad = looked(again, Seen(Counts(100, 20), Counts(900, 3)), 70.0)
+    assert rollout.differences == again.differences
+    bad = after_look(again, Observation(Counts(100, 20), Counts(900, 3)), 70.0)
     assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)
 
 
@@ -182,35 +184,38 @@ MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_first=20.0, m
 
 def compared(pairs, differed=0):
     """A look at which nobody failed and so many answers were mirrored."""
-    return Seen(Counts(200, pairs=(pairs - differed, differed)), Counts(1800))
+    return Observation(Counts(200, pairs=(pairs - differed, differed)), Counts(1800))
 
 
 def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
     """Its requests and its time are no evidence of what a version answers: with so few pairs one in ten passes."""
-    rollout = looked(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(60, 6), 11.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(60, 6), 11.0)
     assert ("waiting", 5.0, 20.0) == (rollout.state, rollout.weight, rollout.mirror)
-    assert "only 60 of the 933 mirrored answers were compared that tell 10.0% other ones from the 5.0%" in rollout.why
-    assert rollout.why.endswith("89 s left for them")
-    rollout = looked(rollout, compared(900), 15.0)
+    assert (
+        "only 60 mirrored answers were compared; 933 are needed to tell 10.0% different ones from the permitted 5.0%"
+        in rollout.why
+    )
+    assert rollout.why.endswith("waiting for more for up to 89 s")
+    rollout = after_look(rollout, compared(900), 15.0)
     assert (25.0, 5.0) == (rollout.weight, rollout.mirror)
-    rollout = looked(rollout, compared(10), 26.0)
+    rollout = after_look(rollout, compared(10), 26.0)
     assert "promoted" == rollout.phase
     assert "mirrored answers" not in rollout.why
 
 
 def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
     """Little traffic must not keep a rollout from its end; who believes the verdict must know what it lacks."""
-    rollout = looked(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(5), 100.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(5), 100.0)
     assert (25.0, 20.0) == (rollout.weight, rollout.mirror)
-    rollout = looked(rollout, compared(5), 111.0)
+    rollout = after_look(rollout, compared(5), 111.0)
     assert "promoted" == rollout.phase
-    assert "; only 10 of the 933 mirrored answers were compared that tell 10.0% other ones from" in rollout.why
+    assert "; only 10 mirrored answers were compared; 933 are needed to tell 10.0% different ones" in rollout.why
 
 
 def test_what_is_not_mirrored_is_not_waited_for():
     """Rollouts that were begun before this was known, and those that compare no answers."""
-    rollout = looked(start(rules=MIRRORED), healthy(), 11.0)
+    rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
     stored = start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))).to_json()
     old = Rollout.from_json({name: value for name, value in stored.items() if not name.startswith("mirror_")})
-    assert (25.0, 5.0) == (looked(old, compared(5), 11.0).weight, old.mirror)
+    assert (25.0, 5.0) == (after_look(old, compared(5), 11.0).weight, old.mirror)

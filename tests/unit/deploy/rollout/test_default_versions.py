@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.rollout import defaults
-from deploy.rollout.defaults import DefaultsKeeper
+from deploy.rollout import default_versions
+from deploy.rollout.default_versions import DefaultsKeeper
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
@@ -68,7 +68,7 @@ def test_two_that_look_at_the_same_time_agree(world: World) -> None:
 
 def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
     """One command; also while the chosen version is removed and another is added."""
-    world.write({}, [defaults.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
     world.look()
     assert {"faq": "faq/1"} == world.means
     del world.endpoints["faq/1"]
@@ -79,7 +79,7 @@ def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
 
 def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> None:
     """After a while: a Task that was read between two writes of one tool is no end."""
-    world.write({}, [defaults.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
     gone = dict(world.endpoints)
     world.endpoints.clear()
     world.look(4)

@@ -1,8 +1,8 @@
-"""How small a fault would so many requests have shown? What a verdict could not have seen, in numbers. Pure.
+"""The smallest fault that a given number of requests would have shown: what a verdict could not have detected. Pure.
 
-A test finds a fault when the stake on it has grown a hundredfold. Its growth per request follows from how often canary
-and stable do the thing that is compared; from that the smallest fault follows whose growth suffices on average. That is
-an estimate for people, used in no decision.
+A test finds a fault when the stake on it has grown a hundredfold. The growth per request follows from how often canary
+and stable do what is compared (fail, are slow, give a label). The smallest fault is the one whose stake grows enough on
+average. This is an estimate for people; only ``enough_pairs`` is used in a decision.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from deploy.rollout.labels import LabelTest
 from deploy.rollout.pairs import PairTest
 
 FACTORS: Final = (1.0, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0)
-"""Slowdowns that are looked at, in times; the first is none."""
+"""Slowdowns that are examined, as factors; the first is none."""
 _NEEDED: Final = math.log(100.0)
+"""Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
 _MOST_BAD_LUCK: Final = 1.645
-"""Standard deviations; nineteen of twenty draws are above."""
+"""Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
-"""The stake is shared by about five bets, and half of it waits for later epochs."""
+"""Five bets share the stake, and half of it is kept for later epochs."""
 
 
 def errors(canary: int, stable: int, share: float, tests: int) -> float | None:
-    """Return the smallest share of failures that would have been found, beside ``share`` of stable's."""
+    """Return the smallest share of failures that would have been found if ``share`` of stable's requests failed."""
     return _smallest(share, lambda one: _gain(one, share, canary, stable), tests)
 
 
 def latency(canary: int, stable: int, bounds: Sequence[tuple[float, tuple[float, ...]]], tests: int) -> float | None:
-    """Return the smallest slowdown, in times, that would have been found.
+    """Return the smallest slowdown, as a factor, that would have been found.
 
-    ``bounds``: of each bound the odds that are allowed, and the shares of slower requests by ``FACTORS``.
+    ``bounds``: for each latency bound the permitted ratio of odds, and the share of slower requests for each of
+    ``FACTORS``.
     """
     needed = _needed(tests) + math.log(max(len(bounds), 1))
     for index, factor in enumerate(FACTORS):
@@ -44,7 +46,7 @@ def latency(canary: int, stable: int, bounds: Sequence[tuple[float, tuple[float,
 
 
 def labels(test: LabelTest, tests: int) -> float | None:
-    """Return the smallest move of the most frequent label's share, up or down, that would have been found."""
+    """Return the smallest change of the most frequent label's share, up or down, that would have been found."""
     canary, stable = sum(test.canary.values()), sum(test.stable.values())
     if not stable:
         return None
@@ -60,21 +62,21 @@ def labels(test: LabelTest, tests: int) -> float | None:
 
 
 def pairs(test: PairTest, tests: int) -> float | None:
-    """Return the smallest share of other answers that would have been found."""
+    """Return the smallest share of different answers that would have been found."""
     return _smallest(test.most, lambda share: test.compared * _divergence(share, test.most), tests)
 
 
 def twice(most: float) -> float:
-    """Return twice the share that is permitted; of a large one, what lies half way to all."""
+    """Return twice the permitted share ``most``; for a large one, the middle between it and 1."""
     return min(2 * most, (1 + most) / 2)
 
 
 def enough_pairs(most: float, tests: int) -> int:
-    """Return how many pairs find ``twice(most)`` other answers in nineteen rollouts of twenty."""
+    """Return how many pairs detect a share ``twice(most)`` of different answers in nineteen rollouts of twenty."""
     share = twice(most)
     grows = _divergence(share, most)
     by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
-    # Of n pairs the stake has grown by n * grows; chance takes up to _MOST_BAD_LUCK * sqrt(n) * by_chance of that.
+    # After n pairs the stake has grown by n * grows, less up to _MOST_BAD_LUCK * sqrt(n) * by_chance by bad luck.
     luck = _MOST_BAD_LUCK * by_chance
     root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
     return math.ceil(root * root)
@@ -95,7 +97,7 @@ def _smallest(base: float, gain: Callable[[float], float], tests: int) -> float 
 
 
 def _gain(share: float, base: float, canary: int, stable: int) -> float:
-    """Return how much the best stake grows: the divergence of both sides from their common share."""
+    """Return the growth of the best stake (logarithm): the divergence of both sides from their common share."""
     if not canary or not stable or share == base:
         return 0.0
     common = (canary * share + stable * base) / (canary + stable)
@@ -103,6 +105,6 @@ def _gain(share: float, base: float, canary: int, stable: int) -> float:
 
 
 def _divergence(share: float, base: float) -> float:
-    """Return the Kullback-Leibler divergence of two coins."""
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
     found = share * math.log(share / base) if share > 0 else 0.0
     return found + ((1 - share) * math.log((1 - share) / (1 - base)) if share < 1 else 0.0)

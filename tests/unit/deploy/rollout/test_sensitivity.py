@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.rollout import sight
+from deploy.rollout import sensitivity
 from deploy.rollout.gate import DOUBT, Counts, Gate
 from deploy.rollout.pairs import PairTest
 
@@ -13,7 +13,7 @@ from deploy.rollout.pairs import PairTest
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])
 def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
     """At twice the estimate in nearly every run; at a quarter of it hardly ever."""
-    least = sight.errors(canary, stable, 0.003, 2)
+    least = sensitivity.errors(canary, stable, 0.003, 2)
     assert least is not None
     random = np.random.default_rng(7)
 
@@ -30,20 +30,20 @@ def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
 
 def test_nothing_is_seen_on_one_side_alone():
     """Without stable's requests there is no estimate, as there is no test."""
-    assert sight.errors(1_000, 0, 0.003, 2) is None
-    assert sight.pairs(PairTest(0.05), 2) is None
+    assert sensitivity.errors(1_000, 0, 0.003, 2) is None
+    assert sensitivity.pairs(PairTest(0.05), 2) is None
 
 
 @pytest.mark.parametrize("most", [0.02, 0.05, 0.1, 0.2])
 def test_enough_pairs_find_twice_what_is_permitted(most):
     """In about nineteen runs of twenty, also if much or little is permitted: the gate then rolls back or doubts."""
     random, tests = np.random.default_rng(3), len(Gate(pairs=PairTest(most))._logs())
-    enough = sight.enough_pairs(most, tests)
+    enough = sensitivity.enough_pairs(most, tests)
     kept = 0
     for _ in range(200):
         gate = Gate(pairs=PairTest(most))
         while not gate.is_bad and gate.lacks_pairs:
-            differed = int(random.binomial(20, sight.twice(most)))
+            differed = int(random.binomial(20, sensitivity.twice(most)))
             gate = gate.after(Counts(20, pairs=(20 - differed, differed)), Counts(180))
         kept += gate.evidence < DOUBT
     assert kept <= 20
@@ -53,13 +53,13 @@ def test_enough_pairs_find_twice_what_is_permitted(most):
 
 def test_half_of_all_answers_may_be_permitted():
     """Twice of that are not more than all."""
-    assert 0.5 < sight.twice(0.5) < 1
-    assert 0 < sight.enough_pairs(0.9, 2) < 1_000
+    assert 0.5 < sensitivity.twice(0.5) < 1
+    assert 0 < sensitivity.enough_pairs(0.9, 2) < 1_000
 
 
 def test_answers_that_differ_more_often_than_is_permitted_are_seen_with_enough_pairs():
     """The estimate lies above what is permitted, and falls towards it."""
-    few, many = (sight.pairs(PairTest(0.05).after(agreed, 0), 2) for agreed in (200, 5_000))
+    few, many = (sensitivity.pairs(PairTest(0.05).after(agreed, 0), 2) for agreed in (200, 5_000))
     assert few is not None
     assert many is not None
     assert 0.05 < many < few < 0.5

@@ -1,8 +1,8 @@
-"""Records which version a bare name means: the first that was added, by itself; another when somebody chooses it.
+"""Records the default version of each endpoint: automatically the first one added, or the one that somebody chose.
 
-``DefaultsKeeper`` runs inside model sync, after every look at the Task, because the stock ``model add`` knows nothing
-of defaults; any number of them write the same (``gateway/default_version``). ``chosen`` is for ``triton-gateway
-default`` and for rollouts that are promoted. Must never make model sync wait or fail.
+``DefaultsKeeper`` runs inside model sync after every read of the Task, because the stock ``model add`` does not know
+default versions. Several of them write the same records (``gateway/default_version``). ``chosen`` is for
+``triton-gateway default`` and for promoted rollouts. This code must never make model sync wait or fail.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from gateway import default_version, registry, spec
 log = logging.getLogger("triton_gateway.sync")
 
 SETTLED_S: Final = 10.0
-"""So long an endpoint must have no version before its default is forgotten: tools remove and add in two steps."""
+"""Seconds for which an endpoint must have no version before its default is forgotten: tools remove and add in two
+steps.
+"""
 _UNREADABLE: Final = "section "
+"""How the subject of a fault begins if a whole section of the Task cannot be read."""
 
 
 def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:
-    """Return the record that the bare name ``endpoint`` means ``url`` from ``now`` (Unix seconds) on."""
+    """Return the record that makes ``url`` the default version of ``endpoint`` from ``now`` (Unix seconds) on."""
     term = _of(_known(task), endpoint).term
     return _record(default_version.chosen(endpoint, url, term, now, by, why))
 
 
 class DefaultsKeeper:
-    """Called with the serving Task after every look. ``clock`` counts seconds, ``wall`` Unix seconds. One thread."""
+    """Called with the serving Task after every read, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
 
     def __init__(
         self, store: registry.RegistryWriter, *, clock: Callable[[], float], wall: Callable[[], float]
@@ -37,18 +40,18 @@ class DefaultsKeeper:
         self._clock = clock
         self._wall = wall
         self._gone: dict[str, float] = {}
-        """Endpoints with a default and without any version, and since when."""
+        """Endpoint with a default but without any version → since when (``clock``)."""
         self._settled: Mapping[str, Any] | None = None
-        """The Task as it was read when there was nothing to do."""
+        """The last Task that needed no change."""
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
-        """Record what is missing; True when something was recorded and the Task has to be read again."""
+        """Record missing defaults. Return True if anything was recorded; the Task must then be read again."""
         if task is self._settled:
             return False
         try:
             has_changed = self._step(task)
         except GatewayError as error:
-            log.warning("which version a bare name means cannot be recorded: %s", error.message)
+            log.warning("the default versions of endpoints cannot be recorded: %s", error.message)
             has_changed = False
             self._gone.clear()
         self._settled = None if self._gone else task
@@ -57,7 +60,7 @@ class DefaultsKeeper:
     def _step(self, task: Mapping[str, Any]) -> bool:
         serving = spec.decode(task)
         if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith(_UNREADABLE) for fault in serving.faults):
-            return False  # nobody knows what it says
+            return False  # the Task cannot be read completely
         known = _known(task)
         records = [
             _record(default_version.first(endpoint, url, _of(known, endpoint).term, self._wall()))
@@ -86,14 +89,17 @@ class DefaultsKeeper:
         self._store.write({}, records)
         for record in records:
             url, endpoint = record.value["url"], record.value["endpoint"]
-            log.info("requests for %s without a version go to %s", endpoint, url or "nothing: it has no version")
+            if url:
+                log.info("the default version of %s is now %s", endpoint, url)
+            else:
+                log.info("%s has no default version any more: all of its versions were removed", endpoint)
         return True
 
 
 def _first_added(serving: spec.ServingSpec) -> dict[str, str]:
-    """Return the first version of each endpoint as the serving Task lists them: in the order they were added.
+    """Return the first version of each endpoint in the serving Task, which lists them in the order of their addition.
 
-    Of those that ``model add`` made: the limit of an auto-update rule would end a default by itself.
+    Versions made by auto-update rules do not count: such a rule removes its old versions, and the default with them.
     """
     found: dict[str, str] = {}
     for url, one in serving.endpoints.items():
