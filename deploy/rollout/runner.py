@@ -82,8 +82,8 @@ class Runner:
                 hint=f"abort it first: `triton-gateway canary abort --endpoint {self._endpoint}`",
             )
         if fresh is not None and (current is None or current.is_over):
-            # The last command may still be in the Task: it was for the rollout before.
-            last = record.asked(task, self._endpoint)
+            # The last command may still be in the Task; it was meant for the previous rollout.
+            last = record.pending_command(task, self._endpoint)
             rollout = steps.begun(replace(fresh, handled=last.id if last is not None else ""), now)
         elif current is not None and not current.is_over:
             rollout = current

@@ -108,9 +108,9 @@ def test_a_command_for_a_rollout_is_none_for_the_next_one(world, command):
     """An old `promote` would give all requests to a version that nothing has been compared of."""
     world.runner().start(fresh())
     world.now += 100  # its runner was killed
-    act(world, "e", Asked("1", command, "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+    act(world, "e", PendingCommand("1", command, "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
     if command == "pause":
-        act(world, "e", Asked("2", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+        act(world, "e", PendingCommand("2", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
     runner = world.runner()
     runner.start(replace(fresh(), canary="e/3"))
     looked = runner.look()
