@@ -1,8 +1,8 @@
-"""Shadow traffic: a share of an endpoint's requests is answered by another version too, after the caller was answered.
+"""Shadow traffic: sends a share of an endpoint's requests to another version as well, after the caller has its answer.
 
-Nobody waits for it and nobody sees its answer: it is compared with the one that was given, and counted. The mirror
-listens to finished requests only while a shadow is configured. Whatever happens here stays here: a queue with a bound,
-few requests at a time, a deadline, and everything is dropped first when the process or Triton has too much to do.
+The shadow's answer is compared with the caller's, counted, and discarded. The mirror listens to finished requests only
+while a shadow is configured. It cannot disturb other requests: its queue is bounded, few requests run at a time, each
+has a deadline, and shadow requests are dropped first if the process or Triton is busy.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.shadow")
 
-_AT_A_TIME: Final = 2
-_MAX_WAITING: Final = 64
-_MAX_WAITING_BYTES: Final = 16 << 20
-"""Of the bodies that wait."""
+_CONCURRENCY: Final = 2
+_MAX_QUEUED: Final = 64
+_MAX_QUEUED_BYTES: Final = 16 << 20
+"""The limit of the queued bodies."""
 _STALE_S: Final = 2.0
 _LARGE_ROWS: Final = 16
+"""Answers of more rows are compared in a thread."""
 _LATE_S: Final = 0.01
 _ANY_NUMBERS: Final = 1.0
-"""A tolerance from which on numbers between 0 and 1 do not matter: of embeddings, which texts they place together."""
+"""From this tolerance on, numbers between 0 and 1 do not matter, so embeddings are compared by their neighbours."""
 _EMBEDDINGS: Final = "sentence-embeddings"
 _NO_BODY: Final = (RawTensors, Prepared, Lookup)
-"""Questions that are no body which another version could be asked."""
+"""Requests without a body that could be sent to another version."""
 _COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
-"""What an answer says of the text, not of the model: versions with different tokenizers differ there and agree."""
+"""Fields that describe the text, not the model's answer: versions with different tokenizers differ in them."""
 
 Outcome = str
 """``agreed``, ``differed``, ``failed`` or ``dropped``."""
@@ -53,7 +54,7 @@ Outcome = str
 
 @dataclass(slots=True)
 class _Shadow:
-    """One configured shadow and what this process has seen of it."""
+    """A configured shadow, and its counts in this process."""
 
     spec: ShadowSpec
     target: str
@@ -65,7 +66,9 @@ class _Shadow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Queued:
+    """A finished request that is to be sent to a shadow; ``at`` is loop time, ``size`` the bytes of its body."""
+
     shadow: _Shadow
     body: object
     answer: object
@@ -75,12 +78,12 @@ class _Waiting:
 
 
 class Mirror:
-    """Answers a share of finished requests once more. One per event loop.
+    """Sends a share of the finished requests to shadows. One per event loop.
 
-    ``subscribe(listener)`` has the listener called with every finished request, and returns what ends that.
-    ``is_busy()`` says that there is no room for what nobody waits for. ``timeout``: seconds one request may take.
-    A request that waited for more than ``late`` seconds before Triton took it, and twice as long as Triton worked, is
-    not mirrored; nor is one whose turn comes more than ``stale`` seconds after its answer.
+    ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
+    ``is_busy()`` returns whether shadow traffic must pause. ``timeout``: seconds that one request may take. A request
+    that was queued for more than ``late`` seconds, and twice as long as its call to Triton took, is not mirrored. Nor
+    is one that is ``stale`` seconds old.
     """
 
     def __init__(
@@ -103,17 +106,17 @@ class Mirror:
         self._timeout = timeout
         self._late = late
         self._stale = stale
-        self._draw = draw
+        self._random = draw
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Shadow] = {}
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
+        self._queued: deque[_Queued] = deque()
+        self._queued_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
-        """Mirror for ``shadows`` from now on, as far as their versions are among the served ``endpoints``.
+        """Mirror to ``shadows`` from now on, as far as their versions are among the served ``endpoints``.
 
-        What was counted for a shadow that stays is kept, also if its share changes.
+        A shadow that stays keeps its counts, even if its share changes.
         """
         before, self._shadows = self._shadows, {}
         for name, spec in shadows.items():
@@ -131,32 +134,32 @@ class Mirror:
         if self._by_url and self._unsubscribe is None:
             self._unsubscribe = self._subscribe(self.answered)
         elif not self._by_url:
-            self._leave()
+            self._stop_listening()
 
     def answered(self, trace: Trace) -> None:
-        """Take a finished request, or leave it: never waits, never raises."""
+        """Queue a finished request for its shadow, or ignore it. Never waits, never raises."""
         shadow = self._by_url.get(trace.url)
         if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
             return
-        if self._draw() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
+        if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
-        # A request that waited for longer than Triton took says that Triton has no time for more.
+        # A request that was queued for longer than its call took shows that Triton is busy.
         is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
         size = trace.body_bytes
-        is_full = len(self._waiting) >= _MAX_WAITING or self._waiting_bytes + size > _MAX_WAITING_BYTES
+        is_full = len(self._queued) >= _MAX_QUEUED or self._queued_bytes + size > _MAX_QUEUED_BYTES
         if is_late or is_full or self._is_busy():
             self._drop(shadow)
             return
         loop = asyncio.get_running_loop()
-        self._waiting.append(_Waiting(shadow, trace.body, trace.answer, loop.time(), trace.rows, size))
-        self._waiting_bytes += size
-        if len(self._tasks) < _AT_A_TIME:
-            task = loop.create_task(self._work(), name="shadow")
+        self._queued.append(_Queued(shadow, trace.body, trace.answer, loop.time(), trace.rows, size))
+        self._queued_bytes += size
+        if len(self._tasks) < _CONCURRENCY:
+            task = loop.create_task(self._run(), name="shadow")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def status(self) -> dict[str, Any]:
-        """Return what is mirrored and how it compares, in this process."""
+        """Return the shadows and how their answers compare, in this process."""
         found = {}
         for name, shadow in self._shadows.items():
             compared = shadow.counts["agreed"] + shadow.counts["differed"]
@@ -170,28 +173,28 @@ class Mirror:
         return found
 
     async def close(self) -> None:
-        """Give up what runs and what waits."""
-        self._leave()
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        """Cancel what runs, and forget what is queued."""
+        self._stop_listening()
+        self._queued.clear()
+        self._queued_bytes = 0
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _leave(self) -> None:
+    def _stop_listening(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
 
-    async def _work(self) -> None:
-        TRACEPARENT.set("")  # no part of the caller's trace: the caller has its answer
-        while self._waiting:
-            one = self._waiting.popleft()
-            self._waiting_bytes -= one.size
+    async def _run(self) -> None:
+        TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
+        while self._queued:
+            one = self._queued.popleft()
+            self._queued_bytes -= one.size
             await self._mirror(one)
 
-    async def _mirror(self, one: _Waiting) -> None:
+    async def _mirror(self, one: _Queued) -> None:
         shadow = one.shadow
         loop = asyncio.get_running_loop()
         target = self._table.current.endpoints.get(shadow.target)
@@ -202,10 +205,10 @@ class Mirror:
         try:
             answer = await ask_version(target, one.body, self._timeout, trace)
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
-                near = _places_alike(shadow.neighbours, one.answer, answer)
-                if near is None:
+                agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
+                if agree is None:
                     return  # kept, to compare the next ones with
-                same, off = near, 0.0
+                same, off = agree, 0.0
             elif max(one.rows, trace.rows) > _LARGE_ROWS:
                 same, off = await asyncio.to_thread(compare, one.answer, answer)
             else:
@@ -213,7 +216,7 @@ class Mirror:
         except GatewayError as error:
             self._failed(shadow, str(error))
             return
-        except Exception as error:  # noqa: BLE001 - users' objects are compared: whatever they raise stays here
+        except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
             self._failed(shadow, f"{type(error).__name__}: {error}")
             return
         outcome = "agreed" if same and off <= shadow.spec.tolerance else "differed"
@@ -239,25 +242,25 @@ class Mirror:
             self._observer.mirrored(target.identity.endpoint, target.identity.version, outcome)
 
 
-def _places_alike(neighbours: Neighbours, one: object, other: object) -> bool | None:
-    """Compare two answers of an embedding model by what they place together; the first texts of a long request."""
+def _agree_on_neighbours(neighbours: Neighbours, one: object, other: object) -> bool | None:
+    """Compare two answers of an embedding model by their neighbours, for the first texts of a long request."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return False  # users' code made something else of it
+        return False  # user code changed the form of the answer
     return neighbours.compare(_vectors(one), _vectors(other))
 
 
 def _vectors(answer: Mapping[Any, Any]) -> NDArray[Any]:
-    """Return the vectors of an answer, those of the first texts, as [texts, size]."""
+    """Return the vectors of the first texts of an answer, as an array [texts, size]."""
     if "embedding" in answer:
         return np.asarray(answer["embedding"])[None]
     return np.asarray(answer.get("embeddings", ()))[:_LARGE_ROWS]
 
 
 def compare(one: object, other: object) -> tuple[bool, float]:
-    """Return whether two answers say the same apart from numbers, and how far their numbers are apart at most.
+    """Return whether two answers are equal apart from numbers, and the largest difference of their numbers.
 
-    A number's distance is absolute up to 1 and relative above. What only one of them has counts as 0 where it is a
-    number. Counts of tokens are left out.
+    Differences are absolute up to 1 and relative above. A number that only one answer has is compared with 0. Counts of
+    tokens are ignored.
     """
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return _arrays(np.asarray(one), np.asarray(other))

@@ -1,5 +1,5 @@
-"""What answers: text, tensors, hooks, generated text; and how calls share a batch.
+"""Handlers that answer requests (text, tensors, hooks, generated text), and the batcher that lets requests share calls.
 
-Owns an endpoint version's handler, its batcher and its leases; made by ``control/assemble``, called by ``dataplane``.
-It must never route, never wait in ``start``, and never let one entry of a batch fail another's.
+Owns an endpoint version's handler, batcher and leases. ``control/assemble`` makes them, ``dataplane`` calls them. They
+must never route, never wait in ``start``, and never let one entry of a batch fail another.
 """

@@ -1,5 +1,5 @@
-"""From a path to the endpoint version that answers: weights, the immutable snapshot, the one swap.
+"""Resolves a path to the endpoint version that answers: weights, the immutable snapshot, and its replacement.
 
-Called by ``submit`` for every request, and by ``control/publish``, which makes snapshots. It must never change a
-snapshot that was published, nor choose in another way than the weights and the caller's key say.
+``submit`` calls it for every request, and ``control/publish`` publishes snapshots. It must never change a published
+snapshot, nor choose by anything but the weights and the caller's key.
 """

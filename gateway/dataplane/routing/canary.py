@@ -1,8 +1,8 @@
-"""Weights to picks. Pure: the random draw or the routing key comes from the caller.
+"""Chooses a version by the weights of a canary. Pure: the random number or the routing key is an argument.
 
-Semantics are clearml-serving's (fixed endpoints, or the newest under a prefix; weights normalised), with what it lacks:
-bad weights are refused instead of raising later, and a routing key makes the choice sticky. The key's position in
-[0, 1) does not depend on the weights, so a growing weight only ever moves keys towards the growing side (monotone).
+The semantics are clearml-serving's: fixed endpoints, or the newest under a prefix, with normalised weights. Two things
+are added. Invalid weights are refused at once instead of failing later, and a routing key makes the choice sticky. A
+key's position in [0, 1) does not depend on the weights, so a growing weight only moves keys to the growing side.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gateway.spec import CanarySpec
 class Weighted:
     """Endpoint urls in a fixed order with cumulative shares; the last bound is 1.
 
-    ``stable`` is the version that requests of the others fall back to: the one a rollout names, else the one with the
-    largest share (of equal ones the last: canaries are written first).
+    ``stable`` is the version that answers if another one fails: the one that a rollout names, else the one with the
+    largest share (among equals the last, because canaries are written first).
     """
 
     urls: tuple[str, ...]
@@ -35,7 +35,7 @@ class Weighted:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each url, adding up to 1."""
+        """The share of each url; they add up to 1."""
         previous, found = 0.0, {}
         for url, bound in zip(self.urls, self.bounds, strict=True):
             found[url] = bound - previous
@@ -52,8 +52,8 @@ def position_of(key: str, salt: str) -> float:
 def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]:
     """Return ``(url, weight)`` of a canary over the ``known`` urls, as clearml-serving selects them.
 
-    Raises ``SpecFault`` where the weights cannot be used: none, negative or not finite, all zero, not one per endpoint,
-    both forms at once, or nothing known matches.
+    Raises ``SpecFault`` if the weights are missing, negative, not finite, all zero, or not one per endpoint; if the
+    canary has both forms; or if it matches no known url.
     """
     weights = canary.weights
     if not weights:
@@ -80,7 +80,7 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
 
 
 def weighted(choices: Sequence[tuple[str, float]], stable: str = "") -> Weighted:
-    """Normalise ``choices`` (their sum must be positive); ``stable`` counts when it is one of them."""
+    """Normalise ``choices``, whose sum must be positive; ``stable`` is used if it is one of them."""
     total = sum(w for _, w in choices)
     bounds, running = [], 0.0
     for _, weight in choices:

@@ -1,7 +1,7 @@
-"""What requests read: paths to endpoint versions, immutable after it is made.
+"""The immutable snapshot that requests read: paths to endpoint versions.
 
-Made by ``control.assemble``, read once per request through ``table.current``. Nothing reachable from a snapshot changes
-after the swap, save counters inside endpoints, and what is said of versions that cannot answer.
+``control.assemble`` makes it, and each request reads it once through ``table.current``. After publication, nothing that
+it refers to changes, except for counters inside endpoints and the state of versions that cannot answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.trace import CANARY, DIRECT, STABLE
 
 
 class Pending(Protocol):
-    """A configured version that cannot answer yet, or failed to, as it is now: control moves it while it is read."""
+    """A configured version that cannot answer yet, or failed. Control may change its state at any time."""
 
     @property
     def url(self) -> str:
@@ -34,12 +34,12 @@ class Pending(Protocol):
 
     @property
     def reason(self) -> str:
-        """What it is doing, or why it failed: goes to callers and the status page."""
+        """What it is doing, or why it failed; shown to callers and on the status page."""
         ...
 
     @property
     def is_final(self) -> bool:
-        """Waiting is no use; what is configured, or its model, must be changed."""
+        """Whether waiting is useless: the configuration or the model must be changed."""
         ...
 
 
@@ -53,10 +53,10 @@ class Snapshot:
     pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
     faults: tuple[Fault, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Bare name → the url that it means, whether that version can answer or not."""
+    """Bare name → the url that it stands for, whether that version can answer or not."""
 
     def routes(self) -> Iterator[tuple[str, str, str]]:
-        """Return (endpoint, version, route) of everything a request can be counted under."""
+        """Return each (endpoint, version, route) that a request may be counted under."""
         for endpoint in self.endpoints.values():
             yield endpoint.identity.endpoint, endpoint.identity.version, DIRECT
         for canary in self.canaries.values():
@@ -67,10 +67,10 @@ class Snapshot:
     def resolve(
         self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
     ) -> tuple[Endpoint, str, Endpoint | None]:
-        """Return the endpoint that answers ``path``, the route's name and, for a canary, who answers when it fails.
+        """Return the endpoint that answers ``path``, the route's name and, for a canary, the fallback endpoint.
 
-        Routes are ``direct``; through a canary ``stable`` (the version the others fall back to) and ``canary``. A
-        canary wins over an endpoint of the same path, as in clearml-serving, and both over a recorded default. Raises
+        The route is ``direct``; for the versions of a canary it is ``stable`` (the fallback) or ``canary``. A canary
+        wins over an endpoint with the same path, as in clearml-serving, and both win over a recorded default. Raises
         ``EndpointNotFound``, ``VersionNotFound`` or ``ModelNotReady``.
         """
         canary = self.canaries.get(path)
@@ -88,12 +88,12 @@ class Snapshot:
         raise self._missing(path)
 
     def names(self) -> set[str]:
-        """Return everything that can be asked for by name now."""
+        """Return all paths that can be requested now."""
         known = {name for name, url in self.defaults.items() if url in self.endpoints}
         return {*self.endpoints, *self.canaries, *known}
 
     def pinned(self, url: str) -> Endpoint:
-        """Return exactly the version ``url``, past every canary. Raises as ``resolve`` does."""
+        """Return exactly the version ``url``, regardless of canaries. Raises as ``resolve`` does."""
         endpoint = self.endpoints.get(url)
         if endpoint is None:
             raise self._missing(url)

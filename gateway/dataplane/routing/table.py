@@ -1,4 +1,4 @@
-"""The one place a snapshot is published, and the one assignment that does it."""
+"""Publishes snapshots, with one assignment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.dataplane.routing.snapshot import Snapshot
 
 
 class RoutingTable:
-    """Holds the current snapshot. A request reads ``current`` exactly once and keeps what it read."""
+    """Holds the current snapshot. A request reads ``current`` exactly once."""
 
     __slots__ = ("current",)
 

@@ -95,7 +95,7 @@ async def test_answers_are_compared_and_counted(stack: Any) -> None:
 async def test_a_share_of_the_requests_is_mirrored(stack: Any) -> None:
     """As many as asked for, at random; requests of the version itself, and pinned ones, never are."""
     await start(stack, percent=25.0)
-    stack.gateway._mirror._draw = iter([i / 100 for i in range(100)]).__next__
+    stack.gateway._mirror._random = iter([i / 100 for i in range(100)]).__next__
     for _ in range(40):
         assert 200 == (await stack.client.post("/serve/e/2", json=BODY)).status_code
     for _ in range(100):
@@ -154,7 +154,7 @@ async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> 
 @pytest.mark.parametrize("size", [50_000, 90_000])
 async def test_large_bodies_wait_within_bytes(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Whether they came the fast way or, being larger, the ordinary one: two are asked, two wait, one is dropped."""
-    monkeypatch.setattr(shadow_module, "_MAX_WAITING_BYTES", int(size * 2.5))
+    monkeypatch.setattr(shadow_module, "_MAX_QUEUED_BYTES", int(size * 2.5))
     await start(stack)
     second = stack.gateway.table.current.endpoints["e/2"]
     gate = asyncio.Event()
