@@ -1,5 +1,5 @@
-"""Request forms that people already know, translated to and from the endpoints' own: one module each.
+"""Protocols: one module for each API that clients know, which parses its requests and renders its answers.
 
-Called by the edges with a body, and by the data plane with the answer to render. Pure: no HTTP and no gRPC here, and a
-protocol must never ask Triton or change what an endpoint does; it says in which words.
+The edges call a protocol with a body, and the data plane calls it with the answer to render. Pure: no HTTP and no gRPC.
+A protocol must never call Triton or change what an endpoint does.
 """

@@ -1,7 +1,7 @@
-"""The Hugging Face Inference form: ``{"inputs": …, "parameters": …}`` to our own body, our answer to theirs.
+"""Hugging Face's inference API: converts ``{"inputs": …, "parameters": …}`` to an endpoint's own body, and its answer.
 
-Answers have the shapes that ``huggingface_hub.InferenceClient`` reads and that Hugging Face's own servers send, per
-task. Used by the serve route for bodies that have ``inputs`` and by ``POST /predict``.
+For each task, answers have the shape that Hugging Face's servers send and ``huggingface_hub.InferenceClient`` reads.
+Used by the serve route for bodies with ``inputs``, and by ``POST /predict``.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from gateway.protocols.tensors import shown
 
 Body = Mapping[str, Any]
 Convert = Callable[[Any], Any]
-"""Our answer to theirs."""
+"""Converts an endpoint's answer to Hugging Face's form."""
 
 _FIELDS: Final = ("inputs", "parameters", "options", "stream")
 _BESIDE_INPUTS: Final = (
     "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format", "raw_scores",
 )  # fmt: skip
-"""Parameters that text-embeddings-inference and huggingface_hub put beside ``inputs``."""
+"""Parameters that Text Embeddings Inference and huggingface_hub put beside ``inputs``."""
 _OF_SERVERS: Final = ("use_cache", "wait_for_model", "use_gpu")
 
 
 def is_form(body: object) -> bool:
-    """True for a body that is in this form rather than in ours."""
+    """Return whether a body is in this form rather than in the endpoints' own."""
     return type(body) is dict and "inputs" in body and "text" not in body
 
 
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
-    """Return our body for ``task`` and how its answer is converted. Raises ``InputRefused``."""
+    """Return the endpoint's own body for ``task``, and the conversion of its answer. Raises ``InputRefused``."""
     parameters = body.get("parameters")
     if parameters is None:
         parameters = {}
@@ -50,7 +50,7 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
         parameters = {**parameters, name: body[name]}
     options = body.get("options")
     if options is not None and (not isinstance(options, dict) or any(name not in _OF_SERVERS for name in options)):
-        raise InputRefused(f"options takes {', '.join(_OF_SERVERS)} only, and they change nothing here")
+        raise InputRefused(f"options takes only {', '.join(_OF_SERVERS)}, which have no effect here")
     form = _TASKS.get(task)
     if form is None:
         raise InputRefused(
@@ -78,7 +78,7 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
     def one(result: Body) -> list[dict[str, Any]]:
         return [{"label": label, "score": score} for label, score in result["scores"].items()]
 
-    # A single text is answered with a list of lists too: so do Hugging Face's servers, so reads their client.
+    # A single text is answered with a list of lists too, as Hugging Face's servers do and their client expects.
     return _with(body, parameters), lambda answer: [one(result) for result in _results(answer)]
 
 
@@ -144,7 +144,7 @@ def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
 
 
 def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
-    """Pairs as a classifier of pairs gets them; None for any other form."""
+    """Return the pairs of a body in the form for pair classifiers; None for any other form."""
     if isinstance(inputs, dict) and "text" in inputs:
         inputs = [inputs]
     if not isinstance(inputs, list) or not inputs:
@@ -161,7 +161,7 @@ def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
 
 
 def as_predictions(result: Body) -> list[dict[str, Any]]:
-    """Return the score of one pair as a classifier with one label has it."""
+    """Return the score of one pair in the form of a classifier with one label."""
     return [{"label": "LABEL_0", "score": document["score"]} for document in result["results"]]
 
 
@@ -220,13 +220,13 @@ _FINISH: Final = {"eos": "eos_token", "stop": "stop_sequence", "length": "length
 
 
 class GenerationEvents:
-    """Events of a streamed text as text-generation-inference sends them: one object each, the last with the text."""
+    """Renders the events of a streamed text as text-generation-inference does: the last one has the whole text."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
 
     def __call__(self, event: Event) -> bytes:
-        """Write one event."""
+        """Return one event."""
         self._parts.append(event.text)
         is_last = event.finish_reason is not None
         content = {
@@ -264,7 +264,7 @@ _PADDING: Final = (True, False, "longest", "max_length", "do_not_pad")
 _RENAMED: Final = {
     "stop_sequences": "stop", "stop_strings": "stop", "topk": "top_k", "multi_class": "multi_label",
 }  # fmt: skip
-"""What pipelines called a parameter earlier, or servers call it."""
+"""Old names of pipelines' parameters, and servers' names for them."""
 _DRAWS: Final = "texts are continued one token after the other: use do_sample, temperature, top_k and top_p"
 _AGAIN: Final = "send the text once for each, with a seed"
 _ENDS: Final = "a text ends where the model ends it; max_new_tokens and stop end it sooner"
@@ -288,7 +288,7 @@ _NOT_OFFERED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "watermark": ((False,), "none is put in"), "grammar": ((), "check the answer, and ask again with another seed"),
     "adapter_id": ((), "serve the adapted model as an endpoint of its own"),
 }  # fmt: skip
-"""Parameters of text generation that are understood and not offered: values that ask for nothing, and what to do."""
+"""Known parameters of text generation that are not offered: values that change nothing, and what to do instead."""
 _NOT_OFFERED_ELSEWHERE: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "generate_parameters": (({},), _NEEDS_TWO), "clean_up_tokenization_spaces": ((), _NEEDS_TWO),
     "src_lang": ((), _NEEDS_TWO), "tgt_lang": ((), _NEEDS_TWO), "min_length": ((), _NEEDS_TWO),
@@ -298,7 +298,7 @@ _NOT_OFFERED_ELSEWHERE: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "max_question_len": ((64,), "a question is read whole"),
     "ignore_subwords": ((False,), 'use "aggregation_strategy": "first"'),
 }  # fmt: skip
-"""The same for every other task."""
+"""The same for all other tasks."""
 _HF_TASKS: Final = (
     "summarization", "translation", "text2text-generation", "conversational", "table-question-answering",
     "document-question-answering", "image-classification", "automatic-speech-recognition", "text-to-image",
@@ -307,8 +307,9 @@ _SIMILARITY_TASK: Final = "sentence-similarity"
 
 
 def _our_parameters(task: str, given: Body) -> dict[str, Any]:
-    """Return a pipeline's parameters by our names, without those that ask for nothing. Raises ``InputRefused`` for what
-    is not offered, and says what is.
+    """Return a pipeline's parameters by the endpoints' own names, without those that change nothing.
+
+    Raises ``InputRefused`` for a parameter that is not offered; the message says what to do instead.
     """
     found: dict[str, Any] = {}
     generates = task == "text-generation"
@@ -326,14 +327,14 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
                 found["truncate"] = cuts
             elif not cuts:
                 raise InputRefused(
-                    "the parameter truncation cannot be false here: a prompt loses what is too much of it"
+                    "the parameter truncation cannot be false here: a prompt that is too long is always cut"
                 )
         elif name == "truncation_direction" and isinstance(value, str):
             found[name] = value.lower()
         elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
             found.update(_our_parameters(task, value))
         elif name == "padding" and _is_among(value, _PADDING):
-            continue  # what rows are padded to changes no answer
+            continue  # padding changes no answer
         elif name == "return_all_scores" and isinstance(value, bool):
             found.setdefault("top_k", _ALL_LABELS if value else 1)
         elif name == "raw_scores" and isinstance(value, bool):
@@ -349,7 +350,7 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
 
 
 def _is_among(value: object, choices: Sequence[object]) -> bool:
-    """Whether it is one of them: true is not 1 here."""
+    """Return whether ``value`` is one of ``choices``, where true is not 1."""
     return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 
@@ -362,22 +363,21 @@ def _cuts(value: object) -> bool:
 
 
 def expect_task(task: str, wanted: str) -> None:
-    """Raise ``InputRefused`` if an endpoint of ``task`` does not do what an address asks of it, by Hugging Face's name
-    of a task; an embedding is what feature extraction is there.
+    """Raise ``InputRefused`` if an endpoint of ``task`` does not do the task that its address names.
+
+    The names are Hugging Face's, where embeddings are a kind of feature extraction.
     """
     same = {task, *({"feature-extraction", _SIMILARITY_TASK} if task == "sentence-embeddings" else ())}
     same |= {_SIMILARITY_TASK, "text-classification", "sentence-ranking"} if task == "ranking" else set()
     if wanted not in same:
         raise InputRefused(
-            f"this endpoint does {task or 'what its own code does'}, not {wanted}",
+            f"this endpoint's task is {task or 'that of its own code'}, not {wanted}",
             hint="GET /v1/status says which endpoint does what",
         )
 
 
 def asked_task(path: str) -> tuple[str, str]:
-    """Return the address of an endpoint, and the task that it is asked for there: ``NAME/pipeline/TASK`` is
-    Hugging Face's. The task is empty for any other address.
-    """
+    """Split Hugging Face's address ``NAME/pipeline/TASK`` into name and task; any other address has no task."""
     name, found, task = path.rpartition("/pipeline/")
     return (name, task) if found and (task in _TASKS or task in _HF_TASKS or task == _SIMILARITY_TASK) else (path, "")
 
@@ -408,8 +408,9 @@ def shortened(vectors: Any, size: int, *, normalize: bool = True) -> Any:
 
 
 def singles_or_pairs(inputs: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
-    """Return the texts, and what goes with each, of lists of one text or of two, as Text Embeddings Inference takes
-    them. Raises ``InputRefused``.
+    """Return the texts and, if they are pairs, their second texts. Raises ``InputRefused``.
+
+    ``inputs``: lists of one text or of two, in Text Embeddings Inference's form.
     """
     sizes = {len(item) if isinstance(item, list) else 0 for item in inputs}
     if sizes == {1}:
@@ -427,7 +428,7 @@ def _results(answer: Body) -> Sequence[Body]:
 
 
 def _as_sent(answer: Body, one: Callable[[Body], Any]) -> Any:
-    """A single text's result by itself, a list's in a list."""
+    """Return one result for a single text, a list of results for a list."""
     return [one(result) for result in answer["results"]] if "results" in answer else one(answer)
 
 
@@ -454,6 +455,6 @@ def _source_and_sentences(inputs: Body) -> tuple[str, list[str]]:
 
 
 def _drop(parameters: dict[str, Any], name: str, fine: tuple[object, ...], otherwise: str) -> None:
-    """Take out a parameter that changes nothing here; refuse a value that would."""
+    """Remove a parameter whose value changes nothing; raise ``InputRefused`` for any other value."""
     if name in parameters and parameters.pop(name) not in fine:
         raise InputRefused(f"{name} cannot be chosen for a request: {otherwise}")

@@ -1,4 +1,4 @@
-"""JSON bodies: a request's bytes to values, an answer to bytes. Pure; used by every protocol that has JSON bodies."""
+"""Parses JSON bodies and renders JSON answers, for all protocols. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from gateway.hooks.wire import json_form
 
 _EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
 _ROOM: Final = 24
-"""Levels that an answer may put around what it repeats."""
+"""Levels that an answer may add around a value of the request."""
 _MAX_DEPTH: Final = 254 - _ROOM
-"""orjson writes 254 levels and reads 1,024."""
+"""Levels that are read: orjson writes at most 254, and reads 1,024."""
 MAX_WEIGHT: Final = 1_000_000
-"""Of a body: a comma weighs 1, a bracket or brace that opens 10, about as long as each takes. Without it 16 MiB of
-``[[]],`` hold the loop, and with it every other request, for two seconds; what may be read, for some 50 ms. A thread
-would not help: the parser holds the interpreter's lock."""
+"""The most that a body may weigh: a comma counts 1, an opening bracket or brace 10, about their cost.
+
+Without a limit 16 MiB of ``[[]],`` would stop the event loop, and with it every other request, for two seconds. A body
+within it takes some 50 ms, or 0.3 s if all of it are members of one object. A thread would not help, because the parser
+holds the interpreter's lock.
+"""
 _CONTAINER: Final = 10
 _SHORT: Final = 2048
 _BINARY: Final = (b"content-type", b"application/octet-stream")
@@ -28,7 +31,7 @@ _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
-    """Return the body as JSON values, or as it is if the type is not JSON and the endpoint takes bytes.
+    """Return the body as JSON values, or unchanged if its type is not JSON and the endpoint takes bytes.
 
     No content type counts as JSON. Raises ``UnsupportedMedia`` or ``MalformedBody``.
     """
@@ -49,8 +52,10 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
 
 
 def loads(raw: bytes) -> Any:
-    """Return JSON's values. Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than
-    ``MAX_WEIGHT``, ``MalformedBody`` if they are nested deeper than what can be written again.
+    """Return the values of JSON text.
+
+    Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than ``MAX_WEIGHT``, and ``MalformedBody``
+    if they are nested more deeply than an answer can repeat.
     """
     if len(raw) <= _MAX_DEPTH:
         return orjson.loads(raw)
@@ -75,7 +80,7 @@ def loads(raw: bytes) -> Any:
 
 
 def _count(raw: bytes, byte: bytes) -> int:
-    """Return ``raw.count(byte)``; of a long body at a fifth of its cost, which was more than the parser's."""
+    """Return ``raw.count(byte)``; for a long body in a fifth of its time, which would exceed the parser's."""
     return raw.count(byte) if len(raw) < _SHORT else int(np.count_nonzero(np.frombuffer(raw, np.uint8) == byte[0]))
 
 
@@ -98,7 +103,7 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def rendered(answer: object) -> bytes | Reply:
-    """Return the reply for an endpoint's answer: the bytes of a JSON document, or what a hook has made by itself.
+    """Return the reply for an endpoint's answer: JSON, or the response that a hook has made itself.
 
     Raises ``HookFailed`` if it has no JSON form.
     """

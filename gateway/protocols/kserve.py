@@ -16,7 +16,7 @@ _EXAMPLE = '{"instances": ["…", "…"]}'
 
 
 class PredictCall(Call):
-    """Instances are texts (or ``{"text": …}``) for a text task; a hook or a plain model gets the body as it is."""
+    """Instances are texts (or ``{"text": …}``) for a text task; a hook or a plain model gets the body unchanged."""
 
     def __init__(self, body: object, url: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""

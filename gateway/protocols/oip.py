@@ -1,10 +1,10 @@
-"""The Open Inference Protocol (v2) over the same endpoints: what a model is called, takes and gives, and one inference.
+"""The Open Inference Protocol (v2): names and descriptions of models, and inference.
 
-Shared by the REST edge (``edge/http``) and the gRPC one (``edge/grpc``). Three kinds of endpoint:
+Used by the REST edge (``edge/http``) and the gRPC edge (``edge/grpc``). There are three kinds of endpoint:
 
-- a text task takes ``text`` (BYTES, tokenized here), or the model's own tensors, which pass through;
-- a model without a task passes through as it is;
-- a ``Preprocess`` class gets ``{input name: nested lists}``; what it returns by name becomes outputs.
+- A text task takes ``text`` (BYTES, tokenized here), or the model's own tensors, which are passed on unchanged.
+- A model without a task gets its tensors unchanged.
+- A ``Preprocess`` class gets ``{input name: nested lists}``; the values that it returns by name become outputs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _dumps: Final = partial(orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY)
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model as the protocol describes it; shapes with the batch dimension, −1 where anything goes."""
+    """A model in the protocol's terms. Shapes include the batch dimension; −1 is any size."""
 
     name: str
     versions: tuple[str, ...]
@@ -79,7 +79,7 @@ class ModelShape:
         }
 
     def config(self) -> dict[str, Any]:
-        """Return a Triton model configuration that says the same, for clients that ask for one (perf_analyzer)."""
+        """Return the same as a Triton model configuration, for clients that ask for one (perf_analyzer)."""
         skip = 1 if self.max_batch_size else 0
         return {
             "name": self.name,
@@ -94,7 +94,7 @@ class ModelShape:
 def locate(path: str) -> tuple[str, str]:
     """Split what follows ``/v2/models/`` into the endpoint's path and the action: ``""``, ``infer``, ``ready``…
 
-    Raises ``EndpointNotFound`` where it names none.
+    Raises ``EndpointNotFound`` if it names no model.
     """
     parts = path.strip("/").split("/")
     action = ""
@@ -110,12 +110,12 @@ def locate(path: str) -> tuple[str, str]:
 
 
 def may_mean_another(path: str) -> bool:
-    """Return whether ``settle`` has to be asked what ``path`` means."""
+    """Return whether ``path`` must go through ``settle``."""
     return path.endswith("/1")
 
 
 def settle(snapshot: Snapshot, path: str) -> str:
-    """Return the url that ``path`` means: an endpoint without versions counts as version 1, as Triton numbers them."""
+    """Return the url for ``path``. An endpoint without versions counts as version 1, as in Triton."""
     if may_mean_another(path) and path not in snapshot.endpoints and path not in snapshot.pending:
         base = snapshot.endpoints.get(path[:-2])
         if base is not None and not base.identity.version:
@@ -142,7 +142,7 @@ def describe(snapshot: Snapshot, path: str) -> ModelShape:
 
 
 async def is_ready(snapshot: Snapshot, path: str) -> bool:
-    """True when the model at ``path`` can be called now, Triton included. Raises as ``Snapshot.resolve``."""
+    """Return whether the model at ``path`` is ready, in Triton too. Raises as ``Snapshot.resolve``."""
     endpoint = find(snapshot, path)
     backend, model = _behind(endpoint)
     return backend is None or await backend.is_ready(model)
@@ -221,7 +221,7 @@ def _config_type(datatype: str) -> str:
 
 
 class InferCall(TensorRequest, Call):
-    """One inference, over REST; gRPC writes the same tensors in its own way."""
+    """One inference over REST; gRPC renders the same tensors in its own form."""
 
     needs_outputs = True
 
@@ -229,17 +229,19 @@ class InferCall(TensorRequest, Call):
         self.path = path
 
     def obey(self) -> None:
-        """Do what its parameters ask of the gateway. Raises ``InputRefused`` for what is not offered."""
+        """Apply the parameters that are for the gateway. Raises ``InputRefused`` for those that are not offered."""
         parameters = self.parameters
         if any(parameters.get(name) for name in _SEQUENCE):
-            raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
+            raise InputRefused(
+                "stateful sequences are not offered: requests of one sequence may reach different replicas"
+            )
         # The caller's own time-out, in the protocol's parameter (microseconds).
         value = parameters.get("timeout")
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             self.timeout = value * 1e-6
 
     def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``: the text, for a text task whose fields are asked; else the tensors themselves."""
+        """See ``Call.question``: a body of texts for a text task, else the tensors."""
         if endpoint.text is not None:
             if self.text is not None and endpoint.task in _ALONE:
                 return {"text": self.text}  # as nearly always
@@ -276,7 +278,7 @@ class InferCall(TensorRequest, Call):
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
     def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
-        """Return the answer as tensors, those that were asked for. Raises ``InputRefused`` for one there is not."""
+        """Return the requested outputs as tensors. Raises ``InputRefused`` for one that does not exist."""
         if endpoint.text is not None:
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):
@@ -428,7 +430,7 @@ def _results(results: Sequence[Any]) -> list[str]:
 
 
 def _lists(tensor: Tensor) -> Any:
-    """What a hook gets: numbers as nested lists, texts as one list."""
+    """Return a tensor in the form for a hook: numbers as nested lists, texts as one list."""
     if not isinstance(tensor, np.ndarray):
         return tensor["data"]
     array = tensor
@@ -457,7 +459,7 @@ def _is_protocols(name: str) -> bool:
 
 
 def _plain(value: object) -> object:
-    # gRPC parameters are single values: lists come as JSON.
+    # gRPC parameters are single values, so lists are sent as JSON.
     if isinstance(value, str) and value[:1] == "[":
         try:
             return orjson.loads(value)
@@ -471,7 +473,7 @@ def _decoded(item: object) -> object:
 
 
 def _as_tensor(value: object) -> Array:
-    """What a hook returned as a tensor: numbers as numbers, texts as BYTES, anything else as its JSON."""
+    """Return a hook's value as a tensor: numbers as numbers, texts as BYTES, anything else as BYTES of its JSON."""
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     if isinstance(value, list | tuple):
         found = flat_of(value)

@@ -1,8 +1,8 @@
 """Tensors of the Open Inference Protocol: datatypes, JSON and binary forms, to and from numpy. Pure.
 
-BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not know, travels as two opaque bytes (``V2``).
-What Triton refuses is refused here too; what Triton answers with 500 (a body it cannot parse) is the caller's fault and
-is refused as such.
+BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not have, is two opaque bytes (``V2``). Whatever
+Triton refuses is refused here as well. A body that Triton cannot parse, to which it answers 500, is a client error
+here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1
 
 
 def datatype_of(array: Array) -> str:
-    """Return the protocol's name of an array's type; raises ``BackendGarbage`` where it has none."""
+    """Return the protocol's name for an array's dtype. Raises ``BackendGarbage`` if there is none."""
     if array.dtype.kind in "OSU":
         return BYTES
     try:
@@ -51,7 +51,7 @@ def datatype_of(array: Array) -> str:
 
 
 class JsonTensor(TypedDict):
-    """A tensor as JSON has it: what a caller has sent, or what is written as it is."""
+    """A tensor in JSON form, as sent by a caller or written to an answer."""
 
     name: str
     datatype: str
@@ -64,7 +64,7 @@ Tensor = Array | JsonTensor
 
 
 def as_array(tensor: Tensor) -> Array:
-    """Return a tensor as numpy has it. Raises ``InputRefused`` for half a surrogate pair."""
+    """Return a tensor as a numpy array. Raises ``InputRefused`` for half a surrogate pair."""
     if isinstance(tensor, np.ndarray):
         return tensor
     if tensor["datatype"] != BYTES:
@@ -76,7 +76,7 @@ def as_array(tensor: Tensor) -> Array:
 
 
 class TensorRequest:
-    """One inference request, however it came. Most have inputs and nothing else."""
+    """One inference request of either transport. Most have only inputs."""
 
     outputs: tuple[str, ...] = ()
     """The names asked for; empty for all."""
@@ -151,7 +151,7 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
     if "id" in body:
         request.id = body["id"]
         if not isinstance(request.id, str):
-            raise InputRefused("id must be a text")
+            raise InputRefused("id must be a string")
 
 
 def _is_one_text(item: Any) -> bool:
@@ -189,7 +189,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
 
 
 def check_texts(name: str, tensor: dict[str, Any]) -> None:
-    """Raise ``InputRefused`` unless its data are as many texts as its shape says; those in lists are put in one."""
+    """Flatten the data of a BYTES tensor. Raise ``InputRefused`` unless they are as many texts as its shape needs."""
     data = tensor["data"]
     if isinstance(data, list) and data and type(data[0]) in _LISTS:
         found = flat_of(data)
@@ -261,7 +261,7 @@ def write_answer(
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Return headers and body of the REST answer: JSON, and behind it what was asked for as binary data.
 
-    Raises ``InputRefused`` where an output has no JSON form.
+    Raises ``InputRefused`` if an output has no JSON form.
     """
     buffers: list[bytes] = []
     described: list[Mapping[str, Any]] = (
@@ -302,7 +302,7 @@ def _described(request: TensorRequest, name: str, tensor: Tensor, buffers: list[
 
 
 def shown(name: object) -> str:
-    """Return a caller's name as it may appear in a message."""
+    """Return a caller's text, escaped and cut, for a message."""
     return ascii(str(name))[1:-1][:60]
 
 
@@ -382,8 +382,9 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
 
 
 def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
-    """Numbers in even lists as a flat array. Their types are looked at first: of texts and numbers together numpy would
-    make texts, each as long as the longest.
+    """Return the numbers in even lists as a flat array.
+
+    Their types are checked first: of texts and numbers together numpy makes texts, each as long as the longest.
     """
     dtype = DTYPES[datatype]
     wanted = {"b": _TRUTH, "i": _WHOLE, "u": _WHOLE, "f": _ANY_NUMBER}[dtype.kind]

@@ -217,14 +217,25 @@ def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, mos
     return value
 
 
-def number_of(parameters: Mapping[str, object], name: str, *, above: float, most: float = math.inf) -> float | None:
-    """Return a finite number greater than `above`; None if the parameter is missing or null."""
+def number_of(
+    parameters: Mapping[str, object],
+    name: str,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> float | None:
+    """Return a finite number greater than `above`, or of at least `least`; None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= most or value == math.inf:
+    if (
+        isinstance(value, bool) or not isinstance(value, int | float)
+        or not above < value <= most or value < least or value == math.inf
+    ):  # fmt: skip
         upper = "" if most == math.inf else f" and at most {most:g}"
-        raise InvalidInput(f"{name} must be a number above {above:g}{upper}", field=f"parameters.{name}")
+        lower = f"above {above:g}" if least == -math.inf else f"of at least {least:g}"
+        raise InvalidInput(f"{name} must be a number {lower}{upper}", field=f"parameters.{name}")
     return float(value)
 
 

@@ -101,7 +101,7 @@ class TextGeneration(TextHead):
         config = self._config
         own = config.generation
         new_tokens = count_of(parameters, "max_new_tokens", most=config.max_length - 1)
-        temperature = number_of(parameters, "temperature", above=-1e-9)
+        temperature = number_of(parameters, "temperature", least=0)
         do_sample = flag_of(parameters, "do_sample")
         if do_sample is None:
             do_sample = any(parameters.get(name) is not None for name in _SAMPLES) or bool(own.get("do_sample"))

@@ -185,3 +185,10 @@ async def test_what_is_wrong_or_not_offered_is_400_in_openais_words(story: Any, 
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     reply = await story.client.post(path, json={"model": "story", **body})
     assert (400, "invalid_request_error") == (reply.status_code, reply.json()["error"]["type"]), reply.text
+
+
+async def test_a_temperature_below_zero_is_refused_with_the_limit(story: Any) -> None:
+    """It said "above -1e-09"."""
+    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "temperature": -1})
+    assert 400 == reply.status_code
+    assert "temperature must be a number of at least 0" == reply.json()["error"]["message"]

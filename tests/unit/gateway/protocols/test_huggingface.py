@@ -99,7 +99,7 @@ async def test_a_task_that_the_endpoint_does_not_do_is_refused(served: Any) -> N
     """Without the task in the address, a summary is asked for with the bytes that ask for labels."""
     asked = "/serve/labels/pipeline/summarization"
     reply = await served.client.post(asked, json={"inputs": "good"})
-    assert (422, "this endpoint does text-classification, not summarization") == (
+    assert (422, "this endpoint's task is text-classification, not summarization") == (
         reply.status_code, reply.json()["error"],
     )  # fmt: skip
     for path in ("labels/pipeline/text-classification", "vectors/pipeline/feature-extraction"):
