@@ -1,5 +1,5 @@
-"""What ``triton-gateway doctor`` looks at: this machine (``local``) or a cluster (``kube``), as a list of findings.
+"""The checks of ``triton-gateway doctor``: this machine (``local``) or a cluster (``kube``), as a list of findings.
 
-Called by the command ``doctor``. Looking never changes anything and never raises: a thing that cannot be seen is a
-finding, with what to do about it.
+Called by the command ``doctor``. A check changes nothing and never raises: something that cannot be read is a finding
+too, with a remedy.
 """

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and how a list of them is shown."""
+"""The result of one check, and how a list of results is shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``missing`` keeps something from working, a ``note`` limits something that was not asked for."""
+    """The result of one check. ``missing``: something does not work; ``note``: an optional part is limited."""
 
     subject: str
     state: State
@@ -22,7 +22,7 @@ class Finding:
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """Return what a person reads; the remedy stands below what it is for."""
+    """Return the findings as text lines, each with its remedy below it."""
     shown = []
     for each in findings:
         shown.append(f"{_MARKS[each.state]}  {each.subject}: {each.detail}")
@@ -32,11 +32,11 @@ def lines(findings: Iterable[Finding]) -> list[str]:
 
 
 def summary(findings: Iterable[Finding]) -> str:
-    """Return the last line."""
+    """Return the last line of the text: the number of findings that are ``missing``."""
     missing = [each for each in findings if each.state == "missing"]
     return f"{len(missing)} missing" if missing else "nothing is missing"
 
 
 def document(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return the findings for machines."""
+    """Return the findings as JSON objects."""
     return [asdict(each) for each in findings]

@@ -1,7 +1,7 @@
-"""A cluster, through kubectl: what an overlay (or the chart) needs and whether what is deployed runs.
+"""Checks of a cluster through kubectl: whether it has what an overlay (or the chart) needs, and whether the pods run.
 
-Reads only, with the caller's own rights; what the caller may not see is a note. ``check`` takes the program to run, so
-that a test can give it one of its own.
+Only reads, with the caller's own rights; anything that they do not permit to read is a note. Tests pass their own
+program in place of kubectl to ``check``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from deploy.admin.doctor import scaling, vulnerabilities
+from deploy.admin.doctor import local, scaling, vulnerabilities
 from deploy.admin.doctor.finding import Finding
 from deploy.admin.doctor.kubectl import Kubectl, last_line, unseen
 from deploy.modelsync.doors import REMEDY
@@ -33,7 +33,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dev": ("storage",),
     "sync": (),
 }
-"""What each overlay needs of the cluster beside Pods and Services."""
+"""Overlay → what it needs of the cluster besides Pods and Services."""
 
 _CRDS: Final = {
     "monitoring": ("servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"),
@@ -43,12 +43,12 @@ _CRDS: Final = {
 _VERSION: Final = (
     "import json, urllib.request as web;print(json.load(web.urlopen('http://127.0.0.1:8000/v2', timeout=3))['version'])"
 )
-"""What says a Triton's version beside it, in whatever image of model sync."""
+"""Python code that prints the version of the Triton in the same pod; it runs in model sync's container."""
 _BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 
 def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
-    """Return everything about the cluster, in the order in which one would set it up."""
+    """Check the cluster, in the order in which one would set it up."""
     server = kubectl("version", "--output=json")
     if server.code != 0 or not (server.json() or {}).get("serverVersion"):
         remedy = (
@@ -63,7 +63,7 @@ def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     else:
         yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
     yield _secret(kubectl)
-    if overlay not in ("existing", "sync"):  # that Triton is somebody else's to start
+    if overlay not in ("existing", "sync"):  # these overlays start no Triton
         yield _triton_secret(kubectl)
     needs = NEEDS[overlay]
     for need, names in _CRDS.items():
@@ -94,13 +94,13 @@ def _secret(kubectl: Kubectl) -> Finding:
         f"kubectl -n {kubectl.namespace} create secret generic {SECRET} "
         + " ".join(f"--from-literal={key}=…" for key in KEYS)
     )  # fmt: skip
-    # the names of its keys only: values are nobody's business here
+    # only the names of its keys: the values must not be read
     found = kubectl("get", "secret", SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
     if found.code != 0:
         return unseen(subject, found, create)
     lacking = [key for key in KEYS if key not in found.out.split()]
     if lacking:
-        return Finding(subject, "missing", f"has no {', '.join(lacking)}", create)
+        return Finding(subject, "missing", f"has no key {', '.join(lacking)}", create)
     return Finding(subject, "ok", "has both keys")
 
 
@@ -115,11 +115,11 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
         return unseen(subject, found, create)
     if "key" not in found.out.split():
         return Finding(subject, "missing", "has no key named `key`", create)
-    return Finding(subject, "ok", "there")
+    return Finding(subject, "ok", "exists")
 
 
 def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
-    """Try, from model sync's container, whether its Triton loads models for anybody; and how old that Triton is."""
+    """Check from model sync's container whether Triton loads models without a key, and which version it is."""
     triton = next((name for name in deployments if name == "triton" or name.endswith("-triton")), "")
     sync = next((name for name in deployments if name == "sync" or name.endswith("-sync")), "")
     if triton:
@@ -134,14 +134,15 @@ def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
         return
     found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.modelsync.doors", *where[1:])
     if found.code != 0:
-        why = f"could not be tried: {last_line(found.err)}"
-        yield Finding("who may load models", "note", why, "it takes the right to pods/exec and a Triton that answers")
+        why = f"could not be checked: {last_line(found.err)}"
+        remedy = "this check needs the permission for pods/exec and a Triton that answers"
+        yield Finding("who may load models", "note", why, remedy)
         return
     if found.out.strip():
         doors = " or ".join(line for line in found.out.splitlines() if line)
-        yield Finding("who may load models", "missing", f"whoever reaches {doors}, and so runs code there", REMEDY)
+        yield Finding("who may load models", "missing", local.anyone_loads(doors), REMEDY)
     else:
-        yield Finding("who may load models", "ok", "only who has Triton's key")
+        yield Finding("who may load models", "ok", local.ONLY_WITH_KEY)
     if triton:
         said = kubectl("exec", where[0], "--container=sync", "--", "python", "-c", _VERSION)
         yield vulnerabilities.look(said.out.strip(), where[0], has_key=not found.out.strip())
@@ -163,13 +164,16 @@ def _gpus(kubectl: Kubectl) -> Finding:
     nodes = (found.json() or {}).get("items")
     if nodes is None:
         return Finding(
-            "GPUs", "note", f"nodes cannot be listed: {last_line(found.err)}", "ask for one with nvidia.com/gpu"
+            "GPUs",
+            "note",
+            f"nodes cannot be listed: {last_line(found.err)}",
+            "ask the cluster's administrator for a node that offers nvidia.com/gpu",
         )
     counts = [int(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0)) for node in nodes]
     if not sum(counts):
         return Finding(
-            "GPUs", "missing", f"no node of {len(nodes)} offers nvidia.com/gpu",
-            "install NVIDIA's device plugin (GPU operator), or use the cpu overlay",
+            "GPUs", "missing", f"none of {len(nodes)} nodes offers nvidia.com/gpu",
+            "install NVIDIA's device plugin (GPU operator), or use the overlay cpu",
         )  # fmt: skip
     return Finding("GPUs", "ok", f"{sum(counts)} on {sum(count > 0 for count in counts)} nodes")
 
@@ -184,13 +188,13 @@ def _storage(kubectl: Kubectl) -> Finding:
     if default:
         return Finding("storage", "ok", f"default class {default[0]}")
     return Finding(
-        "storage", "missing", "no default StorageClass: the control plane's claim would wait for ever",
-        "mark one as default, or name one in the claim",
+        "storage", "missing", "there is no default StorageClass, so the control plane's volume claim stays pending",
+        "mark a StorageClass as default, or name one in the claim",
     )  # fmt: skip
 
 
 def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
-    """Look at what is deployed; nothing deployed yet is a note."""
+    """Check the deployments; no deployment yet is a note."""
     label = "--selector=app.kubernetes.io/name=triton-gateway"
     deployments = (kubectl("get", "deployments", label, "--output=json").json() or {}).get("items", [])
     yield from scaling.autoscalers(kubectl, deployments)
@@ -208,7 +212,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
             why = next((why for pod, why in troubles if pod.startswith(f"{name}-")), "")
             yield Finding(
                 f"deployment {name}", "missing", f"{ready} of {wanted} pods are ready{f': {why}' if why else ''}",
-                f"kubectl -n {kubectl.namespace} describe pod; a gateway's /readyz says what it waits for",
+                f"kubectl -n {kubectl.namespace} describe pod; a gateway's /readyz says what it is waiting for",
             )  # fmt: skip
 
 

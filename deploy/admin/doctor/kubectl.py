@@ -1,4 +1,4 @@
-"""kubectl as a function, and what its refusals mean. Reads only, with the caller's own rights."""
+"""Runs kubectl, and turns its errors into findings. Only reads, with the caller's own rights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deploy.admin.doctor.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What kubectl said."""
+    """The exit code and output of kubectl."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """Return the output decoded, None when there is none."""
+        """Return the decoded JSON output; None if kubectl failed or printed no JSON."""
         try:
             return json.loads(self.out) if self.code == 0 else None
         except ValueError:
@@ -35,7 +35,7 @@ class Kubectl:
     program: str = "kubectl"
 
     def __call__(self, *arguments: str) -> Reply:
-        """Run one command; a program that is not there or hangs is a failure like any other."""
+        """Run one command. A missing program is exit code 127, no answer within 30 s is 124."""
         command = [self.program, *(("--context", self.context) if self.context else ())]
         command += ["--namespace", self.namespace, "--request-timeout=10s", *arguments]
         try:
@@ -47,18 +47,18 @@ class Kubectl:
         return Reply(done.returncode, done.stdout, done.stderr.strip())
 
     def items(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
-        """Return every object of a kind in the namespace; none if there is no such kind, or it may not be seen."""
+        """Return all objects of a kind in the namespace; empty if there is no such kind or it may not be read."""
         found = self("get", kind, *arguments, "--output=json").json()
         return list(found.get("items", [])) if isinstance(found, dict) else []
 
 
 def unseen(subject: str, reply: Reply, remedy: str) -> Finding:
-    """Tell what does not exist from what may not be seen."""
+    """Return a note if ``reply`` is a refusal for lack of rights, otherwise that ``subject`` is missing."""
     if "orbidden" in reply.err:
-        return Finding(subject, "note", f"cannot be seen with your rights: {last_line(reply.err)}", remedy)
-    return Finding(subject, "missing", last_line(reply.err) or "not there", remedy)
+        return Finding(subject, "note", f"you have no permission to read it: {last_line(reply.err)}", remedy)
+    return Finding(subject, "missing", last_line(reply.err) or "not found", remedy)
 
 
 def last_line(text: str) -> str:
-    """Return the last line of what was said, 300 characters of it."""
+    """Return the last line of ``text``, at most 300 characters."""
     return text.strip().splitlines()[-1][:300] if text.strip() else ""

@@ -1,6 +1,6 @@
-"""This machine: Python and packages, the embedded Triton's needs, ports, disk, the registry, Triton, Prometheus.
+"""Checks of this machine: Python, packages, the embedded Triton's needs, ports, disk, registry, Triton, Prometheus.
 
-Every look is a function that returns findings; the outside (environment, addresses) comes as arguments.
+Each check is a function that returns findings; environment and addresses are arguments.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ EXTRAS = {
     "laptop": "everything on one machine (`up --demo`)",
     "bundles": "making bundles of models (`optimize`)",
 }
+"""Extra → what it is for."""
 NEEDS_SHM_MB = 64
+"""Free shared memory that Triton's python backend needs at least."""
 NEEDS_DISK_MB = 1000
+"""Free disk space that the state directory needs at least: models and logs."""
+ONLY_WITH_KEY = "only callers with Triton's key"
 
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to look at: the options of the command."""
+    """What to check: the options of the command."""
 
     state_dir: Path
     triton_grpc: str
@@ -52,7 +56,7 @@ class Options:
 
 
 def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Return everything about this machine, cheapest first."""
+    """Check this machine, cheapest checks first."""
     yield python()
     yield from packages(requirements())
     yield from triton_server(options.triton_grpc, environ=environ)
@@ -70,15 +74,15 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Look at the interpreter."""
+    """Check the version of Python."""
     shown = ".".join(str(part) for part in version[:3])
     if tuple(version[:2]) < (3, 11):
-        return Finding("Python", "missing", shown, "3.11 or newer is needed")
+        return Finding("Python", "missing", shown, "install Python 3.11 or newer")
     return Finding("Python", "ok", f"{shown} ({sys.executable})")
 
 
 def packages(required: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Look for the packages of every extra."""
+    """Check that the packages of the base and of each extra are installed."""
     lacking = [name for name in required.get("", ()) if _version(name) is None]
     if lacking:
         yield Finding("packages", "missing", f"not installed: {', '.join(lacking)}", "pip install triton-gateway")
@@ -89,7 +93,7 @@ def packages(required: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
         lacking = [name for name in required.get(extra, ()) if _version(name) is None]
         if lacking:
             yield Finding(
-                f"extra {extra}", "note", f"without {', '.join(lacking)}: no {purpose}",
+                f"extra {extra}", "note", f"not installed: {', '.join(lacking)}; needed for {purpose}",
                 f'pip install "triton-gateway[{extra}]"',
             )  # fmt: skip
         else:
@@ -109,7 +113,7 @@ def triton_server(
     environ: Mapping[str, str] = MappingProxyType({}),
     shm: Path = Path("/dev/shm"),  # noqa: S108 - the kernel's name
 ) -> Iterator[Finding]:
-    """Look which Triton would be used, and whether the wheel's could run here."""
+    """Check which Triton would be used, and whether the one from the wheel could run here."""
     try:
         server = detect_server(address)
     except TritonMissing as error:
@@ -119,7 +123,7 @@ def triton_server(
         yield Finding("Triton server", "ok", f"the one at {server.address}")
     elif isinstance(server, PathServer):
         yield Finding("Triton server", "ok", str(server.executable))
-        if version := environ.get("TRITON_SERVER_VERSION", ""):  # NVIDIA's images say it
+        if version := environ.get("TRITON_SERVER_VERSION", ""):  # set in NVIDIA's images
             yield vulnerabilities.look(version, str(server.executable), has_key=True)
     elif isinstance(server, WheelServer):
         yield Finding("Triton server", "ok", f"nvidia-pytriton {_version('nvidia-pytriton')} (CPU, ONNX models)")
@@ -129,8 +133,8 @@ def triton_server(
         free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
         if free < NEEDS_SHM_MB:
             yield Finding(
-                "shared memory", "missing", f"{free} MB free in {shm}",
-                "the python backend needs more: docker run --shm-size=1g, or an emptyDir with medium Memory",
+                "shared memory", "missing", f"{free} MB are free in {shm}; Triton's python backend needs "
+                f"{NEEDS_SHM_MB} MB", "docker run --shm-size=1g, or in Kubernetes an emptyDir with medium Memory",
             )  # fmt: skip
 
 
@@ -138,15 +142,15 @@ def _wheel(wheel: Wheel) -> Iterator[Finding]:
     numpy = _version("numpy")
     if numpy is not None and int(numpy.partition(".")[0]) >= 2:
         yield Finding(
-            "numpy", "note", f"{numpy}: the wheel's python backend passes no texts with it, so no text generation",
-            'pip install "numpy<2" (Python 3.11 or 3.12)',
+            "numpy", "note", f"with numpy {numpy} the embedded Triton cannot pass texts, so text generation does not "
+            "work", 'pip install "numpy<2" (Python 3.11 or 3.12)',
         )  # fmt: skip
     if wheel.stub is not None:
         lacking = missing_libraries(wheel.stub, wheel.libraries)
         if lacking:
             yield Finding(
-                "Triton's python backend", "missing", f"cannot load {', '.join(lacking)}: loading a model would hang",
-                "install the library of this Python (Debian: apt install libpython3.11)",
+                "Triton's python backend", "missing", f"cannot find {', '.join(lacking)}: loading a model would hang",
+                "install the shared library of this Python (Debian: apt install libpython3.11)",
             )  # fmt: skip
 
 
@@ -164,19 +168,19 @@ def missing_libraries(program: Path, *folders: Path) -> list[str]:
 
 
 def prometheus() -> Iterator[Finding]:
-    """Look for the programs that `up` and the tests of rules use."""
+    """Check that Prometheus is installed, which `up` and the tests of rules use."""
     found = shutil.which("prometheus")
     if found:
         yield Finding("Prometheus", "ok", found)
     else:
         yield Finding(
-            "Prometheus", "note", "not installed: `up` runs without it, and without alerts",
+            "Prometheus", "note", "not installed: `up` runs without Prometheus and without alerts",
             "Debian: apt install prometheus",
         )  # fmt: skip
 
 
 def disk(state_dir: Path) -> Iterator[Finding]:
-    """Look whether the state directory can be written, and how much room there is."""
+    """Check that the state directory can be written and has enough space."""
     folder = state_dir
     while not folder.exists():
         folder = folder.parent
@@ -185,14 +189,17 @@ def disk(state_dir: Path) -> Iterator[Finding]:
         yield Finding("state directory", "missing", f"{folder} cannot be written", "choose another with --state-dir")
     elif free < NEEDS_DISK_MB:
         yield Finding(
-            "state directory", "missing", f"{free} MB free at {folder}", "make room, or --state-dir elsewhere"
+            "state directory",
+            "missing",
+            f"{free} MB are free in {folder}; {NEEDS_DISK_MB} MB are needed",
+            "free some space, or choose another directory with --state-dir",
         )
     else:
         yield Finding("state directory", "ok", f"{state_dir}, {free / 1024:.0f} GB free")
 
 
 def port_free(what: str, port: int) -> Finding:
-    """Look who listens."""
+    """Check whether a port is free."""
     try:
         free = ports.is_free("127.0.0.1", port)
     except DeployError as error:
@@ -201,13 +208,13 @@ def port_free(what: str, port: int) -> Finding:
         return Finding(f"port {port}", "ok", f"free for the {what}")
     holder = ports.held_by(port)
     return Finding(
-        f"port {port}", "note", f"taken{f' by {holder}' if holder else ''}: fine if that is our {what}",
-        f"else choose another port for the {what}",
+        f"port {port}", "note", f"in use{f' by {holder}' if holder else ''}: fine if that is your running {what}",
+        f"otherwise choose another port for the {what}",
     )  # fmt: skip
 
 
 def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None) -> Iterator[Finding]:
-    """Look at the ClearML server, the credentials and the serving Task."""
+    """Check the ClearML server, the credentials and the serving Task."""
     from deploy.admin import serving_task
 
     connect = connect or serving_task.connect
@@ -218,8 +225,8 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
     except RegistryRefused as error:
         if "no ClearML credentials" in error.message:
             yield Finding(
-                "ClearML", "note", "no server is configured: `up` brings its own control plane",
-                "for yours: CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+                "ClearML", "note", "no server is configured; `up` starts its own control plane",
+                "to use your server, set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
             )  # fmt: skip
         elif "serving service" in error.message:  # none, or several
             yield Finding("ClearML", "ok", f"answers ({host})")
@@ -229,7 +236,10 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
         return
     except GatewayError as error:
         yield Finding(
-            "ClearML", "missing", f"{error.message} ({host})", error.hint or "is it up, and reachable from here?"
+            "ClearML",
+            "missing",
+            f"{error.message} ({host})",
+            error.hint or "check that the server runs and can be reached from here",
         )
         return
     yield Finding("ClearML", "ok", f"answers ({host})")
@@ -254,9 +264,9 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
 def pools_of(
     named: Mapping[str, Sequence[str]], text: str, is_live: Callable[[str], bool] | None = None
 ) -> Iterator[Finding]:
-    """Look whether each pool that endpoints name has Tritons. ``named``: url → its pools; ``text``: gateways' setting.
+    """Check that each pool that endpoints name has Tritons. ``named``: url → its pools; ``text``: TRITON_GATEWAY_POOLS.
 
-    Without any pool but the default one nothing is said.
+    Returns nothing if there is only the default pool.
     """
     wanted: dict[str, list[str]] = {}
     for url, names in sorted(named.items()):
@@ -271,22 +281,26 @@ def pools_of(
         return
     for name, urls in sorted(wanted.items()):
         address, lacking = pools.address_of(known, (name,))
-        who = f"{len(urls)} endpoints ({', '.join(urls[:3])}{', …' if len(urls) > 3 else ''})"
+        count = "1 endpoint" if len(urls) == 1 else f"{len(urls)} endpoints"
+        who = f"{count} ({', '.join(urls[:3])}{', …' if len(urls) > 3 else ''})"
         if lacking and name != pools.DEFAULT:
             yield Finding(
-                f"pool {name}", "missing", f"no address for {who}",
-                "name it for gateways: TRITON_GATEWAY_POOLS, and for its model sync: TRITON_GATEWAY_POOL",
+                f"pool {name}", "missing", f"has no address, and is used by {who}",
+                "set its address in TRITON_GATEWAY_POOLS of the gateways, and TRITON_GATEWAY_POOL of its model sync",
             )  # fmt: skip
         elif address and not (is_live or _answers)(address):
             yield Finding(
-                f"pool {name}", "missing", f"no Triton answers at {address}: {who}", "is it up, and reachable?"
+                f"pool {name}",
+                "missing",
+                f"no Triton answers at {address}; the pool is used by {who}",
+                "check that a Triton runs there and can be reached from here",
             )
         elif address:
             yield Finding(f"pool {name}", "ok", f"{address}: {who}")
 
 
 def _answers(address: str) -> bool:
-    """Whether any Triton of ``address`` answers now."""
+    """Return True if any Triton of ``address`` answers now."""
     from deploy.modelsync.client import AdminClient
 
     for part in triton.addresses.parts(address):
@@ -302,17 +316,22 @@ def _answers(address: str) -> bool:
 
 
 def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
-    """Look at the Triton of an `up` that runs in this state directory; nothing runs, nothing is said."""
+    """Check the Triton of an `up` that runs in this state directory. Returns nothing if none runs."""
     known = StateDir.at(state_dir).recall().get("ports", {})
     grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
     if grpc and not ports.is_free("127.0.0.1", grpc):
         yield from triton_at(f"127.0.0.1:{grpc}", http=str(http), key_file=triton.key.key_file("", state_dir))
 
 
-def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
-    """Look whether Triton answers, lets models be loaded, and lets nobody else do so.
+def anyone_loads(doors: str) -> str:
+    """Return the detail of a finding: at ``doors`` Triton loads models without a key."""
+    return f"anyone who can reach {doors}, and can therefore run code there"
 
-    ``http`` as the gateways' setting of that name; ``key_file`` holds the key it was started with.
+
+def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
+    """Check that Triton answers, and that loading models needs its key.
+
+    ``http``: like the gateways' setting of that name. ``key_file`` holds the key that Triton was started with.
     """
     from deploy.modelsync.client import AdminClient
     from deploy.modelsync.doors import REMEDY, open_doors
@@ -322,7 +341,9 @@ def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None)
     version = ""
     try:
         if not client.is_live():
-            yield Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
+            yield Finding(
+                f"Triton at {address}", "missing", "does not answer", "start Triton, or correct --triton-grpc"
+            )
             return
         version = client.version()
         loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
@@ -334,9 +355,7 @@ def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None)
     hosts = triton.addresses.http_hosts(grpc, http)
     doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
     if doors:
-        yield Finding(
-            "who may load models", "missing", f"whoever reaches {' or '.join(doors)}, and so runs code there", REMEDY
-        )
+        yield Finding("who may load models", "missing", anyone_loads(" or ".join(doors)), REMEDY)
     else:
-        yield Finding("who may load models", "ok", "only who has Triton's key")
+        yield Finding("who may load models", "ok", ONLY_WITH_KEY)
     yield vulnerabilities.look(version, f"Triton at {address}", has_key=not doors)

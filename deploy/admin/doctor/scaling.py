@@ -1,6 +1,6 @@
-"""What keeps autoscalers from scaling: who serves their metrics, what they say of themselves, what stands in their way.
+"""Checks of autoscalers: whether their metrics are served, what their status says, and what stops them from scaling.
 
-Called by ``kube.check``; reads only. A finding that is not fine has one line that says what to do.
+Called by ``kube.check``; only reads. Each finding that is not ``ok`` has a remedy of one line.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from deploy.admin.doctor.finding import Finding
 from deploy.admin.doctor.kubectl import Kubectl, last_line, unseen
 
 OURS: Final = "app.kubernetes.io/part-of"
-"""A label that our HPAs and ScaledObjects have, with the value ``triton-gateway``."""
+"""Label of our HPAs and ScaledObjects; its value is ``triton-gateway``."""
 _WHAT: Final = "app.kubernetes.io/name"
-"""One whose value tells gateways' from Tritons'."""
+"""Label whose value distinguishes the autoscalers of gateways from those of Tritons."""
 _EXTERNAL: Final = "external.metrics.k8s.io"
 _CUSTOM: Final = "custom.metrics.k8s.io"
 _RULES: Final = "k8s/autoscaling/prometheus-adapter"
@@ -25,16 +25,16 @@ Object = Mapping[str, Any]
 
 
 def metrics(kubectl: Kubectl, needs: Sequence[str]) -> Iterator[Finding]:
-    """Look at who serves the metrics that are not CPU, and whether KEDA is new enough."""
+    """Check that the metrics other than CPU are served, and that KEDA is new enough."""
     scaled = _ours(kubectl.items("scaledobjects.keda.sh"))
     subject = "own metrics (HPA on work in flight)"
     found = kubectl("get", "--raw", f"/apis/{_CUSTOM}")
     if "metrics" in needs and found.code == 0:
         yield Finding(subject, "ok", _CUSTOM)
     elif "metrics" in needs and any(each["metadata"]["labels"].get(_WHAT) == "triton-gateway" for each in scaled):
-        yield Finding(subject, "ok", "KEDA scales the gateways: no HPA of ours asks for them")
+        yield Finding(subject, "ok", "not needed: KEDA scales the gateways")
     elif "metrics" in needs:
-        remedy = f"install prometheus-adapter with the rules of {_RULES}, or scale gateways by KEDA (docs/scaling.md)"
+        remedy = f"install prometheus-adapter with the rules of {_RULES}, or scale gateways with KEDA (docs/scaling.md)"
         yield unseen(subject, found, remedy)
     if "keda" in needs or scaled:
         yield _owner(kubectl)
@@ -42,18 +42,18 @@ def metrics(kubectl: Kubectl, needs: Sequence[str]) -> Iterator[Finding]:
 
 
 def _owner(kubectl: Kubectl) -> Finding:
-    """Whether KEDA owns the one API of external metrics."""
+    """Check that KEDA serves the API of external metrics, which has only one owner."""
     subject = f"external metrics (KEDA): {_EXTERNAL}"
     found = kubectl("get", "apiservice", f"v1beta1.{_EXTERNAL}", "--output=json")
     service = found.json()
     if not isinstance(service, dict):
-        return unseen(subject, found, "install KEDA: its release registers the API")
+        return unseen(subject, found, "install KEDA, which registers this API")
     owner = (service.get("spec") or {}).get("service") or {}
     said = f"{owner.get('namespace', '?')}/{owner.get('name', '?')}"
     if "keda" not in said:
         return Finding(
-            subject, "missing", f"belongs to {said}: KEDA's autoscalers never get a number, whatever they say",
-            "take the external rules out of prometheus-adapter (its chart: rules.external: []), then run KEDA's helm "
+            subject, "missing", f"is served by {said}, so KEDA's autoscalers never get a value, even if they are Ready",
+            "remove the external rules of prometheus-adapter (in its chart: rules.external: []), then run KEDA's helm "
             "upgrade again",
         )  # fmt: skip
     away = _condition(service, "Available")
@@ -65,7 +65,7 @@ def _owner(kubectl: Kubectl) -> Finding:
 
 
 def _fallback(kubectl: Kubectl) -> Finding:
-    """Whether KEDA knows ``fallback.behavior``: without it an outage of Prometheus leaves the least replicas."""
+    """Check that KEDA knows ``fallback.behavior``: without it, an outage of Prometheus scales down to the minimum."""
     subject = "KEDA: fallback.behavior"
     found = kubectl("get", "customresourcedefinition", "scaledobjects.keda.sh", "--output=json")
     definition = found.json()
@@ -76,20 +76,20 @@ def _fallback(kubectl: Kubectl) -> Finding:
         for name in ("spec", "fallback", "behavior"):
             at = at.get("properties", {}).get(name, {})
         if at:
-            return Finding(subject, "ok", "known")
+            return Finding(subject, "ok", "supported")
     return Finding(
-        subject, "missing", "KEDA is older than 2.17: kubectl refuses the field, Helm drops it, and the next outage of "
-        "Prometheus scales Tritons to the least number",
-        "upgrade KEDA; until then take the field out and set fallback.replicas to what you need at peak",
+        subject, "missing", "KEDA is older than 2.17. kubectl refuses the field and Helm drops it, so the next outage "
+        "of Prometheus scales the Tritons down to the minimum",
+        "upgrade KEDA; until then remove the field and set fallback.replicas to the number that you need at peak",
     )  # fmt: skip
 
 
 def autoscalers(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Finding]:
-    """Look at every HPA and ScaledObject that scales something of ours, and at what they scale."""
+    """Check each HPA and ScaledObject that scales a deployment of ours, and that deployment."""
     hpas, scaled = kubectl.items("horizontalpodautoscalers"), kubectl.items("scaledobjects.keda.sh")
     targets = {each["metadata"]["name"] for each in deployments} | {_target(each) for each in _ours([*hpas, *scaled])}
     budgets = {each["metadata"]["name"] for each in kubectl.items("poddisruptionbudgets")}
-    # KEDA makes an HPA of its own: what is said of it is said of its ScaledObject.
+    # KEDA creates an HPA for each ScaledObject; findings on that HPA are reported for the ScaledObject.
     of_keda = {_name(each): _owner_of(each) for each in hpas if _owner_of(each)}
     for target in sorted(targets):
         by_hpa = [each for each in hpas if _target(each) == target and _name(each) not in of_keda]
@@ -97,8 +97,8 @@ def autoscalers(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Fin
         everyone = [f"hpa/{_name(each)}" for each in by_hpa] + [f"scaledobject/{_name(each)}" for each in by_keda]
         if len(everyone) > 1:
             yield Finding(
-                f"autoscaler of {target}", "missing", f"{' and '.join(everyone)} scale it: neither does anything",
-                f"kubectl -n {kubectl.namespace} delete {everyone[-1]}, or the other one; apply one overlay only",
+                f"autoscaler of {target}", "missing", f"{' and '.join(everyone)} both scale it, so none of them works",
+                f"delete one (kubectl -n {kubectl.namespace} delete {everyone[-1]}), and apply only one overlay",
             )  # fmt: skip
         for each in by_hpa:
             yield _hpa(each, f"hpa/{_name(each)}")
@@ -108,21 +108,22 @@ def autoscalers(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Fin
         deployment = next((each for each in deployments if each["metadata"]["name"] == target), None)
         if least is not None and deployment is not None and _fixed(deployment):
             yield Finding(
-                f"replicas of {target}", "note", "stand in what you apply beside an autoscaler: every apply undoes "
-                "what it did, and the first one without the line leaves a single pod",
-                "docs/scaling.md says how they are taken out",
+                f"replicas of {target}", "note", "are set in your manifest although an autoscaler scales it: every "
+                "apply resets them. If you only remove the line, the next apply leaves a single pod",
+                "docs/scaling.md says how to remove it",
             )  # fmt: skip
         if least is None and deployment is not None:
             least = deployment.get("spec", {}).get("replicas", 1)
         if least == 1 and target in budgets:
             yield Finding(
-                f"least of {target}", "note", "one pod, under a budget that lets one go: a drain takes it away",
-                "two at least (autoscaling.….min, or replicas)",
+                f"least of {target}", "note", "the minimum is one pod, and the disruption budget permits to remove it: "
+                "draining its node interrupts the service",
+                "set the minimum to two pods or more (autoscaling.….min, or replicas)",
             )  # fmt: skip
 
 
 def quota(kubectl: Kubectl) -> Iterator[Finding]:
-    """Say if a quota refuses pods for the CPU limit that ours have not, on purpose."""
+    """Report a quota that refuses our pods because they have no CPU limit (on purpose)."""
     limited = [
         _name(each) for each in kubectl.items("resourcequotas")
         if "limits.cpu" in (each.get("spec") or {}).get("hard", {})
@@ -133,9 +134,9 @@ def quota(kubectl: Kubectl) -> Iterator[Finding]:
     ]  # fmt: skip
     if limited and not defaults:
         yield Finding(
-            f"quota {limited[0]}", "missing", "counts limits.cpu, and our pods have none, for throttling shows as p99: "
-            "every pod is refused",
-            "take limits.cpu out of it, add a LimitRange with a default for cpu, or set …resources.limits.cpu",
+            f"quota {limited[0]}", "missing", "limits limits.cpu, so it refuses all of our pods: they have no CPU "
+            "limit, because throttling raises the p99",
+            "remove limits.cpu from the quota, add a LimitRange with a default for cpu, or set …resources.limits.cpu",
         )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def _hpa(hpa: Object, subject: str) -> Finding:
     has = sum(bool(each.get("type")) for each in status.get("currentMetrics") or ())
     if status.get("conditions") and has < wanted:
         return Finding(
-            subject, "missing", f"{has} of {wanted} metrics have a number: it adds replicas by those, and takes none",
+            subject, "missing", f"only {has} of {wanted} metrics have a value, so it adds replicas but removes none",
             _remedy("FailedGetPodsMetric"),
         )  # fmt: skip
     return Finding(subject, "ok", f"{status.get('currentReplicas', '?')} of {_least(hpa)} to {spec['maxReplicas']}")
@@ -158,13 +159,14 @@ def _hpa(hpa: Object, subject: str) -> Finding:
 
 def _remedy(reason: str) -> str:
     if reason == "FailedGetResourceMetric":
-        return "install metrics-server; kubectl top pods has to answer"
+        return "install metrics-server; check it with kubectl top pods"
     if reason == "AmbiguousSelector":
-        return "one autoscaler for these pods: kubectl get hpa, and delete the other one"
+        return "keep only one autoscaler for these pods: kubectl get hpa shows them; delete the others"
     if reason == "FailedGetExternalMetric":
-        return "external metrics are KEDA's: see above; an HPA of ours asks for none"
+        return "KEDA must serve external metrics (see its finding above); our own HPAs use none"
     return (
-        f"prometheus-adapter needs the rules of {_RULES}, Prometheus those of dashboards/prometheus (docs/scaling.md)"
+        f"load the rules of {_RULES} into prometheus-adapter, and those of dashboards/prometheus into Prometheus "
+        "(docs/scaling.md)"
     )
 
 
@@ -175,24 +177,24 @@ def _scaled(scaled: Object, hpas: Sequence[Object]) -> Iterator[Finding]:
     of_others = {found for query in queries for found in re.findall(r'\bnamespace="([^"]*)"', query)} - {namespace}
     if namespace and of_others:
         yield Finding(
-            subject, "missing", f"asks for the load of namespace {sorted(of_others)[0]}, and is in {namespace}",
-            "the namespace in its queries has to be its own: docs/scaling.md",
+            subject, "missing", f"is in namespace {namespace}, but reads the load of namespace {sorted(of_others)[0]}",
+            f"write {namespace} into its queries (docs/scaling.md)",
         )  # fmt: skip
         return
     ready, fallback = _condition(scaled, "Ready"), _condition(scaled, "Fallback")
     if ready.get("status") == "False":
         yield Finding(
             subject, "missing", f"not ready: {last_line(ready.get('message', ''))}",
-            "KEDA makes no HPA until this is mended: the Secrets that the pods name, or Prometheus' address",
+            "KEDA creates no HPA until this is repaired: check the Secrets that the pods name, and Prometheus' address",
         )  # fmt: skip
     elif fallback.get("status") == "True":
         query = next(filter(None, queries), "")
         yield Finding(
-            subject, "missing", "has no numbers and keeps the replicas there are (Fallback)",
+            subject, "missing", "gets no values from Prometheus and keeps the current number of replicas (Fallback)",
             f"try its query in Prometheus: {query}",
         )  # fmt: skip
     else:
-        # Ready and no Fallback is also what it says while somebody else serves external metrics.
+        # A ScaledObject is Ready without Fallback even if another adapter serves external metrics; its HPA shows it.
         yield from ([_hpa(each, subject) for each in hpas] or [Finding(
             subject, "note", "has no HPA yet", f"kubectl describe scaledobject {name}"
         )])  # fmt: skip
@@ -211,7 +213,7 @@ def _target(each: Object) -> str:
 
 
 def _owner_of(hpa: Object) -> str:
-    """The ScaledObject that an HPA was made for."""
+    """Return the name of the ScaledObject that owns an HPA; empty if none does."""
     owners = hpa["metadata"].get("ownerReferences", ())
     return next((str(each["name"]) for each in owners if each.get("kind") == "ScaledObject"), "")
 
@@ -226,7 +228,7 @@ def _condition(each: Object, kind: str) -> dict[str, Any]:
 
 
 def _fixed(deployment: Object) -> bool:
-    """Whether the last apply by kubectl said how many replicas there are."""
+    """Return True if the last `kubectl apply` set the number of replicas."""
     text = deployment["metadata"].get("annotations", {}).get("kubectl.kubernetes.io/last-applied-configuration", "")
     try:
         return json.loads(text)["spec"].get("replicas") is not None

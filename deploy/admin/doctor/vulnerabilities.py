@@ -1,8 +1,7 @@
-"""Which vulnerabilities of Triton are known, and which of them a version has: NVIDIA's security bulletins as a table.
+"""Known vulnerabilities of Triton by version: NVIDIA's security bulletins until ``AS_OF`` as a table.
 
-What is published after ``AS_OF`` is not in it. Sources: https://github.com/NVIDIA/product-security (one folder for each
-bulletin: YEAR/NUMBER), scores of CVSS as they stand there; versions and releases: the tags of
-https://github.com/triton-inference-server/server. Called by ``local``.
+Sources: https://github.com/NVIDIA/product-security (one folder for each bulletin: YEAR/NUMBER) with its CVSS scores;
+versions and releases: the tags of https://github.com/triton-inference-server/server. Called by ``local`` and ``kube``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from deploy.admin.doctor.finding import Finding
 AS_OF: Final = "2026-09-08"
 """Date of the newest bulletin in the table."""
 WHEELS: Final[Mapping[str, str]] = {"0.7.0": "2.51.0"}
-"""Version of the nvidia-pytriton wheel → of the Triton in it."""
+"""Version of the nvidia-pytriton wheel → version of the Triton in it."""
 RELEASES: Final[Mapping[str, str]] = {
     "2.40.0": "23.11", "2.41.0": "23.12", "2.42.0": "24.01", "2.43.0": "24.02", "2.44.0": "24.03", "2.45.0": "24.04",
     "2.46.0": "24.05", "2.47.0": "24.06", "2.48.0": "24.07", "2.49.0": "24.08", "2.50.0": "24.09", "2.51.0": "24.10",
@@ -26,22 +25,22 @@ RELEASES: Final[Mapping[str, str]] = {
     "2.63.0": "25.11", "2.64.0": "25.12", "2.65.0": "26.01", "2.66.0": "26.02", "2.67.0": "26.03", "2.68.0": "26.04",
     "2.69.0": "26.05", "2.70.0": "26.06", "2.71.0": "26.07", "2.72.0": "26.08",
 }  # fmt: skip
-"""Version of the server → of NVIDIA's container."""
+"""Version of the server → release of NVIDIA's container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What one release has mended, of one bulletin."""
+    """The vulnerabilities of one bulletin that one release fixed."""
 
     version: str
-    """The first of the server without them."""
+    """The first version of the server without them."""
     release: str
-    """The container's."""
+    """The release of the container with that version."""
     bulletin: int
     scores: Mapping[str, float]
-    """CVE → its base score, of 10."""
+    """CVE → its CVSS base score (0 to 10)."""
     since: str = "0"
-    """The first version that has them."""
+    """The first version of the server with them."""
 
 
 FIXES: Final = (
@@ -103,36 +102,41 @@ BEHIND_THE_KEY: Final = frozenset({
     "CVE-2023-31036", "CVE-2024-0087", "CVE-2024-0088", "CVE-2024-0100", "CVE-2024-0116", "CVE-2024-53880",
     "CVE-2025-23268", "CVE-2025-23316", "CVE-2025-23336", "CVE-2026-24147",
 })  # fmt: skip
-"""Those that go, as their bulletins say, through what asks for the key: loading models, logs, traces, shared memory."""
+"""Vulnerabilities of APIs that need the key, by their bulletins: loading models, logs, traces, shared memory."""
 ROUND_THE_KEY: Final = frozenset({"CVE-2026-24206", "CVE-2026-24207", "CVE-2026-47481"})
-"""Those that get round Triton's asking for it."""
+"""Vulnerabilities that bypass the key."""
 
 
 def known(version: str) -> tuple[Fix, ...]:
-    """Return what has been mended since this version of the server (``2.51.0``); nothing if it is no version."""
+    """Return the fixes released after ``version`` of the server (like ``2.51.0``); empty if it is no version."""
     numbers = _numbers(version)
     return tuple(fix for fix in FIXES if numbers and _numbers(fix.since) <= numbers < _numbers(fix.version))
 
 
 def look(version: str, subject: str, *, has_key: bool, is_wheel: bool = False) -> Finding:
-    """Say which are known of this version of ``subject``, and what protects until it is replaced.
+    """Return the finding on the vulnerabilities of ``version``, with what protects until it is replaced.
 
-    ``has_key``: its control APIs ask for one. ``is_wheel``: it is the embedded one, of which there is no newer.
+    ``has_key``: the control APIs of ``subject`` need a key. ``is_wheel``: it is the embedded Triton, which has no newer
+    version.
     """
     subject = f"known vulnerabilities of {subject}"
     shown = f"{version} ({RELEASES.get(version, 'unknown release')})"
     if not _numbers(version):
-        return Finding(subject, "note", f"{version or 'no version'} says nothing of its age")
+        return Finding(
+            subject, "note", f"unknown: its version is {version}" if version else "unknown: no version found"
+        )
     fixes = known(version)
     if not fixes:
-        return Finding(subject, "ok", f"none for {shown} in the bulletins until {AS_OF}")
+        return Finding(subject, "ok", f"none for {shown} in NVIDIA's bulletins until {AS_OF}")
     count = sum(len(fix.scores) for fix in fixes)
     newest = max(fixes, key=lambda fix: _numbers(fix.version)).release
     remedy = f"use NVIDIA's container {newest} or newer; until then let only gateways and model sync reach its ports"
     if is_wheel:
-        remedy = f"the wheel has no newer Triton: loopback or a network policy before it, and in production {remedy}"
+        remedy = (
+            f"the wheel has no newer Triton: keep it on loopback or behind a network policy; in production {remedy}"
+        )
     named = [
-        f"mended in {fix.release}: {', '.join(f'{cve} ({score:g})' for cve, score in fix.scores.items())}"
+        f"fixed in {fix.release}: {', '.join(f'{cve} ({score:g})' for cve, score in fix.scores.items())}"
         for fix in fixes
     ]
     detail = f"{shown} has {count}, published until {AS_OF}. {_about_key(fixes, has_key=has_key)} {'; '.join(named)}"
@@ -141,11 +145,11 @@ def look(version: str, subject: str, *, has_key: bool, is_wheel: bool = False) -
 
 def _about_key(fixes: Iterable[Fix], *, has_key: bool) -> str:
     if not has_key:
-        return "It asks nobody for a key: whoever reaches it loads models without any of them."
+        return "It needs no key: anyone who can reach it can load models, even without these vulnerabilities."
     cves = {cve for fix in fixes for cve in fix.scores}
-    text = f"Its key stands before {len(BEHIND_THE_KEY & cves)} of them"
+    text = f"Its key protects against {len(BEHIND_THE_KEY & cves)} of them"
     if past := ROUND_THE_KEY & cves:
-        text += f", and {', '.join(sorted(past))} get round a key"
+        text += f"; {', '.join(sorted(past))} bypass the key"
     return f"{text}."
 
 

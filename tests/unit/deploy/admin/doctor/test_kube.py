@@ -41,9 +41,10 @@ def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
 def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
     """Tried from model sync's container, beside it; who may not try, hears so."""
     doors = "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
-    assert ("missing", "whoever reaches gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and so runs code there") == found(
-        kubectl(exec=(0, doors, ""))
-    )["who may load models"]
+    assert (
+        "missing",
+        "anyone who can reach gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and can therefore run code there",
+    ) == found(kubectl(exec=(0, doors, "")))["who may load models"]
     assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
     named = kubectl(exec=(0, doors, ""), get_deployments=(0, items(deployment("chat-triton-gateway-triton", 1, 1)), ""))
     assert "missing" == found(named)["who may load models"][0], "a release of another name is looked at, too"
@@ -66,7 +67,7 @@ def test_what_is_known_of_a_deployed_tritons_version_is_told(kubectl: Any) -> No
 
 def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
     """Only the names of the keys leave the cluster."""
-    assert ("missing", "has no CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
+    assert ("missing", "has no key CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
         "secret clearml-credentials"
     ]
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "get secret" in line]

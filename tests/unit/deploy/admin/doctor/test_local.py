@@ -146,7 +146,7 @@ def test_pools_that_endpoints_name_are_looked_for():
     text = "a10=t-a10:8001 h100=t-h100:8001"
     found = {f.subject: f for f in local.pools_of(named, text, is_live=lambda address: "a10" in address)}
     assert {"pool a10": "ok", "pool h100": "missing", "pool nowhere": "missing"} == states(found.values())
-    assert "no address for 1 endpoints (c)" in found["pool nowhere"].detail
+    assert "has no address, and is used by 1 endpoint (c)" in found["pool nowhere"].detail
     assert "TRITON_GATEWAY_POOLS" in found["pool nowhere"].remedy
     assert "no Triton answers at t-h100:8001" in found["pool h100"].detail
     assert [] == list(local.pools_of({"d": ["default"]}, ""))

@@ -109,7 +109,7 @@ def test_a_scaled_object_that_asks_for_anothers_load_is_told(kubectl: Any) -> No
     """An overlay of one's own in another namespace, whose queries were not changed."""
     seen = found(kubectl, scaledobjects=[scaled(query='max(x{namespace="triton-gateway"})')])
     assert ["scaledobject/triton"] == bad(seen)
-    assert "namespace triton-gateway, and is in n" in seen["scaledobject/triton"].detail
+    assert "is in namespace n, but reads the load of namespace triton-gateway" in seen["scaledobject/triton"].detail
 
 
 def test_a_keda_that_does_not_know_the_fallbacks_behavior_is_told(kubectl: Any) -> None:

@@ -47,7 +47,7 @@ def test_the_embedded_one_is_named_with_what_protects_it() -> None:
     version = WHEELS[metadata.version("nvidia-pytriton")]
     found = look(version, "the embedded Triton", has_key=True, is_wheel=True)
     assert found.state == "note"
-    for part in ("2.51.0 (24.10)", "CVE-2025-23310 (9.8)", "CVE-2026-24206, CVE-2026-24207, CVE-2026-47481 get round"):
+    for part in ("2.51.0 (24.10)", "CVE-2025-23310 (9.8)", "CVE-2026-24206, CVE-2026-24207, CVE-2026-47481 bypass"):
         assert part in found.detail
     assert "the wheel has no newer Triton" in found.remedy
 
