@@ -60,7 +60,7 @@ from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
 from gateway.edge.priority import seems_critical
 from gateway.endpoints.endpoint import Endpoint
-from gateway.endpoints.entries import BatchLimits
+from gateway.endpoints.entries import BatchLimits, Gateways
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.memory import Leftovers
@@ -161,6 +161,7 @@ class Gateway:
         )  # fmt: skip
         self._payloads = payload_log(settings, self.observer.logged, source=socket.gethostname())
         self._callers = self._known_callers()
+        self._gateways = Gateways(settings.gateways)
         access = None if self._callers is None else self._callers.access
         self._gate = Gate(access, settings.admin_port)
         limits = Limits(
@@ -272,7 +273,7 @@ class Gateway:
                 settings.max_batch_tokens,
                 settings.max_batches_in_flight,
                 self.permits.pressure,
-                settings.gateways,
+                self._gateways,
             ),
             word_cache_words=settings.word_cache_words,
             response_cache_entries=settings.response_cache_entries,
@@ -323,11 +324,10 @@ class Gateway:
             threads=control,
             settled=_keep_from_collections if self._is_whole_process else unhurried,
         )
-        following: list[asyncio.Task[None]] = []
+        following = [asyncio.create_task(follow_siblings(settings.replicas, self._are_gateways))]
         if self._callers is not None:
             await self._callers.look()
-            shares = follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers)
-            following = [asyncio.create_task(self._callers.run()), asyncio.create_task(shares)]
+            following.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
         if self._payloads is not None:
             self._payloads.begin(asyncio.get_running_loop().call_soon_threadsafe)
@@ -436,6 +436,12 @@ class Gateway:
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}
+
+    def _are_gateways(self, number: int) -> None:
+        """Take over how many gateways there are, this one included: each with as many workers as this one."""
+        self._gateways.count = number * self._settings.workers
+        if self._callers is not None:
+            self._callers.access.quotas.configure(None, 1.0 / self._gateways.count, time.monotonic())
 
     async def _sample_waits(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,15 +1,12 @@
-"""Counts the gateways, so that each admits its share of a quota."""
+"""Counts the gateways, so that each admits its share of a quota and makes its share of the calls to Triton."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Callable
 from typing import Final
-
-from gateway.callers.quotas import Quotas
 
 _log = logging.getLogger("triton_gateway.callers")
 
@@ -17,11 +14,16 @@ LOOK_S: Final = 5.0
 
 
 async def follow_siblings(
-    quotas: Quotas, replicas: str, *, workers: int, count: Callable[[str], int] | None = None, pause: float = LOOK_S
+    replicas: str, tell: Callable[[int], None], *, count: Callable[[str], int] | None = None, pause: float = LOOK_S
 ) -> None:
-    """Keep the share current until cancelled. ``replicas``: a number, or a DNS name whose addresses are counted."""
+    """Call ``tell`` with the number of gateways, again whenever it changes, until cancelled.
+
+    ``replicas``: a number, or a DNS name whose addresses are counted. While they cannot be counted the last number
+    stays, at first 1.
+    """
     count = count or addresses_of
     known, problem = 1, ""
+    tell(known)
     while True:
         try:
             found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
@@ -33,8 +35,8 @@ async def follow_siblings(
             problem = ""
             if found > 0 and found != known:
                 known = found
-                _log.info("quotas are divided among %d gateways", known)
-        quotas.configure(None, 1.0 / (known * workers), time.monotonic())
+                _log.info("quotas and calls to Triton are divided among %d gateways", known)
+                tell(known)
         if replicas.isdecimal():
             return
         await asyncio.sleep(pause)

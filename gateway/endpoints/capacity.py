@@ -55,8 +55,7 @@ class Capacity:
     """What is known of the servers of one batcher."""
 
     __slots__ = (
-        "_fresh_until", "_learn_at", "_recent", "_serial_queueing", "_split_limits", "full_limits", "limits", "prices",
-        "servers",
+        "_fresh_until", "_learn_at", "_recent", "full_limits", "limits", "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -64,13 +63,8 @@ class Capacity:
         self.servers = servers
         self.limits = limits
         """The limits of the calls that are made now."""
-        self.full_limits = self._split_limits = limits
+        self.full_limits = limits
         """The limits of a call that is not split."""
-        self._serial_queueing = _SERIAL_QUEUEING
-        if limits.gateways > 1 and limits.merges_calls:
-            self._split_limits = replace(limits, max_rows=max(limits.max_rows // limits.gateways, 1))
-        if limits.gateways > 1:
-            self._serial_queueing = _SERIAL_QUEUEING_SHARED
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
@@ -87,10 +81,11 @@ class Capacity:
         False if there is an outlier beside it: the work that the outlier takes would be refused.
         """
         prices, servers = self.prices, self.servers
+        least = _SERIAL_QUEUEING_SHARED if self.limits.gateways.count > 1 else _SERIAL_QUEUEING
         return (
             servers.replicas == 1
             and not servers.has_outliers
-            and (self.is_split or (prices.queueing >= self._serial_queueing and prices.calls >= KNOWN_CALLS))
+            and (self.is_split or (prices.queueing >= least and prices.calls >= KNOWN_CALLS))
         )
 
     @property
@@ -113,9 +108,10 @@ class Capacity:
         """
         limits = self.full_limits
         calls = limits.max_in_flight * self.servers.replicas
-        if limits.merges_calls or limits.gateways == 1:
+        gateways = limits.gateways.count
+        if limits.merges_calls or gateways == 1:
             return calls
-        return min(calls, max(math.ceil(_INDEPENDENT * calls / limits.gateways), _MIN_CALLS))
+        return min(calls, max(math.ceil(_INDEPENDENT * calls / gateways), _MIN_CALLS))
 
     def split_calls(self, *, is_on: bool) -> None:
         """Limit calls to this gateway's share of the rows of one call, or lift that.
@@ -123,8 +119,12 @@ class Capacity:
         While overloaded, a server that works on one call after the other merges the calls of all gateways into one.
         Calls of a share each then add up to one full call.
         """
-        if is_on is not self.is_split and (self.is_serial or not is_on):
-            self.limits = self._split_limits if is_on else self.full_limits
+        if is_on is self.is_split or (is_on and not self.is_serial):
+            return
+        full = self.limits = self.full_limits
+        gateways = full.gateways.count
+        if is_on and gateways > 1 and full.merges_calls:
+            self.limits = replace(full, max_rows=max(full.max_rows // gateways, 1))
 
     def quickest_call(self, now: float) -> float:
         """Return the seconds that a call takes at least; 0 if that is not known.

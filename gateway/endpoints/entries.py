@@ -40,6 +40,18 @@ R = TypeVar("R")
 Outputs = dict[str, NDArray[Any]]
 
 
+class Gateways:
+    """The number of processes that send calls to the same servers, as far as it is known; it may change."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+
+
+ONE_GATEWAY: Final = Gateways()
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """``max_rows`` and ``max_padded_tokens`` (longest × rows) per call; ``max_in_flight`` calls per server."""
@@ -48,8 +60,7 @@ class BatchLimits:
     max_padded_tokens: int = 16_384
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
-    gateways: int = 1
-    """The number of processes that send calls to the same servers, as far as it is known."""
+    gateways: Gateways = ONE_GATEWAY
     merges_calls: bool = True
     """Whether a server merges the calls of several gateways into one, as Triton's dynamic batcher does."""
 

@@ -13,7 +13,6 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key
-from gateway.callers.quotas import Quotas
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.callers.siblings import follow_siblings
 from gateway.callers.usage import Usage
@@ -198,9 +197,10 @@ def test_tenants_of_metrics_are_bounded() -> None:
 
 async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogCaptureFixture) -> None:
     """A number, or a name's addresses; a name that cannot be looked up leaves the last count, and is logged once."""
-    quotas = Quotas()
-    await follow_siblings(quotas, "4", workers=2)
-    assert 0.125 == quotas.status()["share"]
+    told: list[int] = []
+    await follow_siblings("4", told.append)
+    assert [1, 4] == told
+    told.clear()
     answers: list[Any] = [2, OSError("away"), OSError("away"), OSError("away"), 5]
 
     def count(name: str) -> int:
@@ -210,14 +210,22 @@ async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogC
             raise answer
         return int(answer)
 
-    task = asyncio.create_task(follow_siblings(quotas, "gateways", workers=1, count=count, pause=0.001))
-    seen: list[float] = []
+    task = asyncio.create_task(follow_siblings("gateways", told.append, count=count, pause=0.001))
     async with asyncio.timeout(20):
-        while 0.2 not in seen:
-            seen.append(quotas.status()["share"])
+        while answers or 5 not in told:
             await asyncio.sleep(0.0005)
     task.cancel()
-    assert 0.5 in seen
-    assert 1.0 not in seen
+    assert [1, 2, 5] == told
     assert 1 == caplog.text.count("away")
-    assert json.dumps(quotas.status())
+
+
+async def test_every_worker_of_every_gateway_has_its_share(tenants: Tenants, make_stack: Callable[..., Any]) -> None:
+    """Of quotas, and of the calls to Triton."""
+    stack = make_stack(keys_file=str(tenants.path), replicas="4", workers=2)
+    async with stack.gateway.running():
+        async with asyncio.timeout(20):
+            while stack.gateway._gateways.count != 8:
+                await asyncio.sleep(0.001)
+        shares = stack.gateway._callers.access.quotas.status()
+    assert 0.125 == shares["share"]
+    assert json.dumps(shares)

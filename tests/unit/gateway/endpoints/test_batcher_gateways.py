@@ -12,7 +12,7 @@ from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, S
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.capacity import Capacity, OneServer
-from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.errors import Overloaded
 from gateway.prices import Prices
 
@@ -34,7 +34,7 @@ def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[f
             Batcher(
                 server,
                 limits=BatchLimits(
-                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=gateways if is_merging else 1
+                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=Gateways(gateways if is_merging else 1)
                 ),
                 on_batch=lambda *_: None, clock=loop.time,
             )
@@ -106,7 +106,7 @@ def waits(price: Price, gateways: int, load: float, *, is_told: bool, seconds: f
         chance = random.Random(1)
         loop.work = lambda seconds: None  # type: ignore[method-assign]  # each gateway has its own CPU
         servers = [Server(loop, price, chance) for _ in range(SERVERS)]
-        limits = BatchLimits(max_rows=MAX_ROWS, gateways=gateways if is_told else 1, merges_calls=False)
+        limits = BatchLimits(max_rows=MAX_ROWS, gateways=Gateways(gateways if is_told else 1), merges_calls=False)
         batchers: list[Batcher[Row]] = []
         for _ in range(gateways):
             seen = Several(loop, servers)
@@ -171,5 +171,15 @@ class Known(OneServer):
 )
 def test_how_many_calls_of_one_gateway_are_in_flight(gateways: int, merges: bool, servers: int, calls: int) -> None:
     """Only gateways that know of each other share, and only calls that no server merges."""
-    limits = BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=merges)
+    limits = BatchLimits(max_in_flight=2, gateways=Gateways(gateways), merges_calls=merges)
     assert calls == Capacity(Prices(), limits, Known(servers)).max_calls
+
+
+def test_a_number_of_gateways_that_changes_is_followed() -> None:
+    """Gateways are added and taken away while versions serve."""
+    gateways = Gateways(1)
+    capacity = Capacity(Prices(), BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=False), Known(4))
+    found = []
+    for gateways.count in (1, 4, 2):
+        found.append(capacity.max_calls)
+    assert [8, 3, 6] == found
