@@ -222,9 +222,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
     replicas: Replicas = Field(
         "1", validation_alias=_names("replicas"),
-        description="Number of gateways, this one included: a number, or a host name whose addresses are counted every five "
-        "seconds (a headless Service). Each worker enforces its share of the tenants' quotas, and makes its share of "
-        "the calls to Triton: under overload, and for models without a dynamic batcher.",
+        description="Number of gateways, this one included: a number, or a host name whose addresses are counted "
+        "every five seconds (a headless Service). Each worker enforces its share of the tenants' quotas, and makes its "
+        "share of the calls to Triton: under overload, and for models without a dynamic batcher.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),

@@ -1,8 +1,8 @@
 """Callers and their rights: keys, tokens, certificates, quotas, and the one check of them.
 
-Both edges call it before they read a body. ``deploy`` (``triton-gateway keys`` writes the key files) uses the names
-below. It must never store a key, only its hash, never use a state that its source has replaced, and know no transport
-and no endpoint.
+Called by both edges before they read a body, and by ``deploy`` (``triton-gateway keys`` writes the key files), which
+uses the names below. It must never store a key, only its hash, never use a state that its source has replaced, and know
+no transport and no endpoint.
 """
 
 from gateway.callers.files import default_pepper
