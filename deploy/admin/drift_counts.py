@@ -94,6 +94,15 @@ def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, 
         return {}
 
 
+def served(gateway: str) -> list[tuple[str, str]] | None:
+    """Return the endpoint and version of everything that the gateway serves; None if it does not say."""
+    status = _told(gateway, "/v1/status")
+    try:
+        return sorted((str(one["endpoint"]), str(one["version"])) for one in status["endpoints"])
+    except (KeyError, TypeError):
+        return None
+
+
 def side_by_side(gateway: str) -> list[Compared]:
     """Return how canaries stand beside stable versions, by the gateway's account. Raises ``DeployError``."""
     status = _told(gateway, "/v1/status")

@@ -140,6 +140,7 @@ def capture(
         return _keep(found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output)
     before: list[Sample] = []
     if duration and not prometheus:
+        _check_served(gateway, endpoint.strip("/"), model_version)
         before = from_gateway(gateway)
         terminal = Terminal(sys.stderr)
         while (left := duration - terminal.elapsed()) > 0:
@@ -226,6 +227,26 @@ def _write(path: Path, text: str) -> None:
         raise DeployError(f"{path} cannot be written: {error}") from error
 
 
+def _check_served(gateway: str, endpoint: str, version: str) -> None:
+    """Raise ``DeployError`` if nothing or several versions are meant, before anybody waits for what comes."""
+    served = drift_counts.served(gateway)
+    if served is None:
+        return
+    meant = [one for one in served if _is_of(*one, endpoint, version or None)]
+    if not meant:
+        known = ", ".join(_url(*one) for one in served) or "nothing"
+        raise DeployError(f"{_url(endpoint, version)} is not served at {gateway}", hint=f"served there: {known}")
+    if len(meant) > 1 and (endpoint, "") not in meant:
+        raise _several(endpoint, meant)
+
+
+def _several(endpoint: str, versions: Sequence[tuple[str, str]]) -> DeployError:
+    return DeployError(
+        f"{endpoint} has several versions: {', '.join(_url(*one) for one in versions)}",
+        hint="name one of them with --endpoint",
+    )
+
+
 def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[str, str]:
     """Return endpoint and version as metrics name them, also of a url. Raises ``DeployError`` if none was counted."""
     served = {sample.key[:2] for sample in samples if sample.key[0]}
@@ -236,10 +257,7 @@ def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[st
     of_it = sorted(one for one in counted if one[0] == endpoint)
     if not version and (endpoint, "") not in counted and of_it:
         if len(of_it) > 1:
-            raise DeployError(
-                f"{endpoint} has several versions: {', '.join(_url(*one) for one in of_it)}",
-                hint="name one of them with --endpoint",
-            )
+            raise _several(endpoint, of_it)
         [(endpoint, version)] = of_it
     if (endpoint, version) in counted:
         return endpoint, version

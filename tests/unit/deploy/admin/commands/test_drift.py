@@ -194,6 +194,20 @@ def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_
     assert caught.value.message == "e has several versions: e/1, e/2"
 
 
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [("e", "e has several versions: e/1, e/2"), ("f", "f is not served at"), ("e/3", "e/3 is not served at")],
+)
+def test_what_cannot_be_captured_is_told_before_the_waiting(
+    named: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the ten minutes that somebody has asked for."""
+    monkeypatch.setattr("deploy.admin.commands.drift.time.sleep", lambda _s: pytest.fail("it waits"))
+    status = {"endpoints": [{"endpoint": "e", "version": version} for version in "12"]}
+    with site(lambda asked: (200, status)) as url, pytest.raises(DeployError, match=says):
+        run("capture", "--url", url, "--endpoint", named, "--duration", "10m")
+
+
 def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
     """And one that has no reference is told apart from one that has not drifted."""
     gateway, url = served
