@@ -16,5 +16,5 @@ def test_every_implemented_call_is_documented_and_no_other(tmp_path: Path) -> No
     app = build(state_dir=tmp_path, store=store, credentials=Credentials.generate())
     implemented = set(app.routes[-1].endpoint.__self__._endpoints)
     store.close()
-    calls = PAGE.read_text(encoding="utf-8").split("## Calls")[1].split("Queries (")[0]
+    calls = PAGE.read_text(encoding="utf-8").split("## Calls")[1].split("**Queries**")[0]
     assert set(re.findall(r"`([a-z]+\.[a-z_]+)`", calls)) == implemented
