@@ -378,8 +378,8 @@ def only(snapshot: Snapshot, route: str) -> str:
     if not found:
         raise EndpointNotFound("nothing is served here", hint="deploy an endpoint with `clearml-serving model add …`")
     raise EndpointNotFound(
-        f"{route} is for a gateway that serves one thing, this one serves {len(found)}",
-        hint=f"call one of them by its name: {', '.join(found[:10])}",
+        f"{route} is for a gateway that serves one endpoint only",
+        hint=f"call one of the {len(found)} here by its name: {', '.join(found[:10])}",
     )
 
 

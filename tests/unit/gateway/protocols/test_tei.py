@@ -299,7 +299,7 @@ def test_versions_behind_one_recorded_default_are_one_thing(
     if expected:
         assert expected == only(snapshot, "/embed")
     else:
-        with pytest.raises(EndpointNotFound, match="serves one thing"):
+        with pytest.raises(EndpointNotFound, match="serves one endpoint only"):
             only(snapshot, "/embed")
 
 
