@@ -38,18 +38,18 @@ _POINTER: Final = b"version https://git-lfs"
 _MOST_POINTER_BYTES: Final = 1024
 _PLAIN: Final = (*dict.fromkeys(ARCHITECTURE_TASKS.values()), RANKING, ZERO_SHOT, EMBEDDINGS, FEATURES)
 
-_BY_TF2ONNX: Final = "make it an ONNX file (`python -m tf2onnx.convert {} --output model.onnx`) and give that"
+_BY_TF2ONNX: Final = "convert it to ONNX (`python -m tf2onnx.convert {} --output model.onnx`) and give that file"
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     ".gguf": ("is a GGUF file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
     ".ggml": ("is a GGML file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
     ".h5": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
     ".keras": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
     ".tflite": ("is a TensorFlow Lite file", _BY_TF2ONNX.format("--tflite FILE")),
-    ".pb": ("is a TensorFlow SavedModel", _BY_TF2ONNX.format("--saved-model FOLDER") + "; a full Triton takes it as it "
-            "is: `clearml-serving model upload --framework tensorflow`"),
+    ".pb": ("is a TensorFlow SavedModel", _BY_TF2ONNX.format("--saved-model FOLDER") + "; a full Triton serves it "
+            "unconverted: `clearml-serving model upload --framework tensorflow`"),
     ".plan": ("is a TensorRT engine", "a full Triton on that GPU serves it: `clearml-serving model upload --framework "
               "tensorrt`, then `model add`"),
-    ".safetensors": ("holds weights alone", "give the folder with its config.json and tokenizer"),
+    ".safetensors": ("holds only weights", "give the folder with its config.json and tokenizer"),
     ".mlmodel": ("is a Core ML file", "export the original to ONNX and give the .onnx file"),
     **dict.fromkeys(_ARCHIVES, ("is an archive", "unpack it, and give the folder")),
 }  # fmt: skip
@@ -109,7 +109,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         chosen = next((g for g in graphs if g.relative_to(path).as_posix() in ("model.onnx", "onnx/model.onnx")), None)
         if chosen is None and len(graphs) > 1:
             listed = ", ".join(file.relative_to(path).as_posix() for file in graphs[:5])
-            raise DeployError(f"{given} holds {len(graphs)} graphs ({listed})", hint="give the one to serve")
+            raise DeployError(f"{given} holds {len(graphs)} graphs ({listed})", hint="give the file to serve")
         return _onnx(given, name, path, chosen or graphs[0], tokenizer or path, task)
     known = {*_PYTHON_FILES, ".pt", ".pth", *_ELSEWHERE} - {*_ARCHIVES}
     below = sorted({file.parent for file in files if file.name == "config.json" and file.parent != path})
@@ -121,7 +121,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         return _file(given, name, single[0], tokenizer, task)
     if below:
         listed = ", ".join(one.relative_to(path).as_posix() for one in below[:5])
-        raise DeployError(f"{given} is no model, but holds some ({listed})", hint=f"give one: {below[-1]}")
+        raise DeployError(f"{given} holds models ({listed}), but is none itself", hint=f"give one: {below[-1]}")
     if elsewhere:
         return _file(given, name, elsewhere[0], tokenizer, task)
     raise DeployError(
@@ -151,9 +151,9 @@ def _refuse_incomplete(given: str, path: Path) -> None:
         lacking = sorted(shard for shard in shards if not (path / shard).is_file())
         if lacking and not (path / index.name.removesuffix(".index.json")).is_file():
             raise DeployError(
-                f"{given} is not complete: {index.name} names {len(lacking)} files that are not there "
+                f"{given} is not complete: {index.name} names {len(lacking)} files that are missing "
                 f"({', '.join(lacking[:3])})",
-                hint="copy or download them into it",
+                hint="copy or download them into the folder",
             )
     if not any((path / file).is_file() for file in TOKENIZERS):
         raise DeployError(
@@ -167,17 +167,17 @@ def _without_weights(given: str, path: Path) -> DeployError:
     argument = next((argument for pattern, argument in _FOREIGN.items() if any(path.glob(pattern))), "")
     if argument:
         return DeployError(
-            f"{given} has no weights of PyTorch, which an export reads",
-            hint=f"with transformers 4: AutoModel….from_pretrained({str(path)!r}, {argument}=True)"
-            f".save_pretrained({str(path)!r}), with the class that config.json names",
+            f"{given} has no PyTorch weights, which the export needs",
+            hint=f"convert them with transformers 4: AutoModel….from_pretrained({str(path)!r}, {argument}=True)"
+            f".save_pretrained({str(path)!r}), using the class that config.json names",
         )
     other = next((file for file in sorted(path.iterdir()) if file.suffix in _ELSEWHERE), None)
     if other is not None:
         what, remedy = _ELSEWHERE[other.suffix]
         return DeployError(f"{other.name} {what}", hint=remedy)
     return DeployError(
-        f"{given} has a config.json and no weights",
-        hint="copy or download model.safetensors (or pytorch_model.bin) into it",
+        f"{given} has a config.json but no weights",
+        hint="copy or download model.safetensors (or pytorch_model.bin) into the folder",
     )
 
 
@@ -185,7 +185,7 @@ def _named(given: str, task: str) -> Given:
     if registry.is_id(given):
         return Given("transformers", given, f"model-{given[:8]}", task=task)
     if given.startswith((".", "/", "~")) or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", given):
-        raise DeployError(f"there is no folder or file {given}", hint="give a model's folder, or a name of the hub")
+        raise DeployError(f"there is no folder or file {given}", hint="give a model's folder, or a hub name")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", given.rpartition("/")[2]).strip("-")
     return Given("transformers", given, name, task=task)
 
@@ -201,11 +201,11 @@ def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) 
         return Given("torchscript", given, name, file, file)
     if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise DeployError(
-            f"{file.name} is a PyTorch checkpoint: weights without the program that uses them",
+            f"{file.name} is a PyTorch checkpoint: weights without the model's code",
             hint="give the folder that save_pretrained writes, or save it with torch.jit.script(model).save(…)",
         )
     unknown = (
-        "is no model that is known here",
+        "is not a model file of a known kind",
         "give a model's folder, or a .onnx, .pt, .joblib, .pkl, .ubj or .lgb file",
     )
     what, remedy = _ELSEWHERE.get(file.suffix, unknown)
@@ -249,15 +249,15 @@ def _config(folder: Path, task: str) -> TaskConfig:
     if task == "auto" and len(tasks) > 1 and not (folder / "modules.json").is_file():
         raise DeployError(
             f"config.json names several architectures ({', '.join(known)})",
-            hint=f"say which is meant: --task {' or --task '.join(tasks)}",
+            hint=f"choose one: --task {' or --task '.join(tasks)}",
         )
     try:
         return TaskConfig.from_folder(folder, None if task == "auto" else {"task": task})
     except PreprocessingError as error:
         hint = error.hint or ""
         if task == "auto" and "task" in error.message:
-            hint = f"if it reads text, say what it does: --task with one of {', '.join(_PLAIN)}; a model of images or "
-            hint += "sound is served as an ONNX file of tensors"
+            hint = f"if it reads text, choose its --task: one of {', '.join(_PLAIN)}; to serve a model of images or "
+            hint += "sound, give it as an ONNX file"
         raise DeployError(f"{folder.name}: {error.message}", hint=hint) from error
 
 

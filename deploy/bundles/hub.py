@@ -49,13 +49,14 @@ def refusal(name: str, error: Exception) -> DeployError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in _HIDDEN:
         return DeployError(
-            f"there is no folder {name} here, and the hub gives no model of that name ({status})",
-            hint="check the name; HF_TOKEN opens what is private or gated",
+            f"there is no folder {name} here, and the hub gives access to no model of that name ({status})",
+            hint="check the name; for a private or gated model set HF_TOKEN",
         )
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return DeployError(
         f"there is no folder {name} here, and the hub cannot be reached ({reason})",
-        hint=f"give a model's folder; `hf download {name} --local-dir my-model` makes one where there is a network",
+        hint=f"give a model's folder; on a machine that reaches the hub, `hf download {name} --local-dir my-model` "
+        "makes one",
     )
 
 

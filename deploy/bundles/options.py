@@ -99,8 +99,8 @@ def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, 
     is_wrong = all(p.faults for _, p in judged)
     raise BeyondTolerance(
         f"no candidate is within tolerance ({reasons})",
-        hint="the export is wrong: nothing was made" if is_wrong else
-        'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
+        hint="the export is wrong, so no bundle was made" if is_wrong else
+        'no bundle was made; --accept "REASON" takes the fastest anyway, --tolerance changes the limits',
     )  # fmt: skip
 
 
@@ -135,5 +135,5 @@ def parse_tolerance(text: str) -> dict[str, float]:
         except ValueError as error:
             raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
         if name.strip() not in known:
-            raise DeployError(f"--tolerance has no {name.strip()!r}", hint=f"known are {', '.join(known)}")
+            raise DeployError(f"--tolerance does not know {name.strip()!r}", hint=f"known names: {', '.join(known)}")
     return found

@@ -64,7 +64,9 @@ def pool_inside(graph: Path, folder: Path, output: str, config: TaskConfig, targ
     onnx.save(model, str(target))
     worst = _difference(graph, target, output, TextProcessor.from_folder(folder))
     if not worst <= EQUAL:
-        raise ExportFailed(f"pooled inside the graph its answers differ by {worst:.1e}", hint="nothing was made")
+        raise ExportFailed(
+            f"with pooling inside the graph, its answers differ by {worst:.1e}", hint="no graph was made"
+        )
     return worst
 
 

@@ -74,9 +74,9 @@ def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], p
     if not output or given.config is None:
         link(file, target)
         return
-    progress("pooling inside the graph, and comparing the answers")
+    progress("adding pooling to the graph and comparing the answers")
     worst = pooled.pool_inside(file, folder, output, given.config, target)
     say(
-        f"{output} is one vector per token: the graph pools it now ({' and '.join(given.config.pooling)}); the answers "
-        f"are equal, largest difference {worst:.1e}"
+        f"{output} holds one vector per token: pooling ({' and '.join(given.config.pooling)}) was added to the graph; "
+        f"the answers are equal, largest difference {worst:.1e}"
     )

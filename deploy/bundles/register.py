@@ -91,6 +91,6 @@ def _failing_clearly(what: str = "") -> Iterator[None]:
     except GatewayError as error:
         raise DeployError(
             f"{what}{error.message}",
-            hint="CLEARML_API_HOST and its keys (or clearml.conf) name the server; `source .triton-gateway/env` sets "
-            "those of `triton-gateway up`",
+            hint="set CLEARML_API_HOST and its keys, or write clearml.conf; `source .triton-gateway/env` sets those of "
+            "`triton-gateway up`",
         ) from error

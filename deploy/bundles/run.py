@@ -49,11 +49,11 @@ def check(options: Options) -> None:
     """Refuse what no kind of model has, before a model is fetched. Raises ``DeployError``."""
     known = dict.fromkeys(c.name for c in (*candidates.CANDIDATES, *generation.CANDIDATES))
     if options.target == "gpu" and options.precision in ("int8", "bf16"):
-        raise DeployError(f"--precision {options.precision} is not made for GPUs", hint="use fp16, fp32 or auto")
+        raise DeployError(f"--precision {options.precision} is not supported on GPUs", hint="use fp16, fp32 or auto")
     if options.target == "cpu" and options.candidate and options.candidate not in known:
-        raise DeployError(f"there is no candidate {options.candidate}", hint=f"known are {', '.join(known)}")
+        raise DeployError(f"there is no candidate {options.candidate}", hint=f"known candidates: {', '.join(known)}")
     if options.target == "cpu" and options.precision == "fp16":
-        raise DeployError("fp16 brings nothing on a CPU", hint="use --precision bf16, or --target gpu")
+        raise DeployError("fp16 is not faster on a CPU", hint="use --precision bf16, or --target gpu")
 
 
 def choose_candidates(
@@ -63,7 +63,7 @@ def choose_candidates(
     if options.target == "gpu":
         if among is generation.CANDIDATES:
             raise DeployError(
-                "text generation is not made for GPUs: the program that runs it in Triton uses ONNX Runtime on the CPU",
+                "text generation is not supported on GPUs: its program in Triton uses ONNX Runtime on the CPU",
                 hint="use --target cpu",
             )
         wanted = "fp32" if options.precision == "fp32" else "fp16"
@@ -76,7 +76,7 @@ def choose_candidates(
         asked = options.candidate or options.precision
         reasons = "; ".join(f"{c.name}: {why}" for c, why in left if asked in (c.name, c.precision))
         raise DeployError(
-            f"nothing can be made for {asked} ({reasons or 'it is made as ' + ', '.join(c.name for c in among)})",
+            f"no candidate matches {asked} ({reasons or 'candidates: ' + ', '.join(c.name for c in among)})",
             hint="use --precision auto",
         )
     return tried, left

@@ -114,9 +114,9 @@ class TextRun:
             if any(p.faults for _, p in judged) and self._reads_padding():
                 kind = self.source.config.architecture or "the model"
                 raise BeyondTolerance(
-                    f"{kind} answers a text otherwise when padding stands behind it, in PyTorch "
-                    "too, so texts of different length cannot share a batch",
-                    hint="nothing was made; a Preprocess class that asks for one text at a time can serve it",
+                    f"{kind} answers a text differently when padding follows it, in PyTorch too, so texts of "
+                    "different lengths cannot share a batch",
+                    hint="no bundle was made; a Preprocess class that sends one text at a time can serve the model",
                 ) from error
             raise
 
@@ -165,8 +165,9 @@ class TextRun:
         if probes.depends_on_what_came_before(self.processor, self.named.run):
             kind = self.source.config.architecture or "the model"
             raise BeyondTolerance(
-                f"{kind} answers a long text otherwise after it was asked a short one, in PyTorch too",
-                hint="nothing was made; a setting in config.json may end that (BigBird: attention_type original_full)",
+                f"{kind} answers a long text differently after a short one, in PyTorch too",
+                hint="no bundle was made; a setting in config.json may prevent this (BigBird: attention_type "
+                "original_full)",
             )
         return parity.find_truth(
             self.source.read_from(self.options.reads), self.processor, self.bodies, self.named.run, self.progress,
@@ -270,18 +271,19 @@ class TextRun:
         if self.original.not_given:
             others = " and ".join(self.original.not_given)
             notes.append(
-                f"The model also reads {others}, which a text does not have: it answers without, as its pipeline."
+                f"The model also takes {others}, which a text does not have. It answers without, like transformers' "
+                "pipeline."
             )
         if self.options.target == "gpu":
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "
-                "measured: the configuration is TensorRT behind ONNX Runtime as in NVIDIA's container."
+                "measured. The configuration uses ONNX Runtime with TensorRT, as in NVIDIA's container."
             )
         judged = samples.judged_length(self.processor)
         if judged < self.source.config.max_length:
             notes.append(
-                f"Judged up to {judged} tokens, of {self.source.config.max_length} that the model reads: more does not "
-                "fit into this machine's memory."
+                f"Judged on texts of up to {judged} tokens. The model reads {self.source.config.max_length}, but "
+                "longer texts do not fit into this machine's memory."
             )
         return notes
 

@@ -104,7 +104,7 @@ def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deplo
     argv = [*command(), "deploy", str(folder), "--endpoint", "vectors", "--state-dir", str(up.state)]
     first = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 0 == first.returncode, first.stderr
-    assert "pools it now (mean); the answers are equal" in first.stderr
+    assert "pooling (mean) was added to the graph; the answers are equal" in first.stderr
     request, answer = answered(first.stdout)
     own = local_answer(folder, json.loads(shlex.split(request)[-1])["text"])["embedding"]
     assert 8 == len(own)

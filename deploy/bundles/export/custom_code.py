@@ -46,6 +46,6 @@ def check(folder: Path) -> None:
         return  # transformers has its own class, and takes that
     named = ", ".join(sorted({str(name).partition(".")[0] for name in dict(own).values()}))
     raise ExportFailed(
-        f"this model brings Python code of its own ({named}), which would run here with your rights",
+        f"this model has its own Python code ({named}), which would run here with your permissions",
         hint="read that code, then add --trust-remote-code",
     )

@@ -59,7 +59,9 @@ class Original:
         import torch
 
         if config.task not in _CLASSES:
-            raise ExportFailed(f"models for {config.task} cannot be exported", hint=f"known are {', '.join(_CLASSES)}")
+            raise ExportFailed(
+                f"models for {config.task} cannot be exported", hint=f"known tasks: {', '.join(_CLASSES)}"
+            )
         self.config = config
         self._torch = torch
         model = load_model(folder, _class_for(config), attention=attention)
@@ -334,7 +336,7 @@ def not_exported(error: Exception) -> ExportFailed:
     """Return what is told of a model that the exporter gives up on."""
     return ExportFailed(
         f"torch cannot export this model to ONNX: {_exporters_reason(error)}",
-        hint="a Preprocess class and another Triton backend can serve it",
+        hint="serve it with a Preprocess class and another Triton backend",
     )
 
 
@@ -346,7 +348,7 @@ def _exporters_reason(error: BaseException) -> str:
     if fixed := re.search(r"inferred a static shape of (\d+) for dimension \S+\.shape\[(\d)\]", text):
         what = "batch" if fixed[2] == "0" else "length"
         return (
-            f"its code computes with the {what} in plain Python, so the graph would be for a {what} of {fixed[1]} only"
+            f"its code computes with the {what} in plain Python, so the graph would accept only a {what} of {fixed[1]}"
         )
     if "data-dependent" in text or "DataDependent" in type(error).__name__:
         return f"the sizes of its tensors depend on the values in them, which a graph cannot do{where}"

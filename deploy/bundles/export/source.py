@@ -43,7 +43,7 @@ class Source:
         """Raise ``ExportFailed`` when the files the user named are not those that were found at first."""
         if digest(self.origin) != self.digest:
             raise ExportFailed(
-                f"the files of {self.given} changed while the bundle was made: nothing was made of them",
+                f"the files of {self.given} changed while the bundle was being made, so no bundle was made",
                 hint="run the command again when they are complete",
             )
 

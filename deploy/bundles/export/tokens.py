@@ -51,8 +51,8 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
     if not (folder / "tokenizer.json").is_file():
         if backend is None:
             raise ExportFailed(
-                f"the tokenizer of this model, {type(tokenizer).__name__}, is Python code of transformers that has no "
-                "tokenizer.json",
+                f"this model's tokenizer, {type(tokenizer).__name__}, exists only as Python code in transformers and "
+                "cannot be saved as tokenizer.json",
                 hint="serve the model through a Preprocess class",
             )
         return _copy(folder, scratch, backend), ""
@@ -64,10 +64,10 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
         return folder, ""
     text, ids, its = wrong[0]
     return _copy(folder, scratch, backend), (
-        f"transformers {metadata.version('transformers')} does not read this tokenizer.json as it is written: its "
-        f"{type(tokenizer).__name__} makes other tokens of {len(wrong)} of {len(texts)} texts, for example of "
-        f"{shown(text)}: {first_difference(ids, its)}. The bundle makes the tokens that transformers makes, and so "
-        "answers as its pipeline does; --tokenizer file takes the file as it is written"
+        f"transformers {metadata.version('transformers')} does not follow this tokenizer.json: its "
+        f"{type(tokenizer).__name__} makes other tokens for {len(wrong)} of {len(texts)} texts, for example for "
+        f"{shown(text)}: {first_difference(ids, its)}. The bundle uses the tokens that transformers makes, so it "
+        "answers like transformers' pipeline; to follow the file instead, add --tokenizer file"
     )
 
 
@@ -121,7 +121,7 @@ def _from_transformers(folder: Path) -> Any:
     needs_pieces = bool(pieces) and not (folder / "tokenizer.json").is_file()
     if needs_pieces and util.find_spec("sentencepiece") is None:
         raise MissingPart(
-            f"this model's tokenizer is {pieces}, which is read with sentencepiece",
+            f"this model's tokenizer ({pieces}) needs sentencepiece, which is not installed",
             hint='run `pip install "triton-gateway[bundles]"`',
         )
     from transformers import AutoTokenizer

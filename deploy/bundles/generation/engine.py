@@ -65,9 +65,9 @@ class Generator:
         try:
             return np.array(self._graph.next_logits(sequence))
         except Exception as error:
-            behind = f" behind {sequence.n_read}" if sequence.n_read else ""
+            after = f" after {sequence.n_read}" if sequence.n_read else ""
             raise ExportFailed(
-                f"the graph cannot read {new} token(s){behind}: {generate_model.first_line(error)}"
+                f"the graph cannot read {new} token(s){after}: {generate_model.first_line(error)}"
             ) from error
 
 

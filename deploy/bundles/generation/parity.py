@@ -112,7 +112,7 @@ def judge(
     for true, found in zip(truth.continued, steps, strict=True):
         if found.shape != true.logits.shape:
             size, wanted = found.shape[-1], true.logits.shape[-1]
-            return TextParity(candidate, texts, faults=(*faults, f"logits are of {size} tokens instead of {wanted}"))
+            return TextParity(candidate, texts, faults=(*faults, f"logits cover {size} tokens instead of {wanted}"))
     if not all(np.isfinite(found).all() for found in (*steps, *at_once)):
         return TextParity(candidate, texts, faults=(*faults, "logits are not finite"))
     trues = centred([true.logits for true in truth.continued])
@@ -122,8 +122,8 @@ def judge(
     cached = min(cosine(a, b) for a, b in zip(wholes, lasts, strict=True))
     if cached < _CACHE_COSINE:
         faults.append(
-            f"a token read with the cache has other logits than the same text read in one go (cosine {cached:.3f}): "
-            "the graph does not use its key/value cache rightly, or activations are scaled over the whole text"
+            f"a token read with the cache has other logits than the same text read at once (cosine {cached:.3f}): "
+            "the graph uses its key/value cache wrongly, or scales activations over the whole text"
         )
     cosines = np.array([cosine(a, b) for a, b in zip(trues, founds, strict=True)])
     best = [(a.argmax() == b.argmax()) for a, b in zip(trues, founds, strict=True)]
@@ -178,7 +178,7 @@ def _token_faults(truth: Truth, processor: TextProcessor) -> list[str]:
     text, ours, theirs = wrong[0]
     return [
         f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(truth.texts)} texts, "
-        f"for example of {shown(text)}: {first_difference(ours, theirs)}"
+        f"for example for {shown(text)}: {first_difference(ours, theirs)}"
     ]
 
 
@@ -194,7 +194,7 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
     elif template is not None:
         wrong = [i for i, chat in enumerate(_CHATS) if truth.chats[i] and template.render(chat) != truth.chats[i]]
         if wrong:
-            faults.append("the bundle's chat template renders a conversation otherwise than transformers does")
+            faults.append("the bundle's chat template renders a conversation differently from transformers")
     return [*faults, *changed_files(bundle, truth.files)]
 
 

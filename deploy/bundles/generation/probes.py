@@ -71,14 +71,13 @@ def judge(probes: Probes, engine: Generator, difference: float) -> tuple[list[st
     for found, what, limit in (
         (prompts, "prompts of every length", _REDUCED[0]),
         (cached, "tokens read with the cache", _REDUCED[0]),
-        (tokens, "prompts that together hold the vocabulary's tokens", _REDUCED[1]),
+        (tokens, "prompts that together contain the whole vocabulary", _REDUCED[1]),
     ):
         is_reduced = np.isinf(difference)
         wrong = [share for most, share in found if (not share < limit if is_reduced else not most <= difference)]
         if wrong:
             worst = max(wrong)
-            off = f"off by {worst:.2g} of their size"
-            text = f"{len(wrong)} of {len(found)} {what}: the logits are not PyTorch's ({off})"
+            text = f"{len(wrong)} of {len(found)} {what}: the logits differ from PyTorch's by {worst:.2g} of their size"
             (faults if worst >= _WRONG else excesses).append(text)
     return faults, excesses
 
@@ -88,7 +87,7 @@ def _off(true: NDArray[Any], found: NDArray[Any]) -> tuple[float, float]:
     share of the size.
     """
     if true.shape != found.shape:
-        raise ExportFailed(f"logits are of {found.shape[-1]} tokens instead of {true.shape[-1]}")
+        raise ExportFailed(f"logits cover {found.shape[-1]} tokens instead of {true.shape[-1]}")
     if not np.isfinite(found).all():
         return float("inf"), float("inf")
     t, f = (one.astype(np.float64) - one.mean(dtype=np.float64) for one in (true, found))

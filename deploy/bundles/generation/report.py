@@ -47,8 +47,8 @@ def render(manifest: Mapping[str, Any], parities: Sequence[TextParity], paces: S
     return report.page(
         manifest,
         f"{samples['judged']} prompts ({samples['source']}), each continued by {samples['new_tokens']} tokens, against "
-        "transformers' greedy `generate` in fp32: logits about their mean, every step behind PyTorch's own tokens. "
-        "*same text until* is how far the candidate's own text is PyTorch's, of its length.",
+        "transformers' greedy `generate` in fp32: logits less their mean, at every step after PyTorch's own tokens. "
+        "*same text until* is the share of the text before the first token that differs from PyTorch's.",
         parity_rows(parities),
         "Times as fast as `generate` of transformers in PyTorch, eager, fp32, in the same rounds; one text at a time.",
         speed_rows(paces),

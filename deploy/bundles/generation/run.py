@@ -69,7 +69,7 @@ class CausalRun:
         self.processor = TextProcessor.from_folder(source.folder, options=self.task_options)
         self.new_tokens = min(NEW_TOKENS, source.config.max_length // 2)
         if self.new_tokens < 2:
-            raise ExportFailed(f"the model reads {source.config.max_length} tokens: nothing can be continued")
+            raise ExportFailed(f"the model reads only {source.config.max_length} tokens: too few to continue a text")
         self.texts = self._texts()
         self.judged = self.texts[:: max(1, -(-len(self.texts) // _MAX_PROMPTS))]
 
@@ -270,7 +270,8 @@ class CausalRun:
         window = self.original.window
         if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:
             notes.append(
-                f"Some layers look back {window} tokens only, and no judged prompt is longer: give some with --samples."
+                f"Some layers see only the last {window} tokens, and no judged prompt is longer: give longer ones with "
+                "--samples."
             )
         if len(self.judged) < len(self.texts):
             notes.append(f"Judged on {len(self.judged)} of the {len(self.texts)} prompts, evenly spaced.")

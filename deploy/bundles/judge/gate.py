@@ -62,7 +62,7 @@ class Gate:
         elif candidate.graph == "fp32":
             exact = self._without_rounding(candidate.name, graph, key)
             wrong = (*exact.faults, *exact.excesses)
-            faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
+            faults += [f"its graph is wrong even without rounding: {why}" for why in wrong[:1]]
         elif exported is not None:
             origin = file_hash(exported)
             exact = self._without_rounding(candidate.name, exported, origin)
@@ -73,7 +73,7 @@ class Gate:
 
     def _without_rounding(self, name: str, graph: Path, key: str) -> Parity:
         if key not in self._exact:
-            self._say(f"{name}: its graph without rounding")
+            self._say(f"{name}: checking its graph without rounding")
             self._exact[key] = self._compare(name, graph, Execution(), "fp32", {})
         return self._exact[key]
 

@@ -34,7 +34,7 @@ from preprocessing.types import Prepared
 Answer = Mapping[str, Any]
 Say = Callable[[str], None]
 
-BESIDE: Final = "depends on the padding or the texts beside it"
+BESIDE: Final = "depends on its padding or on the other texts of its batch"
 """In the words of the fault that says so."""
 _MAX_TREND: Final = 1 << 22
 """Numbers that a trend is looked for in; of more every n-th."""
@@ -271,7 +271,7 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
     if not abs(found.gain - 1) <= tolerance.gain:
         lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
     if not found.bias <= tolerance.bias:
-        lines.append(f"outputs are moved by {found.bias:.3f} of their spread (at most {tolerance.bias:g})")
+        lines.append(f"outputs are shifted by {found.bias:.3f} of their spread (at most {tolerance.bias:g})")
     if not found.shift <= tolerance.shift:
         lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
     if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
@@ -358,7 +358,7 @@ def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
     difference = first_difference(prepared[first].rows[0].ids.tolist(), truth.tokens[first])
     return [
         f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, "
-        f"for example of {shown(text)}: {difference}"
+        f"for example for {shown(text)}: {difference}"
     ]
 
 
@@ -367,7 +367,7 @@ def _label_faults(truth: Truth, processor: TextProcessor) -> list[str]:
     if labels == own:
         return []
     changed = [f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(labels, own, strict=False)) if a != b]
-    return [f"the bundle's labels are not the original's: {', '.join(changed[:4]) or f'{len(own)} labels'}"]
+    return [f"the bundle's labels differ from the original's: {', '.join(changed[:4]) or f'{len(own)} labels'}"]
 
 
 def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
@@ -383,7 +383,7 @@ def changed_files(bundle: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return which file of ``bundle`` is not the original's, of those it takes over as they are, as a sentence."""
     own = kept_files(bundle)
     changed = [name for name in sorted({*own, *hashes}) if own.get(name) != hashes.get(name)]
-    return [f"the bundle's {changed[0]} is not the original's"] if changed else []
+    return [f"the bundle's {changed[0]} differs from the original's"] if changed else []
 
 
 def _length_faults(prepared: Sequence[Prepared], *answers: Sequence[Mapping[str, Any] | str]) -> list[str]:

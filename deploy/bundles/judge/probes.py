@@ -226,7 +226,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
         padded.append(_compared(i, alone[i,], 0, probes.truths[i], own, usual_size))
     faults, excesses = _verdict(probes, answers, difference)
     for said, more in zip((faults, excesses), _verdict(probes, padded, difference), strict=True):
-        said += [f"padded though alone, {text}" for text in more]
+        said += [f"alone but padded, {text}" for text in more]
     largest = max((a.difference for a in (*answers, *padded)), default=0.0)
     return Finding(tuple(faults), tuple(excesses), largest, len(probes.rows), len(probes.calls))
 
@@ -386,7 +386,7 @@ def _verdict(probes: Probes, answers: Sequence[_Answer], difference: float) -> t
     if not all(np.isfinite(a.share) for a in beyond):
         return [f"{where}: the answer is not a number"], []
     worst = max(a.share for a in beyond)
-    text = f"{where}: the answer is not PyTorch's (off by {worst:.2g} of its size)"
+    text = f"{where}: the answer differs from PyTorch's by {worst:.2g} of its size"
     return ([text], []) if worst >= _WRONG else ([], [text])
 
 
@@ -428,7 +428,7 @@ def _where(probes: Probes, answers: Sequence[_Answer], beyond: Sequence[_Answer]
     """Return what the wrong answers have in common, in words."""
     sizes = {number: len(call) for number, call in enumerate(probes.calls)}
     if all(probes.is_vocabulary(a.row) for a in beyond):
-        return f"{len(beyond)} of the {probes.vocabulary_rows} rows that together hold the vocabulary's tokens"
+        return f"{len(beyond)} of the {probes.vocabulary_rows} rows that together contain the whole vocabulary"
     beyond = [a for a in beyond if not probes.is_vocabulary(a.row)]
     answers = [a for a in answers if not probes.is_vocabulary(a.row)]
     alone = [a for a in beyond if sizes[a.call] == 1]
@@ -438,7 +438,7 @@ def _where(probes: Probes, answers: Sequence[_Answer], beyond: Sequence[_Answer]
         return f"rows of {_spans(wrong, tried)} tokens"
     wrong = sorted({sizes[a.call] for a in beyond})
     tried = sorted({sizes[a.call] for a in answers})
-    return f"batches of {_spans(wrong, tried)} rows, which are right alone"
+    return f"batches of {_spans(wrong, tried)} rows, each of which is right alone"
 
 
 def _spans(chosen: Sequence[int], among: Sequence[int]) -> str:

@@ -87,7 +87,7 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
         except PreprocessingError as error:
             raise DeployError(f"--samples {path}, line {number}: {error}") from error
         if prepared.is_batch:
-            raise DeployError(f"--samples {path}, line {number}: one text per line, not a list")
+            raise DeployError(f"--samples {path}, line {number}: give one text per line, not a list")
         bodies.append(body)
     if len(bodies) < 2 or len(bodies) > MOST_SAMPLES:
         raise DeployError(f"--samples {path} holds {len(bodies)} texts; give 2 to {MOST_SAMPLES}")

@@ -95,7 +95,7 @@ def write(
         values["files"] = hashes = manifest.hashes(folder)
         is_judged = made.hashes == {file: hashes[file] for file in made.graph}
         if not is_judged or kept_files(folder) != kept_files(work / "texts"):
-            raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
+            raise BeyondTolerance("the judged files changed before they were packed, so no bundle was made")
         source.check_unchanged()
         (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
     return Outcome(
@@ -106,9 +106,9 @@ def write(
 def _note_of_samples(made: Made, *, is_users: bool) -> list[str]:
     if not is_users:
         return [
-            f"Judged on the built-in {made.judged_on}: with --samples FILE, on your own texts, accuracy means more, "
-            "and the bundle carries reference distributions for drift."
+            f"Judged on the built-in {made.judged_on}. With your own texts (--samples FILE), the accuracy is that of "
+            "your use, and the bundle carries reference distributions for drift."
         ]
     if made.texts < LEAST_REFERENCE:
-        return [f"No reference distributions: they need {LEAST_REFERENCE} texts, {made.texts} were given."]
+        return [f"No reference distributions: they need {LEAST_REFERENCE} texts, but {made.texts} were given."]
     return []

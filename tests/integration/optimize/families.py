@@ -532,15 +532,15 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
-_LENGTH = "its code computes with the length in plain Python, so the graph would be for a length of"
-_PADDING = "answers a text otherwise when padding stands behind it, in PyTorch too"
-_NO_FILE = "is Python code of transformers that has no tokenizer.json"
+_LENGTH = "its code computes with the length in plain Python, so the graph would accept only a length of"
+_PADDING = "answers a text differently when padding follows it, in PyTorch too"
+_NO_FILE = "exists only as Python code in transformers and cannot be saved as tokenizer.json"
 _NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {
     "Longformer": f"{_SIZES} (modeling_longformer.py",
     "Longformer NER": f"{_SIZES} (modeling_longformer.py",
     "Funnel": _LENGTH,
-    "BigBird, sparse": "answers a long text otherwise after it was asked a short one, in PyTorch too",
+    "BigBird, sparse": "answers a long text differently after a short one, in PyTorch too",
     "ConvBERT": _PADDING,
     "Nystromformer": _PADDING,
     "YOSO": _PADDING,

@@ -201,9 +201,9 @@ def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None
     ("arguments", "says"),
     [
         (["--candidate", "tensorflow"], "there is no candidate tensorflow"),
-        (["--precision", "fp16"], "fp16 brings nothing on a CPU"),
-        (["--target", "gpu", "--precision", "int8"], "not made for GPUs"),
-        (["--tolerance", "cosinus=1"], "known are difference, mean_cosine"),
+        (["--precision", "fp16"], "fp16 is not faster on a CPU"),
+        (["--target", "gpu", "--precision", "int8"], "not supported on GPUs"),
+        (["--tolerance", "cosinus=1"], "known names: difference, mean_cosine"),
         (["--deploy", "x"], "--deploy needs the serving Task"),
         (["--task", "dancing"], "dancing is not supported"),
     ],

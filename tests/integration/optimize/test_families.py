@@ -130,7 +130,7 @@ def test_the_file_is_taken_as_it_is_written_where_that_is_asked_for(tmp_path: Pa
     }
     assert own["normalizer"] == normalizers["file"]
     assert "Precompiled" not in str(normalizers["transformers"])
-    (told,) = [line for line in said if "does not read this tokenizer.json" in line]
+    (told,) = [line for line in said if "does not follow this tokenizer.json" in line]
     assert "--tokenizer file" in told
-    assert re.search(r'for example of "[^"]+": from token \d+ on \[', told)
+    assert re.search(r'for example for "[^"]+": from token \d+ on \[', told)
     assert told in json.loads((bundles["transformers"] / "manifest.json").read_text())["notes"]

@@ -51,7 +51,7 @@ def test_a_swapped_label_is_refused(case: Case, graph: Path, make_bundle: Bundle
     config["id2label"] = {"0": "positive", "1": "neutral", "2": "negative"}
     (bundle / "config.json").write_text(json.dumps(config))
     found = case.judge(bundle)
-    assert "the bundle's labels are not the original's: 0 is positive instead of negative" in found.faults[0]
+    assert "the bundle's labels differ from the original's: 0 is positive instead of negative" in found.faults[0]
 
 
 def test_exchanged_columns_are_refused(case: Case, graph: Path, make_bundle: Bundle) -> None:
@@ -84,7 +84,7 @@ def test_a_dropped_attention_mask_is_refused(case: Case, make_bundle: Bundle, tm
 
     path = exported(Deaf().eval(), case, tmp_path / "deaf.onnx", {0: "batch", 1: "sequence"})
     found = case.judge(make_bundle(case, path))
-    assert any("depends on the padding" in line and "attention mask" in line for line in found.faults), found
+    assert any("depends on its padding" in line and "attention mask" in line for line in found.faults), found
 
 
 def test_a_wrong_tokenizer_is_refused(case: Case, graph: Path, make_bundle: Bundle) -> None:

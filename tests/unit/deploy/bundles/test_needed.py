@@ -42,7 +42,7 @@ def test_a_pickle_needs_its_library_only_where_it_is_served(monkeypatch: pytest.
     given = Given("sklearn", "clf.joblib", "clf", Path("clf.joblib"), Path("clf.joblib"))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     needed.check(given)
-    with pytest.raises(MissingPart, match=r"clf\.joblib is run by sklearn") as told:
+    with pytest.raises(MissingPart, match=r"clf\.joblib needs sklearn") as told:
         needed.check(given, is_served_here=True)
     assert "triton-gateway[engines]" in told.value.hint
 

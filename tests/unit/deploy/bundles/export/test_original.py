@@ -25,7 +25,7 @@ PLACE = (
             f"{ADVICE}<class 'ValueError'>: Found the following conflicts between user-specified ranges and inferred "
             "ranges from model tracing:\n- Received user-specified dim hint Dim.DYNAMIC(min=None, max=None), but "
             "tracing inferred a static shape of 18 for dimension inputs['input_ids'].shape[1].",
-            "its code computes with the length in plain Python, so the graph would be for a length of 18 only",
+            "its code computes with the length in plain Python, so the graph would accept only a length of 18",
         ),
         (f"{ADVICE}<class 'AttributeError'>: no attribute x\n", "AttributeError: no attribute x"),
         ("", "RuntimeError"),

@@ -52,5 +52,5 @@ def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):
     monkeypatch.setattr("deploy.bundles.export.tokens.util.find_spec", lambda name: None)
     with pytest.raises(MissingPart) as caught:
         as_transformers_reads(tmp_path, tmp_path / "scratch")
-    assert "sentencepiece.bpe.model, which is read with sentencepiece" in caught.value.message
+    assert "(sentencepiece.bpe.model) needs sentencepiece" in caught.value.message
     assert "triton-gateway[bundles]" in caught.value.hint

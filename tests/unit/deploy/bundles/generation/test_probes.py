@@ -48,7 +48,7 @@ def test_the_right_logits_pass(probed):
 def test_a_prompt_of_one_length_that_is_wrong_is_a_fault(probed, length, difference):
     """Every length up to 128, every multiple of 16 and the longest."""
     engine = Engine(prompt=lambda logits, ids: -logits if len(ids) == length else logits)
-    assert "prompts of every length: the logits are not PyTorch's" in probes.judge(probed, engine, difference)[0][0]
+    assert "prompts of every length: the logits differ from PyTorch's" in probes.judge(probed, engine, difference)[0][0]
 
 
 @pytest.mark.parametrize("difference", [1e-4, float("inf")])
@@ -66,7 +66,7 @@ def test_a_graph_that_is_wrong_when_one_token_is_present_is_a_fault(probed, toke
     """Also one that no prompt has."""
     engine = Engine(prompt=lambda logits, ids: -logits if token in ids else logits)
     (fault,) = probes.judge(probed, engine, difference)[0]
-    assert "1 of 3 prompts that together hold the vocabulary's tokens" in fault
+    assert "1 of 3 prompts that together contain the whole vocabulary" in fault
 
 
 def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
@@ -74,7 +74,7 @@ def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
     engine = Engine(prompt=lambda logits, ids: logits * 1.01)
     faults, excesses = probes.judge(probed, engine, 1e-4)
     assert not faults
-    assert "off by 0.01 of their size" in excesses[0]
+    assert "by 0.01 of their size" in excesses[0]
     assert ([], []) == probes.judge(probed, engine, float("inf"))
 
 
@@ -87,5 +87,5 @@ def test_of_the_vocabulary_of_a_large_model_every_nth_token_is_tried():
 
 def test_logits_of_another_vocabulary_are_told(probed):
     """Nothing is computed from them."""
-    with pytest.raises(ExportFailed, match="logits are of 7 tokens instead of 8"):
+    with pytest.raises(ExportFailed, match="logits cover 7 tokens instead of 8"):
         probes.judge(probed, Engine(prompt=lambda logits, ids: logits[:7]), 1e-4)

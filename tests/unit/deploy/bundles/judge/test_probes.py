@@ -93,7 +93,7 @@ def test_the_right_answers_pass_in_every_batch(probed):
     [
         (lambda a, rows, longest: -a if longest == 24 else a, "rows of 24 tokens"),
         (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7 to 24 tokens"),
-        (lambda a, rows, longest: -a if rows > 8 else a, "batches of 9 to 64 rows, which are right alone"),
+        (lambda a, rows, longest: -a if rows > 8 else a, "batches of 9 to 64 rows, each of which is right alone"),
         (lambda a, rows, longest: -a if rows == 29 else a, "batches of 29 rows"),
         (lambda a, rows, longest: a * np.nan if longest == 1 else a, "rows of 1 tokens: the answer is not a number"),
         (lambda a, rows, longest: a[:, :1], "the output logits has shape [1, 1] instead of [1, 2]"),
@@ -116,7 +116,7 @@ def test_a_row_that_is_padded_though_it_is_alone_is_judged(probed):
     assert () == verdict(probed, spoil).faults, "no other probe shows it"
     for difference in (1e-4, float("inf")):
         (fault,) = verdict(wrong, spoil, difference).faults
-        assert fault.startswith("padded though alone, rows of 4 to 19 tokens")
+        assert fault.startswith("alone but padded, rows of 4 to 19 tokens")
 
 
 def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
@@ -222,9 +222,9 @@ def test_a_graph_that_is_wrong_when_one_token_is_present_is_refused(classifier, 
         classifier, lambda right, feeds, longest: where((feeds["input_ids"] == token).any(1), -right, right), difference
     )
     assert "rows" in found.faults[0]
-    assert "the answer is not PyTorch's" in found.faults[0]
+    assert "the answer differs from PyTorch's" in found.faults[0]
     if token > 200:
-        assert "1 of the 3 rows that together hold the vocabulary's tokens" in found.faults[0]
+        assert "1 of the 3 rows that together contain the whole vocabulary" in found.faults[0]
 
 
 def test_a_reduced_precision_may_answer_tokens_that_no_text_has_less_exactly(classifier):
@@ -253,7 +253,7 @@ def test_a_graph_that_is_wrong_beside_so_many_pads_is_refused(classifier, pads):
         return where(longest - feeds["attention_mask"].sum(1) == pads, -right, right)
 
     found = judged(classifier, spoil)
-    assert "which are right alone" in (*found.faults, *found.excesses)[0]
+    assert "each of which is right alone" in (*found.faults, *found.excesses)[0]
 
 
 def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
