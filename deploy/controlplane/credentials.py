@@ -92,7 +92,7 @@ def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:
         OSError: the directory cannot be written.
     """
     if len(access_key) < MIN_KEY or len(secret_key) < MIN_KEY:
-        raise BadCredentials(f"access key and secret key have to be given together, {MIN_KEY} characters or more each")
+        raise BadCredentials(f"give access key and secret key together, each with at least {MIN_KEY} characters")
     kept = Credentials.load_or_create(state_dir)
     if (kept.access_key, kept.secret_key) == (access_key, secret_key):
         return kept

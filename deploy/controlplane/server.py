@@ -116,7 +116,7 @@ async def serve(
             protections=STRICT if settings.strict else PROTECTED,
         )
         if settings.strict:
-            _log.warning("strict: without the protections of docs/clearml-compatibility.md, as a ClearML server 2.3.0")
+            _log.warning("strict mode: like ClearML server 2.3.0, no protections of docs/clearml-compatibility.md")
         base_url = settings.public_url or url_of(listener)
         server = _Server(
             uvicorn.Config(
@@ -226,9 +226,9 @@ async def _watch(watchdog: Watchdog, stop: asyncio.Event, *, every_s: float) -> 
             return
         try:
             for task_id in await asyncio.to_thread(watchdog.sweep):
-                _log.warning("stopped Task %s: no sign of life", task_id)
+                _log.warning("stopped Task %s: its process no longer reports", task_id)
         except (StoreBusy, sqlite3.DatabaseError) as error:
-            _log.warning("silent Tasks could not be looked for: %s", error)
+            _log.warning("cannot check for Tasks whose process no longer reports: %s", error)
 
 
 async def _stop_when(stop: asyncio.Event, server: uvicorn.Server) -> None:

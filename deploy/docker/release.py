@@ -56,7 +56,7 @@ def notes(changelog: str, number: str) -> str:
     parts: dict[str, str] = dict(re.findall(r"^## \[?([\w.]+)\]?[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.M | re.S))
     text = parts.get(number, parts.get("Unreleased", "")).strip()
     if not text:
-        raise ReleaseRefused(f"CHANGELOG.md says nothing of {number}: add `## {number}` above the versions before it")
+        raise ReleaseRefused(f"CHANGELOG.md has no text for {number}: add `## {number}` above the earlier versions")
     return f"# triton-gateway {number}\n\n{text}\n"
 
 

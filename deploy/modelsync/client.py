@@ -189,12 +189,12 @@ class AdminClient:
         if self._key_file is not None and self._key_file.exists():
             return errors.BackendRefused(
                 f"Triton at {self._address} refuses the key in {self._key_file} for its model-control API",
-                hint="Triton keeps the key it was started with: put that one there, or restart Triton with this one",
+                hint="put the key that Triton was started with into that file, or restart Triton with this key",
             )
         where = f" ({self._key_file} does not exist)" if self._key_file is not None else ""
         return errors.BackendRefused(
             f"Triton at {self._address} refuses its model-control API without a key{where}",
-            hint="name the file with the key Triton was started with: TRITON_GATEWAY_TRITON_KEY_FILE",
+            hint="set TRITON_GATEWAY_TRITON_KEY_FILE to the file with the key that Triton was started with",
         )
 
 

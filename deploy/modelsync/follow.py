@@ -188,7 +188,7 @@ class Follower:
             elif endpoint.model_id in self._problems:
                 unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
             elif endpoint.model_id not in self._records:
-                why = f"the record of model {endpoint.model_id} was not read yet"
+                why = f"the record of model {endpoint.model_id} has not been read yet"
                 unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
             else:
                 record = spec.decode_model(self._records[endpoint.model_id])

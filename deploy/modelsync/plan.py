@@ -116,7 +116,7 @@ def plan(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situati
 def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action]:
     name = model.name
     if name in situation.busy:
-        return [Action("keep", name, "its steps are running")]
+        return [Action("keep", name, "its steps are in progress")]
     # Written anew, a loaded model is loaded again and replaced without a gap.
     is_written = seen.recipe == model.recipe and not seen.is_damaged
     if is_written and seen.state == "ready":
@@ -125,12 +125,12 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
             return [Action("unload", name, f"no request for {seen.quiet_s:.0f} s")]
         return [Action("keep", name, "ready")]
     if is_written and seen.state == "absent" and name in situation.cold:
-        return [Action("keep", name, "cold: loaded when somebody asks")]
+        return [Action("keep", name, "cold: the next request loads it")]
     if situation.retry_in.get(name, 0.0) > 0:
-        return [Action("keep", name, f"failed; tried again in {situation.retry_in[name]:.0f} s")]
+        return [Action("keep", name, f"failed; next try in {situation.retry_in[name]:.0f} s")]
     steps: list[Action] = []
     if not is_written:
-        why = "built differently now" if seen.recipe else "not on disk"
+        why = "what Triton loads has changed" if seen.recipe else "not on disk"
         steps.append(Action("write", name, "its processes died" if seen.is_damaged else why))
     if not situation.triton_answers:
         return steps or [Action("keep", name, "Triton does not answer")]
@@ -144,9 +144,9 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
 def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Action]:
     name = seen.name
     if name in situation.busy:
-        return [Action("keep", name, "its steps are running")]
+        return [Action("keep", name, "its steps are in progress")]
     if situation.holds_all:
-        return [Action("keep", name, "the desired state is not known")]
+        return [Action("keep", name, "the serving Task has not been read, or cannot be")]
     if seen.url in situation.held_urls or not is_dispensable:
         if seen.url in situation.held_urls:
             why = f"the entry of endpoint {seen.url} cannot be read now"
@@ -161,12 +161,12 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
         return [Action("keep", name, "Triton does not answer")]
     since, grace = situation.unwanted_for.get(name, 0.0), situation.grace
     if since < (grace.max_s if seen.url in situation.elsewhere else grace.settle_s):
-        return [Action("keep", name, "not wanted; gateways move over")]
+        return [Action("keep", name, "not wanted; gateways may still call it")]
     is_called = seen.state == "ready" and seen.idle_s is not None and seen.idle_s < grace.idle_s
     if is_called and since < grace.max_s:
-        return [Action("keep", name, "not wanted, but still called")]
-    why = "not wanted" if not is_called else f"not wanted for {grace.max_s:.0f} s, though still called"
+        return [Action("keep", name, "not wanted, but gateways still call it")]
+    why = "not wanted" if not is_called else f"not wanted for {grace.max_s:.0f} s, though gateways still call it"
     if situation.retry_in.get(name, 0.0) > 0:
-        return [Action("keep", name, f"unloading failed; tried again in {situation.retry_in[name]:.0f} s")]
+        return [Action("keep", name, f"unloading failed; next try in {situation.retry_in[name]:.0f} s")]
     steps = [] if seen.state in ("absent", "failed") else [Action("unload", name, why)]
     return [*steps, Action("remove", name, why)]

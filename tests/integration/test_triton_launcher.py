@@ -122,7 +122,7 @@ def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path, repository)
     launcher = TritonLauncher(
         detect_server(), state_dir=tmp_path / "state", repository=repository.root, extra_arguments=["--no-such-option"]
     )
-    with pytest.raises(TritonFailed, match=r"Triton ended at its start \(.*\): .*logs/triton\.log"):
+    with pytest.raises(TritonFailed, match=r"Triton exited while starting \(.*\): .*logs/triton\.log"):
         launcher.start()
     assert launcher.pid is None
 

@@ -345,7 +345,7 @@ def _scroll_start(call: Call) -> int:
             return min(int(number), (1 << 63) - 1)
     except (binascii.Error, ValueError):
         pass
-    raise validation_error("scroll_id is not one of ours")
+    raise validation_error("unknown scroll_id")
 
 
 def _int(value: Any) -> int:

@@ -125,7 +125,7 @@ def _apply_map(message: Any, field: Any, value: Any, where: str) -> None:
 
 def _scalar(field: Any, value: Any, where: str) -> Any:
     if isinstance(value, Mapping | list):
-        raise BadModel(f"--aux-config {where} is one value, not {value!r}")
+        raise BadModel(f"--aux-config {where} takes one value, not {value!r}")
     word = _text(value)
     if field.enum_type is not None:
         return _enum(field.enum_type, word, where)
@@ -134,12 +134,12 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
             return True
         if word.lower() in ("false", "0", "no", "off"):
             return False
-        raise BadModel(f"--aux-config {where} is true or false, not {word!r}")
+        raise BadModel(f"--aux-config {where} must be true or false, not {word!r}")
     if field.cpp_type in _INTEGERS or field.cpp_type in _FLOATS:
         try:
             return int(word) if field.cpp_type in _INTEGERS else float(word)
         except ValueError as error:
-            raise BadModel(f"--aux-config {where} is a number, not {word!r}") from error
+            raise BadModel(f"--aux-config {where} must be a number, not {word!r}") from error
     return word
 
 

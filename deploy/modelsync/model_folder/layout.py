@@ -90,7 +90,7 @@ def find_onnx(files: Sequence[str]) -> str:
         return files[0]  # uploaded under another name; the reader says when it is not ONNX
     raise BadModel(
         f"the model holds {len(found)} .onnx files ({', '.join(found[:5]) or 'none'})",
-        hint="name the one to serve model.onnx",
+        hint="rename the one to serve to model.onnx",
     )
 
 

@@ -153,7 +153,8 @@ def _refuse_undeclared(endpoint: EndpointSpec, config: Any) -> None:
     ):  # fmt: skip
         if not declared and not block:
             raise BadModel(
-                f"the program declares no {side}s, and the embedded Triton does not ask it (auto_complete_config)",
+                f"the model's program declares no {side}s, and the embedded Triton does not call its "
+                "auto_complete_config",
                 hint=f"declare them: --{side}-name, --{side}-type and --{side}-size, or {side} blocks of config.pbtxt",
             )
 
@@ -269,8 +270,8 @@ def _decide_batch(config: Any, has_batch: bool, user_says: bool, inputs: Sequenc
         if has_batch and not can_batch:
             fixed = next((t for t in tensors if not t.dims or isinstance(t.dims[0], int)), tensors[0])
             raise BadModel(
-                f"max_batch_size {config.max_batch_size} is asked for, but the first dimension of {fixed.name!r} "
-                f"is not a dynamic one ({_shown(fixed)})",
+                f"max_batch_size is set to {config.max_batch_size}, but the first dimension of {fixed.name!r} "
+                f"is not dynamic ({_shown(fixed)})",
                 hint="export the model with a dynamic batch dimension, or remove max_batch_size",
             )
         if user_says:

@@ -506,7 +506,7 @@ def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
     attempts = [name for kind, name in world.triton.calls if kind == "load" and "killer" in name]
     assert 3 <= len(attempts) <= 12
     assert served > 60
-    assert ("failed", "Triton ended while it loaded this model (no Triton answers)") == seen["killer"]
+    assert ("failed", "Triton exited while loading this model (no Triton answers)") == seen["killer"]
     world.triton.kills = ""
     world.now += 300
     assert {"a": ("ready", ""), "b": ("ready", ""), "killer": ("ready", "")} == world.rounds(5)
@@ -743,7 +743,7 @@ def test_a_model_sync_that_cannot_see_the_python_backends_processes_says_so(worl
     world.registry.add("a", "m1")
     world.rounds(12)
     assert [1, False] == [
-        caplog.text.count("cannot be seen from here"),
+        caplog.text.count("cannot see the processes"),
         world.sync.status()["triton"]["sees_processes"],
     ]
     world.stubs = {name_of(world, "a"): 1}

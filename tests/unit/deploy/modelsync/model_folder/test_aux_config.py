@@ -83,10 +83,10 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ({"max_batch_size": "many"}, "max_batch_size is a number, not 'many'"),
-        ({"max_batch_size": [1]}, "max_batch_size is one value"),
+        ({"max_batch_size": "many"}, "max_batch_size must be a number, not 'many'"),
+        ({"max_batch_size": [1]}, "max_batch_size takes one value"),
         ({"dynamic_batching": 5}, "dynamic_batching is a group of fields"),
-        ({"model_transaction_policy": {"decoupled": "maybe"}}, "decoupled is true or false"),
+        ({"model_transaction_policy": {"decoupled": "maybe"}}, "decoupled must be true or false"),
         ({"input": {"1": {"name": "x"}}}, r"input.1 is given without input.0"),
         ({"instance_group": "KIND_CPU"}, r"instance_group.0 is a group of fields"),
     ],

@@ -225,7 +225,7 @@ def test_a_user_can_switch_batching_off():
 def test_batching_a_graph_without_a_batch_dimension_is_refused():
     """It would fail at the first request of two rows."""
     fixed = OnnxSignature((GraphTensor("x", "FP32", (1, 4)),), (GraphTensor("y", "FP32", (None, 2)),))
-    with pytest.raises(SpecFault, match=r"the first dimension of 'x' is not a dynamic one \(FP32 \[1, 4\]\)"):
+    with pytest.raises(SpecFault, match=r"the first dimension of 'x' is not dynamic \(FP32 \[1, 4\]\)"):
         build(endpoint(pairs={"max_batch_size": 8}), signature=fixed)
 
 
@@ -266,7 +266,7 @@ def test_a_program_of_ones_own_declares_its_tensors_where_the_embedded_server_do
     """A full Triton asks the program (``auto_complete_config``); a block of config.pbtxt is a declaration too."""
     tensors = {"inputs": [TensorSpec("x", "float32", (-1, 4))], "outputs": [TensorSpec("y", "float32", (-1, 2))]}
     declared = {side: given for side, given in tensors.items() if side != missing}
-    with pytest.raises(SpecFault, match=f"the program declares no {missing}") as refused:
+    with pytest.raises(SpecFault, match=f"the model's program declares no {missing}") as refused:
         build(endpoint(**declared), kind="python", signature=None)
     assert f"--{missing.removesuffix('s')}-name" in refused.value.hint
     block = f'{missing.removesuffix("s")} {{ name: "z" data_type: TYPE_FP32 dims: [ -1, 2 ] }}'
