@@ -74,7 +74,7 @@ async def test_predict_needs_one_thing_to_be_served(stack: Any) -> None:
     stack.deploy("b", "m2")
     await stack.served("a", "b")
     reply = await stack.client.post("/predict", json={"inputs": "x"})
-    assert (404, "call one of them by its name: a, b") == (reply.status_code, reply.json()["hint"])
+    assert (404, "call one of the 2 here by its name: a, b") == (reply.status_code, reply.json()["hint"])
 
 
 async def test_predict_means_the_canary_over_everything(stack: Any) -> None:
