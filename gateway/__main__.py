@@ -10,6 +10,7 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import importlib.util
 import math
@@ -20,10 +21,10 @@ import socket
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ValidationError
 
@@ -32,12 +33,18 @@ from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protoco
 
 if TYPE_CHECKING:
     import uvicorn
+    from pydantic import AliasChoices
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, for this user only
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
 clients try again a second later.
 """
+_PREFIX: Final = "TRITON_GATEWAY_"
+_OTHER_VARIABLES: Final = ("POOL",)
+"""Variables of other commands whose names are like those of a setting."""
+_NEAR: Final = 0.85
+"""Similarity of two names from which on one is taken for a misspelling of the other: a letter or two."""
 _METRICS_BYTES = 32 << 20
 """More than the numbers of many workers take, which is 1 or 2 MB each."""
 
@@ -49,6 +56,8 @@ def run(settings: Settings) -> int:
     except (ValueError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
         return 2
+    for line in misspelled(os.environ):
+        print(f"warning: {line}", file=sys.stderr)  # noqa: T201 - as above
     problem = _problem_of_callers(settings) or _problem_of_tls(settings) or _problem_of_payloads(settings)
     if problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
@@ -146,6 +155,24 @@ def _require_exporter() -> None:
                 f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
                 '"triton-gateway[otel]"`, or unset it'
             ) from error
+
+
+def misspelled(environ: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable that is nearly the name of a setting: otherwise the setting would silently keep
+    its default. Other variables with our prefix are not ours to judge: Kubernetes sets some for each Service.
+    """
+    fields = Settings.model_fields.values()
+    names = {str(name) for field in fields for name in cast("AliasChoices", field.validation_alias).choices}
+    ours = {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
+    lines = []
+    for variable in sorted(environ):
+        name = variable.removeprefix(_PREFIX)
+        if name == variable or name in ours or name in _OTHER_VARIABLES:
+            continue
+        near = difflib.get_close_matches(name, ours, n=1, cutoff=_NEAR)
+        if near:
+            lines.append(f"{variable} is not a setting and has no effect; did you mean {_PREFIX}{near[0]}?")
+    return lines
 
 
 def _problem_of_callers(settings: Settings) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.__main__ import _metrics_folder, main, run
+from gateway.__main__ import _metrics_folder, main, misspelled, run
 from gateway.settings import Settings
 
 
@@ -168,3 +169,26 @@ def test_a_collector_without_the_extra_is_one_line_with_how_to_install_it(
     assert 2 == main()
     (line,) = capsys.readouterr().err.splitlines()
     assert 'pip install "triton-gateway[otel]"' in line
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A misspelled name of the file of keys would leave the gateway open; a Service's variables are no mistake."""
+    monkeypatch.setenv("TRITON_GATEWAY_KEY_FILE", "keys.json")
+    monkeypatch.setenv("TRITON_GATEWAY_SERVICE_PORT", "80")
+    assert 2 == run(Settings(port=0, state_dir=tmp_path, jwt_audience="g"))
+    warning, error = capsys.readouterr().err.splitlines()
+    assert (
+        "warning: TRITON_GATEWAY_KEY_FILE is not a setting and has no effect; did you mean TRITON_GATEWAY_KEYS_FILE?"
+        == warning
+    )
+    assert error.startswith("error: ")
+
+
+def test_no_variable_of_another_command_is_taken_for_a_misspelling() -> None:
+    """As the pages name them."""
+    pages = (Path(__file__).parents[3] / "docs").glob("*.md")
+    named = {name for page in pages for name in re.findall(r"\bTRITON_GATEWAY_[A-Z_]+[A-Z]\b", page.read_text())}
+    assert len(named) > 50
+    assert [] == misspelled(dict.fromkeys(named, ""))
