@@ -207,7 +207,10 @@ class Assembler:
                 progress("waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
-                call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure.below())
+                limits = self._limits
+                call = TritonCall(
+                    backend, triton_name, info.inputs, outputs, info, limits.pressure.below(), limits.gateways
+                )
             progress("loading and warming up")
             new = await self._make_handler(spec, bundle, code_path, call, info, opened)
             # A hook is run for callers only, because it may have side effects.

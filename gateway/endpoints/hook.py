@@ -78,9 +78,7 @@ class HookHandler:
         }  # fmt: skip
         self._stacked: StackedCalls | None = None
         if self.call is not None and model_rows:
-            self._stacked = StackedCalls(
-                self.call.backend, self.call.model, max_rows=model_rows, pressure=self.call.pressure
-            )
+            self._stacked = self.call.stacked(model_rows)
         self._next_body_at = 0.0
         self.last_body: bytes | None = None
         """A body that was answered recently. The next version of this code is validated with it."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.entries import BatchLimits, Outputs
+from gateway.endpoints.entries import ONE_GATEWAY, BatchLimits, Gateways, Outputs
 from gateway.errors import BackendGarbage
 from gateway.trace import DEFAULT_FLOW, Flow
 from gateway.triton.port import Backend, Tensors
@@ -39,12 +39,22 @@ class _Item:
 class StackedCalls:
     """Calls one model, with up to ``max_rows`` rows at a time. Belongs to one event loop."""
 
-    def __init__(self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE) -> None:
+    def __init__(
+        self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE,
+        gateways: Gateways = ONE_GATEWAY, merges_calls: bool = True,
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._model = model
         self.batcher: Batcher[_Item] = Batcher(
             self._run,
-            limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
+            limits=BatchLimits(
+                max_rows,
+                _MAX_ELEMENTS,
+                pressure=pressure,
+                # The rows of a request are not split, so neither are calls, which servers would merge.
+                gateways=ONE_GATEWAY if merges_calls else gateways,
+                merges_calls=merges_calls,
+            ),
             on_batch=_uncounted,
             servers=backend.servers(model),
             size=_elements,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import Job, in_task
+from gateway.endpoints.entries import ONE_GATEWAY, Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
@@ -60,6 +61,14 @@ class TritonCall:
     info: ModelInfo | None = None
     """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
+    gateways: Gateways = ONE_GATEWAY
+
+    def stacked(self, max_rows: int) -> StackedCalls:
+        """Return the model's calls, which several requests share."""
+        return StackedCalls(
+            self.backend, self.model, max_rows=max_rows, pressure=self.pressure, gateways=self.gateways,
+            merges_calls=self.info is None or self.info.merges_calls,
+        )  # fmt: skip
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
@@ -105,7 +114,7 @@ class TensorHandler:
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         rows = call.info.max_batch_size if call.info is not None else 0
-        self._stacked = StackedCalls(call.backend, call.model, max_rows=rows, pressure=call.pressure) if rows else None
+        self._stacked = call.stacked(rows) if rows else None
 
     @property
     def batcher(self) -> Batcher[Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.endpoint import Endpoint, Identity
+from gateway.endpoints.entries import Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.errors import BackendRefused, DeadlineExceeded
@@ -131,3 +133,14 @@ async def test_tensor_endpoints_share_calls_and_say_what_these_cost(backend: Fak
     assert [("m", 2)] == backend.calls
     assert endpoint.prices is not None
     assert endpoint.prices["calls"] == 1
+
+
+@pytest.mark.parametrize(("merges", "calls"), [(True, 8), (False, 3)])
+async def test_calls_that_no_server_merges_are_shared_by_the_gateways(
+    backend: FakeBackend, merges: bool, calls: int
+) -> None:
+    """Four gateways before four servers: each has its share of the calls in flight."""
+    backend.replicas = 4
+    info = replace(await backend.describe("m"), merges_calls=merges)
+    call = TritonCall(backend, "m", info.inputs, ("y",), info, gateways=Gateways(4))
+    assert calls == call.stacked(8).batcher._capacity.max_calls
