@@ -1,10 +1,10 @@
-"""Model sync: keeps one Triton at what the serving Task wants. Runs beside that Triton, one per model repository.
+"""Model sync: makes one Triton hold the models that the serving Task wants. Runs next to that Triton.
 
-``run`` composes it, ``reconcile`` is its loop, ``follow`` says what is wanted, ``plan`` what to do about it;
-``model_folder`` and ``repository`` make what Triton loads, ``client`` tells Triton so, ``auto_update`` gives versions
-to new models. Called by ``triton-gateway sync``, and so by ``up`` and by the container beside Triton (``doctor`` asks
-its ``client`` and ``doors``). Of the gateway it may import what is public: the registry port, the spec, errors,
-settings, version numbers, and what both say through Triton (its key, verdicts). It must never unload what a gateway
-may still call, never act on a desired state that it could not read, and never need a web framework, torch or
-transformers.
+There is one model sync per model repository. ``run`` composes it and ``reconcile`` is its loop; ``follow`` reads what
+is wanted, and ``plan`` decides the steps. ``model_folder`` and ``repository`` write what Triton loads, ``client`` calls
+Triton, ``auto_update`` gives versions to new models. ``triton-gateway sync`` calls it, and so do ``up`` and the
+container next to Triton; ``doctor`` uses ``client`` and ``doors``. Of the gateway it may import only public modules:
+the registry port, the spec, errors, settings, version numbers, and what both exchange through Triton (its key,
+verdicts). It never unloads a model that a gateway may still call, never acts on a desired state that it could not read,
+and needs no web framework, torch or transformers.
 """

@@ -1,7 +1,7 @@
-"""Triton's admin calls over gRPC: live, index, load, unload, statistics; each with a bounded time.
+"""Triton's admin calls over gRPC: live, index, load, unload, statistics. Each has a time limit.
 
-Called by model sync and the launcher, from any thread. It translates every foreign exception into ``gateway.errors``
-and never retries: when to try again is decided in ``plan.py``.
+Model sync and the launcher call it, from any thread. It translates every foreign exception into ``gateway.errors`` and
+never retries: ``plan.py`` decides when to try again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATES: Mapping[str, ModelState] = {
 }  # fmt: skip
 _FRAMES = ("state: UNAVAILABLE: ", "UNAVAILABLE: ", "Internal: ", "Invalid argument: ", "TritonModelException: ")
 _CHANNEL = [
-    # gRPC's own reconnect delay grows to two minutes, far longer than a Triton needs to come back.
+    # gRPC's own reconnect delay grows to two minutes, far longer than Triton takes to restart.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -42,7 +42,7 @@ class IndexEntry:
 
 
 class TritonAdmin(Protocol):
-    """What model sync needs of a Triton; ``AdminClient`` is the real one."""
+    """The calls that model sync makes to Triton. ``AdminClient`` is the real implementation."""
 
     def index(self) -> dict[str, IndexEntry]:
         """Return every model Triton knows. Raises ``BackendUnavailable`` or ``DeadlineExceeded``."""
@@ -53,7 +53,7 @@ class TritonAdmin(Protocol):
         ...
 
     def unload(self, name: str) -> None:
-        """Start to unload a model: requests in flight are finished first."""
+        """Start to unload a model; Triton finishes requests in flight first."""
         ...
 
     def is_ready(self, name: str) -> bool:
@@ -61,7 +61,7 @@ class TritonAdmin(Protocol):
         ...
 
     def last_inference(self) -> dict[str, float]:
-        """Return the time (seconds since the epoch) of each model's last inference; 0 when there was none."""
+        """Return the time of each model's last inference, in seconds since the epoch; 0 if there was none."""
         ...
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class TritonAdmin(Protocol):
 class AdminClient:
     """The admin side of one Triton at ``address`` (``host:port``).
 
-    ``key_file`` holds the key of its control APIs; it is read at each call, and may be missing where Triton asks for
-    none. Calls raise ``BackendRefused`` where Triton wants a key, or another one.
+    ``key_file`` holds the key of its control APIs. It is read at each call, and may be missing if Triton needs no key.
+    Calls raise ``BackendRefused`` if Triton needs a key, or another one.
     """
 
     def __init__(
@@ -86,25 +86,25 @@ class AdminClient:
         self._client = tritonclient.grpc.InferenceServerClient(address, channel_args=list(_CHANNEL))
 
     def is_live(self, timeout_s: float = 2.0) -> bool:
-        """True when the server answers; never raises."""
+        """Return True if the server answers; never raises."""
         try:
             return bool(self._client.is_server_live(client_timeout=timeout_s))
         except InferenceServerException:
             return False
 
     def is_ready(self, name: str) -> bool:
-        """True when the model can be called now; raises ``BackendUnavailable`` when nothing answers."""
+        """Return True if the model can be called now; raises ``BackendUnavailable`` if Triton does not answer."""
         try:
             return bool(self._client.is_model_ready(name, client_timeout=self._timeout))
         except InferenceServerException as error:
             raise self._translate(error) from error
 
     def index(self) -> dict[str, IndexEntry]:
-        """Return every model Triton knows; with several versions, the best state counts."""
+        """Return every model that Triton knows. For a model with several versions, the best state counts."""
         reply = self._call("get_model_repository_index")
         found: dict[str, IndexEntry] = {}
         for model in reply.models:
-            # A model that was never loaded, or was unloaded on request, is simply absent.
+            # A model that was never loaded, or was unloaded on request, is reported as absent.
             state = _STATES.get(model.state, "absent")
             if state == "failed" and model.reason in ("unloaded", ""):
                 state = "absent"
@@ -114,21 +114,21 @@ class AdminClient:
         return found
 
     def load(self, name: str) -> None:
-        """Load a model; returns when Triton has loaded it."""
+        """Load a model; return when Triton has loaded it."""
         try:
             self._client.load_model(name, headers=self._headers(), client_timeout=self._load_timeout)
         except InferenceServerException as error:
             raise self._translate(error, loading=name) from error
 
     def unload(self, name: str) -> None:
-        """Start to unload a model; unloading one that is not loaded is fine."""
+        """Start to unload a model. A model that is not loaded is not an error."""
         try:
             self._client.unload_model(name, headers=self._headers(), client_timeout=self._timeout)
         except InferenceServerException as error:
             raise self._translate(error) from error
 
     def last_inference(self) -> dict[str, float]:
-        """Return each model's last inference in seconds since the epoch, 0 when there was none."""
+        """Return each model's last inference in seconds since the epoch; 0 if there was none."""
         reply = self._call("get_inference_statistics")
         latest: dict[str, float] = {}
         for stats in reply.model_stats:
@@ -136,7 +136,7 @@ class AdminClient:
         return latest
 
     def version(self) -> str:
-        """Return the server's version, empty if it does not say it; asks for no key."""
+        """Return the server's version, empty if it does not report one. Needs no key."""
         try:
             return str(self._client.get_server_metadata(client_timeout=self._timeout).version)
         except InferenceServerException:
@@ -199,7 +199,7 @@ class AdminClient:
 
 
 def first_line(text: str) -> str:
-    """Return what Triton says is wrong, without the frame around it: its first informative line."""
+    """Return the first informative line of Triton's error text, without its frame."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return ""

@@ -1,7 +1,7 @@
-"""Can anybody load models into a Triton? Found out by trying, without a key and without changing anything.
+"""Checks whether anybody can load models into a Triton, by trying without a key and without changing anything.
 
-``doctor`` calls ``open_doors``; ``doctor --kube`` runs ``python -m deploy.modelsync.doors GRPC HTTP`` in model sync's
-container, beside the Triton. What is tried is the repository's index: Triton guards it together with loading.
+``doctor`` calls ``open_doors``. ``doctor --kube`` runs ``python -m deploy.modelsync.doors GRPC HTTP`` in model sync's
+container, next to the Triton. It tries to read the repository index, which Triton protects together with loading.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ REMEDY: Final = "start it with a key: docs/triton.md#who-may-load-models"
 
 
 def open_doors(grpc: str, http_address: str = "") -> list[str]:
-    """Return the addresses (``gRPC HOST:PORT``, ``HTTP HOST:PORT``) at which models can be loaded without a key.
+    """Return the addresses (``gRPC HOST:PORT``, ``HTTP HOST:PORT``) where models can be loaded without a key.
 
-    One that does not answer is not open.
+    An address that does not answer does not count as open.
     """
     found = []
     client = AdminClient(grpc, timeout_s=_PATIENCE_S)
@@ -48,9 +48,9 @@ def _index_over_http(address: str) -> bool:
 
 
 def main(grpc: str, http_address: str = "") -> str:
-    """Print each open door; return why nothing could be tried, empty when it was.
+    """Print each open address. Return why nothing could be checked; empty if the check was possible.
 
-    A Triton that does not answer has no open door, which says nothing about the one that will.
+    A Triton that does not answer has no open address, which says nothing about it once it answers.
     """
     doors = open_doors(grpc, http_address)
     for door in doors:

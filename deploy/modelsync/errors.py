@@ -1,4 +1,4 @@
-"""What keeps one model from being served, and what gateways are told of it."""
+"""Errors that keep one model from being served, and how they are reported to gateways."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway import errors, triton
 
 
 class BadModel(errors.SpecFault):
-    """The model's files or its endpoint's options cannot be made a folder that Triton loads."""
+    """Triton cannot load a folder made of the model's files and its endpoint's options."""
 
 
 class RepositoryUnusable(errors.ControlError):
@@ -14,12 +14,14 @@ class RepositoryUnusable(errors.ControlError):
 
 
 class EndedWhileLoading(Exception):
-    """Triton answered, was told to load a model, and is away."""
+    """Triton answered, began to load a model, and went away."""
 
 
 def verdict_of(error: Exception) -> triton.verdicts.Verdict:
-    """Say why a model failed. What Triton refused, or cannot be built, would fail everywhere; what could not be fetched
-    (the file store is away, a file is damaged, the disk is full) is loaded where it was fetched before.
+    """Return why a model failed, and whether that is final.
+
+    A model that Triton refused, or that cannot be built, would fail on every Triton: final. A model that could not be
+    fetched (file store away, file damaged, disk full) is not: other Tritons may have fetched it before.
     """
     if not isinstance(error, errors.GatewayError):
         return triton.verdicts.Verdict(f"internal error: {error!r}", is_final=True)

@@ -1,7 +1,7 @@
-"""What the serving Task asks of this Triton: reads the registry, keeps the last answers, on disk too.
+"""Reads what the serving Task wants of this Triton, and keeps the last answers, also on disk.
 
-Called by ``reconcile`` in a thread of its own. It must never take for gone what could not be read: a record that is
-known stays valid while the registry is away, and an entry that cannot be read holds what serves it.
+``reconcile`` calls it in its own thread. What cannot be read is never taken for deleted: a known record stays valid
+while the registry is away, and an unreadable entry keeps the models that serve it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECTIONS = ("section endpoints", "section model_monitoring", "section model_mon
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A wanted model with what it takes to build it."""
+    """A wanted model with everything needed to build it."""
 
     wanted: Wanted
     endpoint: spec.EndpointSpec
@@ -40,21 +40,21 @@ class Desired:
     revision: str = ""
     targets: Mapping[str, Target] = field(default_factory=dict)
     unresolved: Mapping[str, tuple[str, triton.verdicts.Verdict]] = field(default_factory=dict)
-    """Endpoint url → (model id, why no model can be named for it)."""
+    """Endpoint url → (model id, why there is no model for it)."""
     elsewhere: frozenset[str] = frozenset()
-    """Endpoint urls of other pools."""
+    """Urls of endpoints that belong to other pools."""
     wishes: Mapping[str, Any] = field(default_factory=dict)
-    """What gateways have last written about models that they want loaded, by name."""
+    """Gateways' latest requests to load a model, by model name."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
 
 
 AutoUpdate = Callable[[Mapping[str, Any]], bool]
-"""Looks at the serving Task, brings the versions of auto-update rules up to date, says whether the Task changed."""
+"""Looks at the serving Task and updates the versions of auto-update rules. Returns True if the Task changed."""
 
 
 class Follower:
-    """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
+    """Reads the registry and keeps the last answers: the desired state. Use it from one thread at a time."""
 
     def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
                  recipe: Callable[[], str], clock: Callable[[], float], auto_update: AutoUpdate | None = None,
@@ -78,7 +78,7 @@ class Follower:
         self._look_up = look_up
 
     def remembered(self) -> Desired | None:
-        """Return the last desired state stored on disk, for a start without the registry."""
+        """Return the last desired state from disk, for a start without the registry."""
         stored = self._store.load()
         if stored is None:
             return None
@@ -88,7 +88,7 @@ class Follower:
         return self._desired()
 
     def poll(self) -> Desired | None:
-        """Return the desired state when something may have changed, else None. Raises the registry's errors."""
+        """Return the desired state if something may have changed, else None. Raises the registry's errors."""
         marker = self._registry.marker()
         now = self._clock()
         has_changed = marker != self._marker
@@ -113,7 +113,7 @@ class Follower:
         found: Mapping[str, Mapping[str, Any]] = {}
         with contextlib.suppress(
             registry.RegistryUnavailable, registry.RegistryRefused
-        ):  # each is asked for alone, which says why
+        ):  # each record is then read alone, which shows what is wrong with it
             found = self._registry.records(due)
         for model_id in due:
             self._read(model_id, now, found.get(model_id))
@@ -145,7 +145,7 @@ class Follower:
             else:
                 self._records[model_id] = record
         except registry.RegistryUnavailable as error:
-            # The record known from before stays valid: models do not disappear because the registry does.
+            # A known record stays valid: models do not disappear because the registry does.
             problem = None if model_id in self._records else triton.verdicts.Verdict(str(error), is_final=False)
         except (registry.RegistryRefused, KeyError, TypeError, ValueError) as error:
             problem = triton.verdicts.Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
@@ -220,7 +220,7 @@ class Follower:
 def _unload_after(endpoint: spec.EndpointSpec) -> float:
     try:
         return settings.unload_after(endpoint.option("unload_after"))
-    except ValueError:  # a fault of the endpoint, told by gateways and the command line
+    except ValueError:  # a fault of the endpoint, which gateways and the command line report
         return 0.0
 
 

@@ -1,8 +1,8 @@
-"""Whether model sync is alive and its Triton is filled: small HTTP answers for probes of containers and pods.
+"""Answers HTTP probes of containers and pods: is model sync alive, and does its Triton have its models?
 
-``/livez`` depends on nothing outside the process; ``/readyz`` keeps a rollout from ending the pods before until the
-new Triton holds what the serving Task wants. Who gets calls is not decided here: gateways call a Triton for what it
-has. ``/metrics`` says what is lacking. ``Readiness`` is the rule; ``serve`` is the listener. Called by
+``/livez`` depends on nothing outside the process. ``/readyz`` keeps a rollout from ending the old pods until the new
+Triton has what the serving Task wants. It does not decide which Triton gets calls: a gateway calls a Triton for the
+models that it has. ``/metrics`` reports missing models. ``Readiness`` is the rule and ``serve`` the listener. Called by
 ``triton-gateway sync --health-port``.
 """
 
@@ -28,14 +28,13 @@ _STUCK_S = 120.0
 
 
 class Readiness:
-    """Remembers what was loaded, so that a new endpoint does not take a serving Triton out of rotation.
+    """Remembers which models were loaded, so that a new endpoint does not take a serving Triton out of rotation.
 
-    At its start a Triton is not ready before every wanted model is loaded or refused. Later only what it has lost (it
-    was restarted) makes it unready, not what was added: gateways wait for that themselves. A model that is refused
-    holds nobody up: it would be refused everywhere, and take the healthy models of all pods with it. One that could not
-    be fetched does: the pods before this one hold it, and must not be replaced by empty ones.
-
-    ``path`` keeps what was loaded over a restart of model sync, which changes nothing in its Triton.
+    After its start, a Triton is not ready until every wanted model is loaded or refused. Later only a lost model
+    (Triton was restarted) makes it unready, not an added one: gateways wait for that one themselves. A refused model
+    does not delay readiness, because every Triton would refuse it and the healthy models would be missing in all pods.
+    A model that could not be fetched does: the old pods have it, and empty ones must not replace them. ``path`` keeps
+    the memory over a restart of model sync, which changes nothing in its Triton.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -49,7 +48,7 @@ class Readiness:
         self._lock = threading.Lock()
 
     def reasons(self, status: Mapping[str, Any]) -> list[str]:
-        """Return why this Triton should get no calls, given ``ModelSync.status()``; empty when it may."""
+        """Return why this Triton should get no calls, given ``ModelSync.status()``; empty if it may."""
         if not status["triton"]["answers"]:
             return [f"Triton at {status['triton']['address']} does not answer"]
         if not status["revision"]:
@@ -73,7 +72,7 @@ class Readiness:
             if self._is_filled and before != (self._is_filled, self._held):
                 self._save()
         if waiting and (refusal := status["triton"].get("error")):
-            return [refusal]  # it wants another key, for instance: none of them can be loaded
+            return [refusal]  # it needs another key, for instance: no model can be loaded
         return [
             f"waiting for {url}, which could not be fetched: {reasons[url]}" if url in reasons
             else f"waiting for {url} to be loaded"
@@ -85,12 +84,12 @@ class Readiness:
             return
         try:
             replace_file(self._path, json.dumps({"held": sorted(self._held)}))
-        except OSError as error:  # a restart of model sync waits for everything then, as a new pod does
+        except OSError as error:  # a restart of model sync then waits for every model, like a new pod
             log.warning("cannot write %s: %s", self._path, error)
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """Write what ``ModelSync.status()`` says as Prometheus reads it."""
+    """Render ``ModelSync.status()`` in Prometheus' text format."""
     counts = dict.fromkeys(catalog.SYNC_STATES, 0)
     for model in status["models"]:
         counts[model["state"]] += 1
@@ -113,10 +112,10 @@ def serve(
     *, host: str = "0.0.0.0",  # noqa: S104 - the kubelet asks from outside the pod
     filled: Path | None = None,
 ) -> ThreadingHTTPServer:  # fmt: skip
-    """Answer ``/livez``, ``/readyz``, ``/status`` and ``/metrics`` on ``port`` (0: a free one) in threads of their own.
+    """Answer ``/livez``, ``/readyz``, ``/status`` and ``/metrics`` on ``port`` (0: a free one), in its own threads.
 
     ``last_round()`` is when the loop last finished a round, in ``clock()`` seconds; ``filled`` is ``Readiness``'s file.
-    Raises ``OSError`` when the port is taken. The caller shuts the returned server down.
+    Raises ``OSError`` if the port is taken. The caller shuts the returned server down.
     """
     readiness = Readiness(filled)
 

@@ -1,9 +1,9 @@
-"""Who else is of this pool: the Tritons among which a model on some of them is shared out, as ``gateway.pools`` says.
+"""The members of a pool: the Tritons among which models with a limited number of copies are distributed.
 
-No coordinator: every model sync looks the same name up (a headless Service that publishes addresses that are not ready
-too, or a list) and computes the same answer. ``Members`` does no I/O; ``look_up`` does. A set counts once it has stayed
-the same for a while: replicas that start together find each other before they load, and one that is missed in a single
-look moves nothing.
+There is no coordinator. Every model sync looks up the same name (a headless Service that also publishes addresses that
+are not ready, or a list) and computes the same answer with ``gateway.pools``. ``Members`` does no I/O; ``look_up``
+does. A set of members counts once it has stayed the same for a while: replicas that start together find each other
+before they load, and a member that is missing from a single look-up moves nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTLE_S: Final = 10.0
 
 
 class Members:
-    """The members of a pool, ``me`` among them. Empty until a set has settled."""
+    """The members of a pool, ``me`` included. Empty until a set has settled."""
 
     def __init__(self, me: str) -> None:
         self._me = me
@@ -28,7 +28,7 @@ class Members:
         self.settled: frozenset[str] = frozenset()
 
     def note(self, found: Collection[str], now: float) -> None:
-        """Take over one look (nobody: the look failed, which says nothing); ``now`` in seconds."""
+        """Record one look-up at time ``now`` (seconds). An empty result means that the look-up failed."""
         seen = frozenset((*found, self._me)) if found else self._seen
         if seen != self._seen:
             self._seen, self._since = seen, now
@@ -36,19 +36,19 @@ class Members:
             self.settled = seen
 
     def hold(self, model: str, copies: int) -> bool | None:
-        """Whether ``me`` holds a model that is on ``copies`` of the members; None while they are not known."""
+        """Return whether ``me`` holds a model that has ``copies`` copies; None while the members are unknown."""
         if not self.settled:
             return None
         return self._me in pools.holders(model, self.settled, copies)
 
 
 def read_pools(text: str) -> frozenset[str]:
-    """Read the pools that a Triton belongs to, as they are given on the command line. Raises ``ValueError``."""
+    """Parse the pools of a Triton from the command line. Raises ``ValueError``."""
     return pools.followed(text)
 
 
 def look_up(address: str) -> list[str]:
-    """Return the hosts behind ``address`` (a name, or a list); nobody if it cannot be looked up now."""
+    """Return the hosts behind ``address`` (a name, or a list); empty if the look-up fails."""
     target = triton.addresses.parse_address(address)
     if target.fixed:
         return [triton.addresses.http_address(one)[0] for one in target.fixed]
@@ -60,7 +60,7 @@ def look_up(address: str) -> list[str]:
 
 
 def myself(named: str) -> str:
-    """Return this member's host: ``named``, else the address of this machine's name (of a pod, its own)."""
+    """Return this member's host: ``named``, or the address of this machine's name (in a pod, the pod's)."""
     if named:
         return named
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Which steps bring Triton from what is observed to what is wanted: pure, total, one model never in another's steps.
+"""Decides which steps take Triton from its observed state to the wanted one. Pure and total; models are independent.
 
-Called by ``sync.py`` on every round with fresh observations, so nothing here remembers: a step that failed is planned
-again when its time has come. It must never unload what a gateway may still call: a model leaves only after its
-replacement is ready and a grace period has passed in which nothing called it.
+The loop calls it in every round with fresh observations. It keeps no state: a failed step is planned again when its
+back-off has passed. It never unloads a model that a gateway may still call: a model leaves only after its replacement
+is ready and a grace period has passed in which nothing called it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ ActionKind = Literal["write", "load", "wait_ready", "unload", "remove", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model that should be served for ``url``; ``recipe`` changes when it would be written differently."""
+    """A model to serve for ``url``. ``recipe`` changes if the model would be written differently."""
 
     name: str
     url: str
     recipe: str
     unload_after: float = 0.0
-    """Seconds without a request after which it is unloaded, until somebody asks; 0: never."""
+    """Seconds without a request after which the model is unloaded until the next request; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A model of ours: on disk, in Triton, and how long ago it was last called.
+    """State of one model of ours: on disk, in Triton, and the time of its last call.
 
-    ``recipe`` None: nothing is on disk; empty: only why it could not be loaded (``gateway.triton.verdicts``).
+    ``recipe`` is None if nothing is on disk, and empty if the folder only says why the model could not be loaded
+    (``gateway.triton.verdicts``).
     """
 
     name: str
@@ -39,16 +40,16 @@ class Observed:
     recipe: str | None = None
     state: ModelState = "absent"
     idle_s: float | None = None
-    """Seconds since the last inference; None when there was none, or nobody knows."""
+    """Seconds since the last inference; None if there was none, or if it is unknown."""
     quiet_s: float = 0.0
-    """Seconds since the last inference, or since it was loaded, whichever was later."""
+    """Seconds since the last inference, or since loading if that was later."""
     is_damaged: bool = False
-    """Triton calls it ready, but processes that run it are gone: it must be loaded anew."""
+    """Triton calls it ready, but processes that run it are gone: it must be loaded again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """How long a model that is no longer wanted stays: ``settle_s``, then until it is idle, but not for ever."""
+    """How long an unwanted model stays: ``settle_s``, then until it is idle, at most ``max_s`` in all."""
 
     settle_s: float = 30.0
     idle_s: float = 10.0
@@ -57,29 +58,31 @@ class Grace:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything else a plan depends on."""
+    """Everything else that a plan depends on."""
 
     triton_answers: bool = True
     holds_all: bool = False
-    """The desired state is not known (yet), or could not be read: nothing is unloaded."""
+    """The serving Task has not been read, or cannot be read: nothing is unloaded."""
     held_urls: frozenset[str] = frozenset()
-    """Endpoints whose own entry or model record cannot be read now: what serves them stays."""
+    """Endpoints whose own entry or model record cannot be read now: the models that serve them stay."""
     busy: frozenset[str] = frozenset()
-    """Models whose steps are running."""
+    """Models whose steps are in progress."""
     retry_in: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a model that failed may be tried again."""
+    """Seconds until a failed model may be tried again."""
     unwanted_for: Mapping[str, float] = field(default_factory=dict)
     """Seconds since a model became dispensable (see ``dispensable``)."""
     cold: frozenset[str] = frozenset()
-    """Models that were unloaded because nobody called them, and nobody has asked for since."""
+    """Models that were unloaded because they got no requests, and have got none since."""
     elsewhere: frozenset[str] = frozenset()
-    """Endpoints that other Tritons serve now: gateways call these until they have moved over, at most ``max_s``."""
+    """Endpoints that other Tritons serve now. Gateways may call the models here until they have moved, for at most
+    ``max_s``.
+    """
     grace: Grace = Grace()
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step for one model, and why."""
+    """One step for one model, and the reason."""
 
     kind: ActionKind
     name: str
@@ -87,7 +90,7 @@ class Action:
 
 
 def dispensable(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situation: Situation) -> frozenset[str]:
-    """Return the models nobody needs: not wanted, and their endpoint is gone or served by a ready successor."""
+    """Return the models that are not needed: not wanted, and their endpoint is gone or has a ready successor."""
     if situation.holds_all:
         return frozenset()
     successors = {w.url: w.name for w in wanted.values()}
@@ -102,7 +105,7 @@ def dispensable(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], 
 
 
 def plan(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situation: Situation) -> tuple[Action, ...]:
-    """Return the steps to take now, what comes first; every wanted or observed model appears, if only to be kept."""
+    """Return the steps to take now, in order. Every wanted or observed model appears, if only with ``keep``."""
     steps: list[Action] = []
     for name in sorted(wanted):
         steps.extend(_towards(wanted[name], observed.get(name, Observed(name)), situation))
@@ -117,7 +120,7 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
     name = model.name
     if name in situation.busy:
         return [Action("keep", name, "its steps are in progress")]
-    # Written anew, a loaded model is loaded again and replaced without a gap.
+    # If a loaded model is written again, Triton loads it again and replaces it without a gap.
     is_written = seen.recipe == model.recipe and not seen.is_damaged
     if is_written and seen.state == "ready":
         may_unload = situation.retry_in.get(name, 0.0) <= 0
@@ -152,7 +155,7 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
             why = f"the entry of endpoint {seen.url} cannot be read now"
         else:
             why = f"the next model of {seen.url} is not ready yet"
-        # Gateways still call it: a Triton that was restarted needs it as much as what is wanted.
+        # Gateways still call it, so a restarted Triton must load it again like a wanted model.
         is_lost = bool(seen.recipe) and seen.state == "absent" and situation.triton_answers
         if is_lost and situation.retry_in.get(name, 0.0) <= 0:
             return [Action("load", name, why), Action("wait_ready", name, "before gateways call it")]

@@ -1,7 +1,7 @@
-"""Threads for steps that may take minutes and must not keep a process from ending.
+"""Threads for steps that may take minutes and must not delay the end of the process. Used only by model sync.
 
-Used by model sync only. ``ThreadPoolExecutor`` joins its threads when the interpreter ends, so a stop in the middle
-of a long download would wait for it; everything run here is written aside first and may be cut off at any moment.
+``ThreadPoolExecutor`` joins its threads when the interpreter ends, so a stop would wait for a long download. Every step
+that runs here writes aside first and may be cut off at any moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class DaemonPool(Executor):
-    """At most ``size`` calls at a time, each in a daemon thread of its own; the rest waits in order of arrival."""
+    """Runs at most ``size`` calls at a time, each in its own daemon thread; further calls wait in order of arrival."""
 
     def __init__(self, size: int, name: str) -> None:
         self._free = threading.Semaphore(size)
@@ -44,7 +44,7 @@ class DaemonPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Give what runs a few seconds, then leave it to the end of the process."""
+        """Wait a few seconds for running calls; what is still running then ends with the process."""
         running = list(self._running)
         if cancel_futures:
             for future in running:

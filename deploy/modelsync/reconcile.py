@@ -1,10 +1,9 @@
-"""Model sync's loop: keeps one Triton at what ``follow`` says the serving Task wants.
+"""Model sync's loop: makes one Triton hold the models that ``follow`` reads from the serving Task.
 
-Observes, plans (``plan``, pure), fetches models, writes them aside, loads them, waits until they are ready, unloads
-what nobody needs. Every model goes its own way: its failure is recorded with Triton's own reason, retried with growing
-delays and harms no other. The loop itself never blocks: the registry and every model have threads of their own, so
-neither a dead registry nor a slow download delays what Triton needs. It must never act on a desired state it could not
-read.
+It observes, plans (``plan``, pure), fetches models, writes them aside, loads them, waits until they are ready, and
+unloads models that nobody needs. Models are independent: a failure is recorded with Triton's own reason, retried with
+back-off, and affects no other model. The loop never blocks: the registry and every model have their own threads, so
+neither a dead registry nor a slow download delays Triton. It never acts on a desired state that it could not read.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ log = logging.getLogger("triton_gateway.sync")
 
 _BLIND_ROUNDS = 5
 _AWAY_S = 0.2
-"""How often a Triton that does not answer is looked at: it may be back, and empty."""
+"""Seconds between looks at a Triton that does not answer: it may come back empty."""
 
 
 class ModelCache(Protocol):
-    """Where model files come from; ``gateway.registry.cache.ArtifactCache`` is the real one."""
+    """The source of model files. ``gateway.registry.cache.ArtifactCache`` is the real implementation."""
 
     def model(self, record: spec.ModelRecord) -> Path:
         """Return an immutable folder with the model's files."""
         ...
 
     def learn(self, task: Mapping[str, Any]) -> None:
-        """Take over what was just read from the registry about models' files."""
+        """Take over what the registry just said about models' files."""
         ...
 
     def keep(self, models: Iterable[spec.ModelRecord]) -> None:
@@ -57,7 +56,7 @@ class ModelCache(Protocol):
 
 
 class ModelSync:
-    """The reconciler. ``step`` is one round; ``run`` repeats it until it is told to stop."""
+    """The reconciler. ``step`` is one round; ``run`` repeats it until it is stopped."""
 
     def __init__(self, settings: SyncSettings, source: registry.Registry, *, cache: ModelCache,
                  store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
@@ -79,7 +78,7 @@ class ModelSync:
         self._follower = Follower(
             source, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn, look_up
         )
-        # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
+        # The registry is read in its own thread: waiting for a dead registry must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
         self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")
         self._wake = threading.Event()
@@ -97,36 +96,36 @@ class ModelSync:
         self._loaded: frozenset[str] = frozenset()
         """Models that Triton can run now."""
         self._cold: dict[str, object] = {}
-        """Models that were unloaded because nobody called them, with what was wished of them until then."""
+        """Models that were unloaded because they got no requests, with the gateways' last load request at that time."""
         self._board = StatusBoard(settings.status_path, wall)
         self._triton_answers = False
         self._triton_error = ""
         self._is_refused = False
         self.last_round = clock()
-        """When the last round ended, by the clock that was given: a loop that stands still is not alive."""
+        """When the last round ended, in ``clock()`` seconds. Probes use it: a loop that stands still is not alive."""
 
     @property
     def sees_stubs(self) -> bool:
-        """True once a stub process of this repository was seen: only then can a missing one be noticed."""
+        """Return True once a stub process of this repository was seen. Only then can a missing one be noticed."""
         return self._sees_stubs
 
     def loaded(self) -> frozenset[tuple[str, str]]:
-        """Return url and model id of every version that Triton has ready. Safe from any thread."""
+        """Return url and model id of every version that Triton has ready. Thread-safe."""
         return self._board.ready()
 
     def open(self) -> None:
-        """Take the repository and what was known before; a start needs no registry. Raises ``ControlError``."""
+        """Take the repository and the state saved on disk; a start needs no registry. Raises ``ControlError``."""
         self._repository.open()
         self._desired = self._follower.remembered()
         if self._desired is not None:
             log.info("sync starts from the last good state on disk revision=%s", self._desired.revision)
 
     def wake(self) -> None:
-        """Run a round at once, for instance because Triton was restarted. Safe from any thread."""
+        """Run a round at once, for instance after Triton was restarted. Thread-safe."""
         self._wake.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Keep Triton at the serving Task until ``stop`` is set; running steps are given up cleanly."""
+        """Reconcile until ``stop`` is set, then end running steps cleanly."""
         self.open()
         try:
             while not stop.is_set():
@@ -135,9 +134,10 @@ class ModelSync:
                 except Exception:
                     log.exception("a round of model sync failed; the next one starts from the beginning")
                 self.last_round = self._clock()
-                with contextlib.suppress(OSError):  # a sign of life for who has no port to ask
+                with contextlib.suppress(OSError):  # a heartbeat file, for supervisors that have no port to ask
                     os.utime(self._settings.status_path)
-                # A set stop event is seen within this; a finished job or a restarted Triton wakes the loop at once.
+                # The loop notices a set stop event within this time. A finished job or a restarted Triton wakes it at
+                # once.
                 for _ in range(10):
                     if stop.is_set() or self._wake.wait(self._pause() / 10):
                         break
@@ -146,7 +146,7 @@ class ModelSync:
             self.close()
 
     def close(self) -> None:
-        """Give up running steps within seconds, and the repository back."""
+        """End running steps within seconds, and release the repository."""
         self._stopping.set()
         self._triton.close()  # ends a load that may take minutes
         self._registry_pool.shutdown(wait=False, cancel_futures=True)
@@ -154,7 +154,7 @@ class ModelSync:
         self._repository.close()
 
     def step(self) -> tuple[Action, ...]:
-        """Do one round: take what was read, observe, plan, start the steps, publish the status."""
+        """Do one round: take the registry's last answer, observe, plan, start the steps, publish the status."""
         self._follow()
         self._finish_jobs()
         desired = self._desired or Desired(is_readable=False)
@@ -187,7 +187,7 @@ class ModelSync:
         return actions
 
     def status(self) -> dict[str, Any]:
-        """Return what ``sync-status.json`` holds."""
+        """Return the content of ``sync-status.json``."""
         desired = self._desired or Desired()
         return {
             "revision": desired.revision,
@@ -200,7 +200,7 @@ class ModelSync:
                 "last_contact": iso(self._last_contact) if self._last_contact else None,
                 "error": self._registry_error,
             },
-            # Triton has it, though perhaps as it was written before.
+            # Triton has it, though perhaps in an earlier build.
             "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.models()],
         }  # fmt: skip
 
@@ -236,7 +236,7 @@ class ModelSync:
             return
         if self._desired is None or desired.revision != self._desired.revision:
             log.info("serving Task changed revision=%s models=%d", desired.revision, len(desired.targets))
-            self._retries.clear()  # a change may be the repair: everything is tried again at once
+            self._retries.clear()  # the change may be the repair: everything is tried again at once
         self._desired = desired
         self._model_pool.submit(self._cache.keep, [target.record for target in desired.targets.values()])
 
@@ -256,7 +256,7 @@ class ModelSync:
             self._is_refused = isinstance(error, errors.BackendRefused)
             self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
             if self._is_refused:
-                # It answers, but not to us: nothing can be changed. What it holds anybody may ask.
+                # Triton answers but refuses our key, so nothing can be changed. Its index can be read without a key.
                 index = {name: IndexEntry(name, "ready") for name in desired.targets if self._is_held(name)}
         now = self._clock()
         ready = {name for name, entry in index.items() if entry.state == "ready" and name not in self._jobs}
@@ -283,7 +283,7 @@ class ModelSync:
         return False
 
     def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, IndexEntry]) -> set[str]:
-        """Return the models Triton calls ready although fewer processes run them than should, twice in a row."""
+        """Return models that Triton calls ready although fewer processes than configured run them, twice in a row."""
         if self._settings.engine != "python":
             return set()
         running = self._stubs(self._repository.root)
@@ -305,7 +305,7 @@ class ModelSync:
     def _set_triton(self, *, answers: bool, why: str = "") -> None:
         if answers and not self._triton_answers:
             log.info("Triton answers at %s", self._settings.triton_grpc)
-            # A new one does not know why models are missing.
+            # A restarted Triton is empty: models that failed before are due at once.
             for retry in self._retries.values():
                 if not retry.is_suspect:
                     retry.at = min(retry.at, self._clock())
@@ -316,8 +316,9 @@ class ModelSync:
     # --- steps --------------------------------------------------------------------------------------------------
 
     def _may_start(self, name: str) -> bool:
-        """Whether it is this model's turn: one that Triton may have ended of is loaded alone, so that no other model is
-        suspected with it, nor waits for its next time.
+        """Return True if this model may start its steps now.
+
+        A model that may have ended Triton is loaded alone, so that no other model is suspected or delayed with it.
         """
         suspects = {other for other, retry in self._retries.items() if retry.is_suspect}
         return not self._jobs if name in suspects else suspects.isdisjoint(self._jobs)
@@ -339,16 +340,18 @@ class ModelSync:
             raise
 
     def _tell(self, name: str, target: Target, verdict: triton.verdicts.Verdict) -> None:
-        """Let gateways read in Triton why it does not have the model; what is loaded under the name stays."""
+        """Publish in Triton why it does not have the model, where gateways read it. A loaded model under the name
+        stays.
+        """
         with contextlib.suppress(errors.GatewayError):
             entry = self._triton.index().get(name, IndexEntry(name, "absent"))
             told = triton.verdicts.decode(entry.reason)
-            # What Triton refuses itself it tells itself, unless it never got so far as to remember it.
+            # Triton itself reports what it refused, unless it ended before it could remember it.
             if entry.state not in ("absent", "failed") or (entry.state == "failed" and told in (None, verdict)):
                 return
             disk = self._repository.models().get(name)
             if disk is not None and disk.recipe and not verdict.is_final:
-                return  # an earlier build that may be all there is
+                return  # an earlier build, which may be the only copy
             files = {"1/reason.txt": str(verdict)}
             marker = OnDisk(name, target.wanted.url, target.record.id, recipe="")
             self._repository.write(marker, triton.verdicts.config(name, verdict), self._repository.root, {}, files)
@@ -382,16 +385,16 @@ class ModelSync:
                 self._repository.remove(name)
 
     def _is_alike(self, marker: OnDisk, files: Build, folder: Path) -> bool:
-        """Whether another release of ours wrote what this one writes: then Triton need not load it again."""
+        """Return True if another release wrote the same content: then Triton need not load the model again."""
         disk = self._repository.models().get(marker.name)
         return (
-            disk is not None and disk.recipe not in ("", marker.recipe)  # the same recipe is written anew for a reason
+            disk is not None and disk.recipe not in ("", marker.recipe)  # the same recipe: written again for another reason
             and disk.instances == marker.instances
             and self._repository.holds(marker.name, files.config, folder, files.linked, files.texts)
         )  # fmt: skip
 
     def _load(self, name: str) -> None:
-        self._triton.index()  # if it is away already, that says nothing about this model
+        self._triton.index()  # raises if Triton is away already, which is not this model's fault
         try:
             self._triton.load(name)
         except errors.BackendUnavailable as error:
@@ -422,7 +425,7 @@ class ModelSync:
                 self._failed(name, target, triton.verdicts.Verdict(str(error), is_final=False), is_suspect=True)
                 continue
             except errors.BackendUnavailable as error:
-                # Triton is away, which says nothing about this model: no delay once it is back.
+                # Triton is away, which is not this model's fault: no back-off once Triton is back.
                 self._triton_answers = False
                 if target is not None:
                     self._set(target, "pending", str(error))
@@ -477,7 +480,7 @@ class ModelSync:
         self._board.keep_only(current)
 
     def _progress(self, target: Target, state: State) -> None:
-        # A model that failed stays failed, with its reason, until a retry succeeds: that is what a reader needs.
+        # A failed model stays failed, with its reason, until a retry succeeds: readers need that reason.
         if target.wanted.name not in self._retries:
             self._set(target, state)
 

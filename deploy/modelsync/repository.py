@@ -1,9 +1,8 @@
-"""The directory Triton loads from: whole models appear and disappear in one rename, never half-written.
+"""The model repository: the directory from which Triton loads. Models appear and disappear in one rename.
 
-The only writer of the model repository; called by model sync. A model is put together in a staging folder outside the
-repository, synced to disk and renamed into place; only folders that carry our own marker file are listed or removed,
-so a repository shared with models of another origin is safe. It must never change a file of the cache: Triton gets
-hard links of immutable files, or copies.
+Model sync is its only writer. It assembles a model in a staging folder outside the repository, syncs it to disk and
+renames it into place. It lists and removes only folders with its own marker file, so a repository may contain other
+models. It never changes a file of the cache: Triton gets hard links to immutable files, or copies.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ MARKER = ".triton-gateway.json"
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """What a written model says of itself: which endpoint and model it came from, and how it was built."""
+    """The marker of a written model: its endpoint and model, and the recipe it was built with."""
 
     name: str
     url: str
     model_id: str
     recipe: str
     instances: int = 0
-    """Processes that run it on a python backend; 0 when nobody can say."""
+    """Processes that run it on a python backend; 0 if unknown."""
 
 
 _FIELDS = frozenset(field.name for field in fields(OnDisk))
 
 
 class ModelRepository:
-    """One model repository and its staging folder; ``open`` takes the lock that makes this process its only writer."""
+    """One model repository and its staging folder. ``open`` takes the lock that makes this process its only writer."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -61,7 +60,7 @@ class ModelRepository:
         return self._root
 
     def open(self) -> None:
-        """Create the folders, take the lock and clear what an earlier crash left. Raises ``RepositoryUnusable``."""
+        """Create the folders, take the lock and remove leftovers of a crash. Raises ``RepositoryUnusable``."""
         with _told(f"cannot use the model repository {self._root}"):
             self._root.mkdir(parents=True, exist_ok=True)
             self._staging = self._choose_staging()
@@ -83,32 +82,33 @@ class ModelRepository:
                     shutil.rmtree(orphan, ignore_errors=True)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def models(self) -> dict[str, OnDisk]:
-        """Return the models written by us, by name."""
+        """Return the models that model sync wrote, by name."""
         found: dict[str, OnDisk] = {}
         with _told(f"cannot read the model repository {self._root}"):
             for marker in self._root.glob(f"*/{MARKER}"):
                 try:
                     said = json.loads(marker.read_text())
-                    # A newer version of ours may say more; a folder that nobody knew would never be removed.
+                    # A newer release may write more fields. They are ignored: a folder that no release recognised would
+                    # never be removed.
                     model = OnDisk(**{key: value for key, value in said.items() if key in _FIELDS})
                 except (ValueError, TypeError, AttributeError):
-                    continue  # not readable as ours: it will be written again if it is wanted
+                    continue  # not readable as a marker of ours: the model is written again if it is wanted
                 if model.name == marker.parent.name:
                     found[model.name] = model
         return found
 
     def write(self, model: OnDisk, config: str, source: Path, files: Mapping[str, str],
               texts: Mapping[str, str] | None = None) -> Path:  # fmt: skip
-        """Put a model in place in one rename, over an older build of the same name if there is one.
+        """Put a model in place in one rename, replacing an older build of the same name.
 
-        ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text.
-        Raises ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
+        ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text. Raises
+        ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
         """
         with _told(f"cannot write model {model.name} to {self._root}"):
             part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
@@ -130,9 +130,9 @@ class ModelRepository:
                 raise
 
     def holds(self, name: str, config: str, source: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> bool:
-        """Whether ``write`` with the same arguments would change nothing that Triton reads.
+        """Return True if ``write`` with the same arguments would change nothing that Triton runs.
 
-        Programs are compared by what they do: comments and docstrings are not that.
+        Programs are compared without comments and docstrings.
         """
         root = self._root / name
         with _told(f"cannot read model {name} in {self._root}"):
@@ -148,12 +148,12 @@ class ModelRepository:
             )
 
     def mark(self, model: OnDisk) -> None:
-        """Let a model that is there say something else of itself. Raises ``RepositoryUnusable``."""
+        """Replace the marker of an existing model. Raises ``RepositoryUnusable``."""
         with _told(f"cannot write to model {model.name} in {self._root}"):
             folders.replace_file(self._root / model.name / MARKER, _marker(model), mode=0o644)
 
     def remove(self, name: str) -> None:
-        """Take a model of ours away in one rename, then delete its files."""
+        """Remove a model of ours in one rename, then delete its files."""
         with _told(f"cannot remove model {name} from {self._root}"):
             target = self._root / name
             if not (target / MARKER).exists():
@@ -177,8 +177,8 @@ class ModelRepository:
         return target
 
     def _choose_staging(self) -> Path:
-        # Renames are atomic within one file system only; a repository that is a mount point of its own keeps its
-        # staging inside, hidden: in explicit mode Triton looks only at the models it is told to load.
+        # Renames are atomic only within one file system. If the repository is a mount point, its staging folder is
+        # inside it, hidden: in explicit mode Triton looks only at the models that it is told to load.
         beside = self._root.parent / f".{self._root.name}.staging"
         if self._root.stat().st_dev == self._root.parent.stat().st_dev and os.access(self._root.parent, os.W_OK):
             return beside
@@ -199,7 +199,7 @@ def _is_same_text(name: str, old: str, new: str) -> bool:
 
 
 def _meaning(program: str) -> str:
-    """Return what a program does: its syntax without comments and docstrings; as it stands if it has none."""
+    """Return a program's syntax without comments and docstrings; the text itself if it cannot be parsed."""
     try:
         tree = ast.parse(program)
     except SyntaxError:
@@ -219,7 +219,7 @@ def _place(root: Path, origin: Path, target: Path) -> None:
             f"{origin.name} is a link that leaves the model's folder", hint="upload the file itself"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Code may write beside itself or into itself; it gets a copy, big immutable weights are linked.
+    # Code may write next to itself or into itself, so it is copied. Large immutable weights are linked.
     if real.suffix != ".py":
         try:
             os.link(real, target)

@@ -1,7 +1,7 @@
-"""Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container beside Triton run.
+"""Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container next to Triton run.
 
-The one place of this room that knows settings, the real registry and what else is done after each look at the serving
-Task: auto-update, what bare names mean and decided weights (``deploy/rollout``), and noticing who changed what
+Only this file knows the settings, the real registry, and what else happens after each look at the serving Task:
+auto-update, default versions and decided weights (``deploy/rollout``), and recording who changed what
 (``deploy/history``).
 """
 
@@ -37,13 +37,13 @@ def run(
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``."""
     logs.configure(log_format)
-    shared = settings.Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
+    shared = settings.Settings(files_rewrite=files_rewrite)  # settings that gateways and model sync share
     sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
         repository=repository, triton_grpc=triton_grpc, engine=engine, pools=read_pools(pool),
         members=pool_members, member=members.myself(pool_member) if pool_members else "", poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
-        # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
+        # Gateways poll at the same interval. A replaced model stays until every gateway must have seen the change.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
     task = registry.ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
@@ -81,8 +81,8 @@ def run_sync(
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set.
 
-    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``. Without
-    ``auto_update`` the versions of auto-update rules are only read.
+    ``started`` gets the ModelSync; pass its ``wake`` to the launcher as ``on_restart``. Without ``auto_update``,
+    versions of auto-update rules are only read.
     """
     client = AdminClient(
         sync_settings.triton_grpc, key_file=sync_settings.triton_key_file, load_timeout_s=sync_settings.load_timeout_s

@@ -1,4 +1,4 @@
-"""Everything a model sync needs to know, and how long it waits before it tries again. Values only."""
+"""Settings of a model sync, and its back-off. Values only."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from deploy.modelsync.plan import Grace
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """Everything a model sync needs to know; times in seconds."""
+    """Settings of a model sync; times in seconds."""
 
     state_dir: Path
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
     members: str = ""
-    """Address of all Tritons of the pool, among which models on some of them are shared out; empty: on all of them."""
+    """Address of all Tritons of the pool, among which models with limited copies are distributed; empty: all hold all.
+    """
     member: str = ""
-    """This one's host among them."""
+    """This model sync's host among the members."""
     pools: frozenset[str] = read_pools("")
-    """The pools its Triton belongs to: endpoints of others are not loaded; ``*``: of all."""
+    """The pools of its Triton. Endpoints of other pools are not loaded; ``*``: all pools."""
     triton_key_file: Path | None = None
-    """Holds the key of Triton's control APIs, where it was started with one."""
+    """File with the key of Triton's control APIs, if Triton was started with one."""
     cache_bytes: int = 20 << 30
-    """Size above which downloads that nobody needs are deleted; 0: never."""
+    """Bytes above which unused downloads are deleted; 0: never."""
     unpacked_bytes: int = 64 << 30
-    """Most that one model's archive may hold unpacked."""
+    """Most bytes that one model's archive may have when unpacked."""
     cache_dir: Path | None = None
-    """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
+    """Cache shared by all processes of this machine; default: ``state_dir/cache``."""
     poll_s: float = 2.0
-    """How often the serving Task is looked at."""
+    """Seconds between looks at the serving Task."""
     observe_s: float = 1.0
-    """How often Triton is looked at, whatever ``poll_s``: a restarted Triton is empty and must not wait."""
+    """Seconds between looks at Triton, independent of ``poll_s``: a restarted Triton is empty and must not wait."""
     records_s: float = 30.0
-    """How often model records are read again although the serving Task did not change."""
+    """Seconds after which model records are read again although the serving Task did not change."""
     retry_first_s: float = 2.0
     retry_most_s: float = 300.0
     load_timeout_s: float = 300.0
@@ -49,19 +50,19 @@ class SyncSettings:
 
     @property
     def status_path(self) -> Path:
-        """The file that tells what sync did: read by the gateway's status page and by ``doctor``."""
+        """The file with model sync's status: the gateway's status page and ``doctor`` read it."""
         return self.state_dir / "sync-status.json"
 
     def delay(self, failures: int) -> float:
-        """Return how many seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after ``failures`` failures in a row."""
         return float(min(self.retry_most_s, self.retry_first_s * 2 ** min(failures - 1, 30)))
 
 
 @dataclass(slots=True)
 class Retry:
-    """Failures in a row of one thing, and when it may be tried again."""
+    """Consecutive failures of one thing, and when it may be tried again."""
 
     count: int = 0
     at: float = 0.0
     is_suspect: bool = False
-    """Triton ended while it loaded this model: perhaps because of it."""
+    """True if Triton ended while it loaded this model, perhaps because of it."""

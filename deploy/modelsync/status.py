@@ -1,6 +1,6 @@
-"""What model sync says of itself: one file, which gateways' pages, ``status``, ``doctor`` and ``up`` read.
+"""Model sync's published status: one file that gateways' pages, ``status``, ``doctor`` and ``up`` read.
 
-Written whole, and only when something changed. Safe from any thread.
+It is written as a whole, and only if something changed. Thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """One endpoint's model as published: ``since`` is when this state began."""
+    """One endpoint's model as published. ``since`` is when this state began."""
 
     url: str
     name: str
@@ -32,11 +32,11 @@ class ModelStatus:
     reason: str = ""
     since: str = ""
     is_final: bool = False
-    """Of one that failed: it would fail everywhere, whatever is tried; not so what could not be fetched."""
+    """Of a failed model: it would fail on every Triton. False if its files could not be fetched."""
 
 
 class StatusBoard:
-    """The state of every model, by endpoint and name. ``wall`` counts Unix seconds."""
+    """The state of every model, by endpoint and name. ``wall`` returns Unix seconds."""
 
     def __init__(self, path: Path, wall: Callable[[], float]) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class StatusBoard:
         self._published = ""
 
     def set(self, status: ModelStatus) -> bool:
-        """Take over one model's state; False if it is the one it had."""
+        """Record one model's state. Return False if it did not change."""
         key = (status.url, status.name)
         with self._lock:
             old = self._models.get(key)
@@ -64,12 +64,12 @@ class StatusBoard:
             self._models = {key: status for key, status in self._models.items() if key in current}
 
     def ready(self) -> frozenset[tuple[str, str]]:
-        """Return url and model id of every version that Triton has ready, or had until nobody asked for it."""
+        """Return url and model id of every version that Triton has ready, or had before it was unloaded as idle."""
         with self._lock:
             return frozenset((one.url, one.model_id) for one in self._models.values() if one.state in ("ready", "cold"))
 
     def models(self) -> list[dict[str, Any]]:
-        """Return every model's state as it is published."""
+        """Return every model's state in its published form."""
         with self._lock:
             models = sorted(self._models.values(), key=lambda s: (s.url, s.name))
         return [
@@ -78,7 +78,7 @@ class StatusBoard:
         ]  # fmt: skip
 
     def publish(self, status: Mapping[str, Any]) -> None:
-        """Write the file if it would say something else; what keeps it from being written is logged."""
+        """Write the file if its content changed. A failure to write is logged."""
         text = json.dumps(status, indent=1)
         if text == self._published:
             return
@@ -91,7 +91,7 @@ class StatusBoard:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the published status, or None when there is none yet."""
+    """Return the published status, or None if there is none yet."""
     try:
         status: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Counts the python backend's stub processes, model by model.
+"""Counts the python backend's stub processes of each model. Model sync calls it in every round.
 
-Called by model sync on every round. When the kernel kills a stub (out of memory), Triton 2.51 keeps calling the model
-READY, answers every request with "Stub process is not healthy" and never starts another: only the process table
-tells. It must never be needed: where processes are not visible (another container), it counts nothing.
+If the kernel kills a stub (out of memory), Triton 2.51 keeps reporting the model as READY, answers every request with
+"Stub process is not healthy" and starts no other stub. Only the process table shows it. If processes are not visible
+(another container), the counts are empty and model sync works without them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PROGRAM = b"triton_python_backend_stub"
 
 
 def count_stubs(repository: Path) -> dict[str, int]:
-    """Return the number of living stub processes of each model of this repository."""
+    """Return the number of living stub processes of each model in this repository."""
     roots = {str(repository).encode() + b"/", str(repository.resolve()).encode() + b"/"}
     counts: dict[str, int] = {}
     for entry in Path("/proc").iterdir():

@@ -1,7 +1,7 @@
-"""A Triton of ours is started with a key: made once, in a file for its owner only, read by model sync from there.
+"""Creates the key of an embedded Triton, in a file that only its owner may read; model sync reads it there.
 
-Called by the ``triton`` command; the images' and manifests' counterpart for NVIDIA's server is
-``deploy/docker/triton-entrypoint.sh``. ``gateway/triton/key.py`` has the reading side.
+The ``triton`` command calls it. For NVIDIA's server, images and manifests use ``deploy/docker/triton-entrypoint.sh``.
+``gateway/triton/key.py`` is the reading side.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Final
 from gateway.triton import key as control
 
 RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
-"""What can run code, write files or read other callers' memory. The rest (inference, health, metadata, configuration of
-models, statistics) stays open: Triton's own clients use it, and it changes nothing."""
+"""APIs that can run code, write files or read other callers' memory.
+
+The others (inference, health, metadata, model configuration, statistics) stay open: Triton's own clients use them, and
+they change nothing.
+"""
 
 
 def ensure_key(named: str, state_dir: Path) -> str:
-    """Return the key in the file that was named, else in the state folder's; one that only its owner may read is made
-    when there is none.
+    """Return the key in the file ``named``, else in the state folder's file, which is created if it is missing.
 
-    Raises ``ValueError`` for a file that holds no key, ``OSError`` when none can be written.
+    Only its owner may read the new file. Raises ``ValueError`` for a file without a key, ``OSError`` if none can be
+    written.
     """
     file = control.key_file(named, state_dir)
     if key := control.read_key(file):
@@ -35,7 +38,7 @@ def ensure_key(named: str, state_dir: Path) -> str:
             out.flush()
             os.fsync(out.fileno())
         try:
-            os.link(aside, file)  # whoever is first, wins
+            os.link(aside, file)  # the first writer wins
         except FileExistsError:
             if not control.read_key(file):
                 raise
@@ -45,7 +48,7 @@ def ensure_key(named: str, state_dir: Path) -> str:
 
 
 def arguments(key: str) -> tuple[str, ...]:
-    """Return what makes tritonserver ask for ``key``."""
+    """Return the arguments that make tritonserver require ``key``."""
     return (
         f"--http-restricted-api={RESTRICTED}:{control.HTTP_HEADER}={key}",
         f"--grpc-restricted-protocol={RESTRICTED}:{control.HTTP_HEADER}={key}",
@@ -53,10 +56,10 @@ def arguments(key: str) -> tuple[str, ...]:
 
 
 def hide(key: str, pid: int) -> bool:
-    """Overwrite ``key`` in the command line of our own child ``pid``; True when `ps` does not show it any more.
+    """Overwrite ``key`` in the command line of our own child ``pid``. Return True if `ps` no longer shows it.
 
-    tritonserver takes the key as an argument only, and every user of a machine can read every command line. It has
-    copied its arguments by the time it is live. Works where the kernel lets a parent write to its child's memory.
+    tritonserver takes the key only as an argument, and every user of a machine can read every command line. Once live,
+    it has copied its arguments. Works if the kernel lets a parent write to its child's memory.
     """
     secret = key.encode()
     try:

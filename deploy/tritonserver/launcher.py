@@ -1,8 +1,8 @@
-"""Starts, watches and stops a tritonserver of our own: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
+"""Starts, watches and stops our own tritonserver: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
 
-Used by ``triton-gateway up`` and by tests. ``choose_server`` is pure; ``TritonLauncher`` owns one child process and
-everything that hangs on it: its process group (the python backend's stubs), its shared memory, its log. It must never
-leave a process behind, whatever ends first, and never wait without a limit.
+Used by ``triton-gateway up`` and by tests. ``choose_server`` is pure. ``TritonLauncher`` owns one child process with
+its process group (the python backend's stubs), its shared memory and its log. It leaves no process behind, whatever
+ends first, and never waits without a limit.
 """
 
 from __future__ import annotations
@@ -40,23 +40,26 @@ log = logging.getLogger("triton_gateway.triton")
 Progress = Callable[[str], None]
 
 WHEEL = "nvidia-pytriton==0.7.0"
-"""NVIDIA's Triton for CPUs, which the extra ``triton`` pins. It asks for numpy below 2, which is not made for Python
-3.13: there it is installed without what it asks for, and model programs pass tensors as DLPack."""
+"""NVIDIA's Triton for CPUs, pinned by the extra ``triton``.
+
+It requires numpy below 2, which does not exist for Python 3.13. There it is installed without its requirements, and
+model programs pass tensors as DLPack.
+"""
 WITHOUT_NUMPY_1 = (3, 13)
 _SYSTEMS = ("Linux x86_64", "Linux aarch64")
-"""What the wheel is made for."""
+"""Systems that the wheel is built for."""
 ELSEWHERE = (
     "start all in containers (docker compose up), or the gateway alone against a Triton elsewhere: "
     "`triton-gateway serve --triton-grpc HOST:8001`"
 )
-"""What to do on a machine that no Triton is made for."""
+"""What to do on a machine for which there is no Triton."""
 
 LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
 
 
 class TritonMissing(MissingPart):
-    """No tritonserver can be found for this machine or this Python."""
+    """There is no tritonserver for this machine or this Python."""
 
 
 class TritonFailed(ChildFailed):
@@ -65,7 +68,7 @@ class TritonFailed(ChildFailed):
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Where the nvidia-pytriton wheel keeps what is needed; ``stub`` is None without one for this Python."""
+    """Paths inside the nvidia-pytriton wheel; ``stub`` is None if it has none for this Python."""
 
     server: Path
     python_backend: Path
@@ -77,7 +80,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class ExternalServer:
-    """A Triton somebody else runs; nothing is started."""
+    """A Triton that somebody else runs; nothing is started."""
 
     address: str
     engine: Engine = "native"
@@ -121,7 +124,7 @@ class Addresses:
 
 
 def has_wheel() -> bool:
-    """Whether the wheel is made for this machine."""
+    """Return True if the wheel is built for this machine."""
     return this_system() in _SYSTEMS
 
 
@@ -133,7 +136,7 @@ def this_system() -> str:
 def choose_server(
     *, triton_grpc: str, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]
 ) -> ServerChoice:
-    """Choose among what there is: an existing server, tritonserver on PATH, the wheel. Raises ``TritonMissing``."""
+    """Choose an existing server, tritonserver on PATH, or the wheel. Raises ``TritonMissing``."""
     if triton_grpc:
         return ExternalServer(triton_grpc)
     if on_path is not None:
@@ -160,7 +163,7 @@ def choose_server(
 
 
 def detect_server(triton_grpc: str = "") -> ServerChoice:
-    """Look at this machine and choose. Raises ``TritonMissing``."""
+    """Inspect this machine and choose a server. Raises ``TritonMissing``."""
     on_path = shutil.which("tritonserver")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return choose_server(
@@ -170,7 +173,7 @@ def detect_server(triton_grpc: str = "") -> ServerChoice:
 
 
 def find_wheel(python: str) -> Wheel | None:
-    """Return the installed nvidia-pytriton wheel, found without importing it; None when it is not installed."""
+    """Return the installed nvidia-pytriton wheel, found without importing it; None if it is not installed."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -193,19 +196,19 @@ def find_wheel(python: str) -> Wheel | None:
 
 
 def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what makes Triton join the gateway's traces where ``OTEL_*`` variables ask for spans over HTTP.
+    """Return arguments that make Triton join the gateway's traces, if ``OTEL_*`` variables select spans over HTTP.
 
-    Triton exports over OTLP/HTTP only: where the variables say gRPC it is left out.
+    Triton exports over OTLP/HTTP only, so with OTLP/gRPC it gets none.
     """
     if not any(name.startswith("OTEL_") for name in environ):
         return ()
-    # Here: a Triton that was killed waits for nothing that its launcher imports and does not use.
+    # Imported here, because a killed Triton waits for its launcher's imports.
     from gateway.settings import trace_protocol
 
     try:
         if trace_protocol(environ) != "http/protobuf":
             return ()
-    except ValueError:  # the gateway, which reads the same variables, says what is wrong with them
+    except ValueError:  # the gateway reads the same variables and reports what is wrong with them
         return ()
     whole = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     url = whole or f"{environ['OTEL_EXPORTER_OTLP_ENDPOINT'].rstrip('/')}/v1/traces"
@@ -217,12 +220,12 @@ def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class TritonLauncher:
-    """One tritonserver child: started, watched, restarted when it dies, stopped without a trace.
+    """One tritonserver child: started, watched, restarted if it dies, stopped without leftovers.
 
-    A thread of its own starts and watches the child: the kernel's parent-death signal follows the thread that forked.
-    ``on_restart`` is called after every restart, once the server is live again and empty: its models must be loaded
-    anew. A start that has not come to life after ``restart_s`` is ended, and made again. With a ``key`` only its
-    holder may load models; without one anybody who reaches the ports may.
+    Its own thread starts and watches the child, because the kernel's parent-death signal follows the thread that
+    forked. ``on_restart`` is called after every restart, once the server is live again and empty: its models must be
+    loaded again. A start that is not live after ``restart_s`` seconds is ended and repeated. With a ``key``, only its
+    holder may load models; without one, anybody who reaches the ports may.
     """
 
     def __init__(
@@ -264,7 +267,7 @@ class TritonLauncher:
 
     @property
     def addresses(self) -> Addresses:
-        """Where the server listens; stays the same over restarts."""
+        """Addresses where the server listens; they stay the same over restarts."""
         if self._ports is None:
             raise RuntimeError("the server was not started")
         return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
@@ -282,16 +285,16 @@ class TritonLauncher:
 
     @property
     def restarts(self) -> int:
-        """How often the server was started again."""
+        """How often the server was restarted."""
         return self._restarts
 
     @property
     def is_live(self) -> bool:
-        """True while the server runs and answered its last liveness check after a start."""
+        """True while the server runs and has answered its first liveness check."""
         return self._live.is_set() and self.pid is not None
 
     def start(self, progress: Progress | None = None, *, timeout_s: float = 60.0) -> Addresses:
-        """Start the server and return when it is live. Raises ``PortTaken`` or ``TritonFailed``, leaving nothing."""
+        """Start the server; return when it is live. Raises ``PortTaken`` or ``TritonFailed``, and leaves nothing."""
         if self._thread is not None:
             raise RuntimeError("the server was already started")
         tell = progress or (lambda _: None)
@@ -320,7 +323,7 @@ class TritonLauncher:
         return self.addresses
 
     def stop(self) -> None:
-        """End the server: ask, wait, kill. Returns when no process of it is left."""
+        """End the server: signal, wait, kill. Returns when none of its processes is left."""
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -377,13 +380,13 @@ class TritonLauncher:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
-        with contextlib.suppress(OSError):  # on a full disk the next start finds less to clear away, and that is all
+        with contextlib.suppress(OSError):  # on a full disk, only the next start's cleanup finds less
             self._region_note.parent.mkdir(parents=True, exist_ok=True)
             self._region_note.write_text(self._shm_prefix)
         command = self._command()
         with self._open_log() as out:
-            # A session of its own: Ctrl-C on the terminal reaches us, not the server, and its stubs can be killed
-            # as one group.
+            # The child gets its own session: Ctrl-C on the terminal reaches us and not the server, and its stubs can be
+            # killed as one group.
             process = subprocess.Popen(
                 leader_of(command),
                 stdin=subprocess.DEVNULL,
@@ -412,7 +415,7 @@ class TritonLauncher:
                 self._trim_log()
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
-        """End what may be left of a server and its stubs, and return its exit status."""
+        """End the remains of a server and its stubs, and return its exit status."""
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -457,8 +460,8 @@ class TritonLauncher:
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
         if isinstance(self._server, WheelServer):
-            # Sync writes whole configurations for this server. To ask each model for what is missing, Triton would
-            # start its python process once more at every load, and wait a second for that one's end.
+            # Model sync writes complete configurations for this server. To complete them, Triton would start the
+            # model's python process once more at every load and wait a second for its end.
             command.append("--disable-auto-complete-config")
         if self._backend_dir is not None:
             command.append(f"--backend-directory={self._backend_dir}")
@@ -482,7 +485,7 @@ class TritonLauncher:
         return environment
 
     def _prepare_backends(self) -> Path | None:
-        """Put the wheel's python backend beside the stub of this Python, where the server looks for both."""
+        """Put the wheel's python backend next to the stub of this Python, where the server looks for both."""
         if not isinstance(self._server, WheelServer) or self._server.wheel.stub is None:
             return None
         wheel, folder = self._server.wheel, self._state / "triton" / "backends"
@@ -506,7 +509,7 @@ class TritonLauncher:
         return self._state / "triton" / "shm-prefix"
 
     def _remove_old_regions(self) -> None:
-        # The prefix is read from our own state folder: guessing from process ids would be wrong in containers that
+        # The prefix is read from our own state folder. Guessing from process ids would be wrong in containers that
         # share /dev/shm.
         with contextlib.suppress(OSError):
             _remove_regions(self._region_note.read_text().strip())
@@ -524,7 +527,7 @@ class TritonLauncher:
                 self.log_path.replace(self.log_path.with_suffix(".log.1"))
 
     def _trim_log(self) -> None:
-        # The server holds the file open in append mode: it is copied and cut, not renamed.
+        # The server has the file open in append mode, so it is copied and truncated, not renamed.
         with contextlib.suppress(OSError):
             if self.log_path.stat().st_size > LOG_LIMIT:
                 shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
@@ -532,7 +535,7 @@ class TritonLauncher:
 
 
 def choose_ports(wanted: Ports, host: str) -> Ports:
-    """Check the ports asked for and choose free ones for 0. Raises ``PortTaken``."""
+    """Check the requested ports and choose free ones for 0. Raises ``PortTaken``."""
     used: set[int] = set()
     chosen = []
     for use, port in (("gRPC", wanted.grpc), ("HTTP", wanted.http), ("metrics", wanted.metrics)):

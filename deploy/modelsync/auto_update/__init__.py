@@ -1,7 +1,7 @@
-"""Auto-update: which models are which versions of an endpoint whose rule asks for the newest of a project.
+"""Auto-update: gives version numbers to new models of an endpoint whose rule selects the newest of a project.
 
-``rules`` decides (pure), ``writer`` asks the registry and records what was decided. Called by model sync's reader
-after every look at the serving Task. It must never make model sync wait or fail, nor give a number twice.
+``rules`` decides (pure); ``writer`` asks the registry and records the decision. Model sync's reader calls it after
+every look at the serving Task. It never makes model sync wait or fail, and never assigns a number twice.
 """
 
 from deploy.modelsync.auto_update.writer import AutoUpdate

@@ -1,10 +1,10 @@
-"""Auto-update, the pure part: which models are which versions of an endpoint, and the records and sections that say so.
+"""Auto-update, the pure part: decides which models are which versions of an endpoint.
 
-Called by ``auto_update.py`` with the serving Task and what its rules (``model_monitoring``) select. Answers with
-what to write: records of the numbers and of what is served (``gateway/version_numbers.py``), which gateways and model
-sync serve from, and ``model_monitoring_eps`` in ClearML's own form, a copy for stock readers and gateways of before.
-A number belongs to its model for ever: it is neither given again nor changed, whatever is published, deleted,
-restarted, or written by clearml-serving's own containers.
+``writer`` calls it with the serving Task and the models that its rules (``model_monitoring``) select. The result says
+what to write: records of the numbers and of the served versions (``gateway/version_numbers.py``), from which gateways
+and model sync serve, and ``model_monitoring_eps`` in ClearML's own form, a copy for stock readers and older gateways. A
+number belongs to its model for ever. It is neither reassigned nor changed, whatever is published, deleted, restarted,
+or written by clearml-serving's own containers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway import registry, spec, version_numbers
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
 FORMER: Final = "triton_gateway_versions"
-"""Section in which versions of ours before the records kept the numbers: read once, when they are taken over."""
+"""Section in which releases before the records kept the numbers. It is read once, to take the numbers over."""
 
 Store = registry.RegistryWriter
 Rule = spec.MonitoringSpec
@@ -30,40 +30,40 @@ Known = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What to write (nothing: everything is as it should be) and what people should know."""
+    """What to write (empty: nothing to change), and warnings for people."""
 
     records: tuple[registry.Record, ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     is_claim: bool = False
-    """Whether numbers were claimed: the Task has to be read again, and this asked again, before they are given."""
+    """True if numbers were claimed: the Task must be read and evaluated again before they are given."""
     is_contested: bool = False
     """Whether a container of clearml-serving has written its own numbers into the section."""
     notes: tuple[str, ...] = ()
 
 
 def text_of(task: Mapping[str, Any], section: str) -> str:
-    """Return a section of ``task`` as it is written: ``RULES`` or ``SERVED``."""
+    """Return the text of a section (``RULES`` or ``SERVED``) of ``task``."""
     return registry.section_text(task, section)
 
 
 def has_none(task: Mapping[str, Any]) -> bool:
-    """Say whether ``task`` has neither a rule nor anything left of one."""
+    """Return True if ``task`` has neither a rule nor leftovers of one."""
     return all(len(text_of(task, section).strip()) <= 2 for section in (RULES, SERVED))
 
 
 def serving(task: Mapping[str, Any]) -> Serving:
-    """Return what ``task`` says, its rules among it."""
+    """Return the decoded ``task``, its rules included."""
     return spec.decode(task)
 
 
 def served_by(text: str) -> dict[str, str]:
-    """Return which model each url of a ``SERVED`` section has."""
+    """Return the model of each url in a ``SERVED`` section."""
     found = spec.decode({"configuration": {SERVED: {"value": text}}}).endpoints
     return {url: str(one.model_id) for url, one in sorted(found.items())}
 
 
 def query_of(rule: spec.MonitoringSpec) -> registry.ModelQuery:
-    """Return what to ask the registry for ``rule``."""
+    """Return the registry query for ``rule``."""
     return registry.ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
 
 
@@ -73,14 +73,15 @@ def update(
     *,
     is_good: Callable[[str, str], bool] = lambda _url, _model: True,
 ) -> Update:
-    """Return what to write so that ``task`` serves what its rules select.
+    """Return what to write so that ``task`` serves the models that its rules select.
 
-    ``found``: endpoint of a rule → ids of its models, newest first; beyond the rule's limit those that are served and
-    still match. A rule that is not in it (the registry could not be asked), that is faulty, or that selects nothing at
-    all keeps the versions it has: nothing is taken out of service by an accident. Versions that a canary, a rollout or
-    a shadow names stay, whatever the limit. So does what the limit would retire, until there are as many newer versions
-    that ``is_good`` (url, model) says work: an empty model must not take the place of one that answers. Versions of
-    rules that are gone are removed.
+    ``found`` maps an endpoint with a rule to the ids of its models, newest first, including models beyond the rule's
+    limit that are served and still match. A rule keeps its versions if it is not in ``found`` (the registry could not
+    be asked), is faulty, or selects nothing: no accident takes a version out of service.
+
+    Versions that a canary, rollout or shadow names stay, whatever the limit. A version beyond the limit stays until
+    enough newer versions work according to ``is_good`` (url, model), so that an empty model does not replace one that
+    answers. Versions of deleted rules are removed.
     """
     try:
         rules = sections.parse(registry.section_text(task, RULES) or "{}")
@@ -113,7 +114,7 @@ def update(
             copy.update(mine)
             continue
         given = {**numbers.given, **dict(step.given)}
-        # What others have put into service is taken over together with its number.
+        # Versions that others put into service keep their numbers.
         before = numbers.served
         if before is None:
             before = frozenset(number for number, model in bindings if given.get(number) == model)
@@ -143,10 +144,10 @@ def _served(
     endpoint: str, rule: spec.MonitoringSpec, given: Mapping[int, str], before: frozenset[int], models: Sequence[str],
     routed: set[str], is_good: Callable[[str, str], bool],
 ) -> set[int]:  # fmt: skip
-    """Return the numbers to serve: the newest, those that routes name, and old ones until enough new ones work."""
+    """Return the numbers to serve: the newest, those that routes name, and older ones until enough newer ones work."""
 
     def works(number: int) -> bool:
-        # Whether other engines can load a model is known to gateways only.
+        # Only gateways know whether other engines can load a model.
         return rule.engine != "triton" or is_good(f"{endpoint}/{number}", given[number])
 
     by_model = version_numbers.Numbers(given).by_model
@@ -154,9 +155,9 @@ def _served(
     missing = (rule.max_versions or 0) - sum(works(number) for number in serve)
     leaving = [by_model[model] for model in models if by_model.get(model) in before - serve]
     proven = [number for number in leaving if works(number)]
-    # As long as too few are known to work, any of those that leave may be one: after a restart nothing is known.
+    # Until enough newer versions are known to work, all older ones stay: after a restart nothing is known yet.
     serve |= set(proven[: max(missing, 0)] if len(proven) >= missing else leaving)
-    # A version that a route sends requests to is not the limit's to take away.
+    # The limit never removes a version that gets requests from a route.
     return serve | {number for number in before if f"{endpoint}/{number}" in routed}
 
 
@@ -170,16 +171,17 @@ def _record(stored: tuple[str, dict[str, Any]]) -> registry.Record:
 
 
 def _routed(serving: spec.ServingSpec) -> set[str]:
-    """Return the urls that canaries, rollouts, shadows and defaults name; a canary over a prefix names none."""
+    """Return the urls that canaries, rollouts, shadows and defaults name. A canary over a prefix names none."""
     named = {url for canary in serving.canaries.values() for url in canary.load_endpoints}
     named |= {url for shadow in serving.shadows.values() for url in (shadow.endpoint, shadow.to)}
     return named | {*serving.stables.values(), *serving.defaults.values()}
 
 
 def _known(written: Sequence[version_numbers.Binding], former: Known) -> dict[str, int]:
-    """Return the numbers of before: those our records' predecessor has, and what clearml-serving itself has written.
+    """Return earlier numbers: from the section before the records, and those that clearml-serving itself wrote.
 
-    A number that the former gives to another model is not taken over: that model would change its number.
+    A number that the earlier section gives to another model is not taken over, because that would change that model's
+    number.
     """
     known = dict(former)
     for number, model in written:

@@ -1,8 +1,8 @@
-"""Auto-update, the part that acts: asks the registry what the rules select and records which versions that makes.
+"""Auto-update, the active part: asks the registry for the models of each rule and records their versions.
 
-Runs inside model sync, beside each Triton. Any number of writers may do so at once: numbers are claimed before they
-are given (``gateway/version_numbers.py``), and every write is followed by a look at what became of it. Must never make
-model sync wait or fail: a rule that cannot be asked keeps what it has.
+It runs inside model sync, next to each Triton. Any number of writers may run at once: numbers are claimed before they
+are given (``gateway/version_numbers.py``), and every write is read back. It never makes model sync wait or fail: a rule
+whose models cannot be looked up keeps its versions.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from deploy.tools.errors import GatewayError
 log = logging.getLogger("triton_gateway.sync")
 
 _MAX_ROUNDS: Final = 8
-"""Writes of one look: claim, give; more only while others claim the same numbers."""
+"""Most writes per look: claim, then give; more only while other writers claim the same numbers."""
 
 Loaded = Callable[[], Collection[tuple[str, str]]]
 """Returns url and model id of every version that Triton has ready."""
 
 
 class AutoUpdate:
-    """Called after every look at the serving Task; asks the registry every ``every_s`` seconds, or when rules change.
+    """Called after every look at the serving Task. Asks the registry every ``every_s`` seconds, or when rules change.
 
-    ``clock`` counts seconds. A version that the limit retires stays until newer ones have been loaded for ``settle_s``
-    (gateways look at their own pace), where ``follow`` says what is loaded. One thread at a time.
+    ``clock`` counts seconds. A version beyond the limit stays until newer ones have been loaded for ``settle_s``
+    seconds, because gateways look at their own pace; ``follow`` sets who reports what is loaded. Use it from one thread
+    at a time.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class AutoUpdate:
         self._rules = ""
         self._said: tuple[str, ...] = ()
         self._tried = ("", "")
-        """The section's text that was last written over, and with what."""
+        """The text of the section that was last overwritten, and the new text."""
         self._loaded: Loaded | None = None
         self._loaded_since: dict[tuple[str, str], float] = {}
 
     def follow(self, loaded: Loaded) -> None:
-        """Ask ``loaded`` which versions work, before others are retired for them; without it all are taken to."""
+        """Ask ``loaded`` which versions work before older ones are retired. Without it, all count as working."""
         self._loaded = loaded
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
-        """Bring the versions up to date; True when something was changed and the Task has to be read again."""
+        """Bring the versions up to date. Return True if something changed and the Task must be read again."""
         if rules.has_none(task):
             return False
         wanted = rules.text_of(task, rules.RULES)
@@ -88,7 +89,9 @@ class AutoUpdate:
         return has_changed
 
     def _models(self, endpoint: str, rule: rules.Rule, serving: rules.Serving) -> Sequence[str]:
-        """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
+        """Return the models that a rule selects: its newest, and those beyond its limit that are served and still
+        match.
+        """
         served = {e.model_id for e in serving.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
         query = replace(rules.query_of(rule), served=tuple(sorted(served)))
         found = list(self._store.find_models(query))
@@ -98,15 +101,15 @@ class AutoUpdate:
         return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
 
     def _write(self, update: rules.Update, found: str) -> bool:
-        """Write what there is to write over the section's text that was ``found``; False when there is nothing."""
+        """Write the update over the section text that was ``found``. Return False if there is nothing to write."""
         sections = {} if update.is_claim else update.sections
         if sections and (found, sections[rules.SERVED]) == self._tried:
-            # The embedded control plane takes a text that we have written before for an old copy, and keeps what it
-            # has: it is not written for ever. Nothing of ours reads it.
+            # The embedded control plane takes a text that we wrote before for an old copy and keeps its own, so the
+            # same text is not written again and again. Nothing of ours reads it.
             sections = {}
         if sections and update.is_contested and self._store.stock_containers():
-            # Who reads the section where a container of clearml-serving writes it is that container's own Triton
-            # helper: it must find the container's numbers. Ours are in the records.
+            # If a container of clearml-serving writes the section, its own Triton helper reads it and must find the
+            # container's numbers. Ours are in the records.
             sections = {}
         if not sections and not update.records:
             return False

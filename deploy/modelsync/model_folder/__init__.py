@@ -1,6 +1,6 @@
-"""What the folder of one model in Triton's repository holds: which files, config.pbtxt, the program that runs it.
+"""Builds the content of one model's folder in Triton's repository: files, config.pbtxt, and the program that runs it.
 
-``build`` puts it together of what a model's files, its endpoint and this machine say; everything else is pure. Called
-by ``reconcile``; ``execution`` and ``cores`` also by ``deploy/bundles``, which write what is read here. It must never
-guess between two candidates, nor write anything: ``repository`` does that.
+``build`` combines the model's files, its endpoint and this machine; everything else is pure. ``reconcile`` calls it;
+``deploy/bundles`` also calls ``execution`` and ``cores``, because it writes what is read here. It never guesses between
+two candidates and writes no files: ``repository`` does that.
 """

@@ -1,7 +1,7 @@
-"""``--aux-config`` as a ModelConfig message: a whole config.pbtxt, or key=value pairs in every form users type them.
+"""Turns ``--aux-config`` into a ModelConfig message: a whole config.pbtxt, or key=value pairs as users type them.
 
-Pure: text and nested values in, a protobuf message out; called by ``model_config.py`` only. Nothing is dropped in
-silence: what Triton does not know is a ``BadModel`` that names the field and the nearest known one.
+Pure: text and nested values in, a protobuf message out. Only ``model_config.py`` calls it. Nothing is dropped silently:
+a field that Triton does not have is a ``BadModel`` that names it and the nearest known one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _apply_repeated(message: Any, field: Any, value: Any, where: str) -> None:
     if field.message_type is not None:
         numbered = isinstance(value, Mapping) and all(unquote(str(k)).isdigit() for k in value)
         if numbered:
-            # input.0.format=…: the element of that number, made when it is the next one.
+            # input.0.format=…: the element with that number; it is created if it is the next one.
             for number, element in sorted((int(unquote(str(k))), v) for k, v in value.items()):
                 if number > len(target):
                     raise BadModel(f"--aux-config {where}.{number} is given without {where}.{len(target)}")

@@ -1,7 +1,7 @@
-"""What a model folder holds: layout, config.pbtxt and, on the embedded server, the program that runs ONNX.
+"""Plans the content of a model folder: layout, config.pbtxt and, on the embedded server, the program that runs ONNX.
 
-Called by model sync for one model at a time; reads the cached files, writes nothing. Weights are read only to hold
-them against the manifest of a bundle of ``triton-gateway optimize``, never into memory.
+Model sync calls it for one model at a time. It reads cached files and writes nothing. Weights are read only to compare
+them with the manifest of a bundle of ``triton-gateway optimize``, and never as a whole into memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GENERATOR = Path(__file__).parents[1] / "runtime" / "generate_model.py"
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One model's folder: config.pbtxt, files linked from the cache, and small files given as text."""
+    """Content of one model folder: config.pbtxt, files linked from the cache, and small files given as text."""
 
     config: str
     linked: Mapping[str, str]
@@ -41,16 +41,19 @@ class Build:
 
 
 class Builder:
-    """Builds model folders for one kind of server; ``recipe`` names how, so that a change of it rebuilds them."""
+    """Builds model folders for one kind of server. ``recipe`` fingerprints everything that shapes them besides the
+    model.
+    """
 
     def __init__(self, engine: Engine, tuning: Tuning, features: frozenset[str] | None = None) -> None:
         self._engine: Engine = engine
-        # Model sync runs beside its Triton (they share a folder), so this machine's CPU is the one that will serve.
+        # Model sync runs next to its Triton, with which it shares a folder, so this machine's CPU serves the model.
         self._features = this_cpu() if features is None else features
         self._tuning = tuning
         self._program = _PROGRAM.read_text() if engine == "python" else ""
         self._generator = _GENERATOR.read_text()
-        # Instances and threads are only written for the embedded server: elsewhere another machine changes nothing.
+        # Only the embedded server's configuration contains instances and threads; a full Triton's does not depend on
+        # the CPU.
         parts = [
             engine,
             FORMAT,
@@ -65,7 +68,7 @@ class Builder:
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         if not files:
             raise BadModel(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
-        # What Triton loads is what was judged: weights are read here, once for each time they are written.
+        # Triton must load the files that were judged. Weights are read here, once for each time they are written.
         manifest.check(folder, is_used=lambda name: not name.startswith("report."))
         kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))
         execution = read_execution(folder) if kind == "onnx" else None
@@ -93,20 +96,22 @@ class Builder:
 
 
 def _generates(signature: OnnxSignature, endpoint: spec.EndpointSpec) -> bool:
-    """A graph that takes a key/value cache can only be run in a loop; one without is, where the endpoint says so."""
+    """Return True if the graph generates text in a loop: if it takes a key/value cache, or if the endpoint's task says
+    so.
+    """
     if dict(endpoint.options).get("task") == "text-generation":
         return True
     return any(tensor.name.startswith("past_key_values") for tensor in signature.inputs)
 
 
 def _judged(layout: Layout, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes of the files that Triton's program opens, by their names beside it."""
+    """Return the hashes of the files that Triton's program opens, by their names in its folder."""
     placed = {PurePosixPath(target): origin for target, origin in layout.files.items()}
     return {target.name: recorded[origin] for target, origin in placed.items() if origin in recorded}
 
 
 def _pad_token_id(folder: Path) -> int:
-    """Return the token padding is made of, from the model's own config.json; 0 when it does not say."""
+    """Return the padding token from the model's own config.json; 0 if there is none."""
     try:
         value = json.loads((folder / "config.json").read_text()).get("pad_token_id")
     except (OSError, ValueError, AttributeError):

@@ -1,9 +1,9 @@
-"""How a bundle wants to be run: ``runtime.json``, written by ``triton-gateway optimize``, read by model sync.
+"""How a bundle is to be run: ``runtime.json``, written by ``triton-gateway optimize``, read by model sync.
 
-It names the engine and precision its speed and accuracy were measured with, and the CPU instructions that takes: a
-bundle moved to a machine without them is refused before traffic reaches it, since int8 sums saturate silently on
-older CPUs and bf16 turns into something slower than what was measured. A model without the file runs as before. Pure,
-except for the two functions that read a file.
+It names the engine and precision with which speed and accuracy were measured, and the CPU instructions they need. On a
+machine without those instructions the bundle is refused before it gets traffic: on older CPUs int8 sums saturate
+silently, and bf16 is slower than measured. A model without the file runs as before. Pure, except for the two functions
+that read a file.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ Target = Literal["cpu", "gpu"]
 
 BF16: Final = ("amx_bf16", "avx512_bf16", "bf16")
 INT8: Final = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")
-"""Names of Linux' ``/proc/cpuinfo``, x86 and ARM: any one of them is enough."""
+"""Feature names in Linux' ``/proc/cpuinfo``, for x86 and ARM. One of them is enough."""
 
 MAX_ROWS: Final = 64
-"""The largest batch a bundle was judged with (``bundles/judge/probes``), and so the largest it is ever given."""
+"""Rows of the largest batch that a bundle was judged with (``bundles/judge/probes``), and so of the largest it is
+given.
+"""
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Engine, precision and their needs. Each of ``needs`` is a list of CPU features of which one must be there."""
+    """Engine and precision, and what they need. Each item of ``needs`` is a list of CPU features of which one is
+    required.
+    """
 
     engine: EngineName = "onnxruntime"
     precision: Precision = "fp32"
     target: Target = "cpu"
     needs: tuple[tuple[str, ...], ...] = ()
     fallback: str = ""
-    """What to do on a CPU without them, as a sentence."""
+    """A sentence that says what to do on a CPU without these features."""
     pad_to: int = 1
-    """Lengths are padded to multiples of this: OpenVINO pays for every shape it has not seen."""
+    """Lengths are padded to multiples of this number, because OpenVINO compiles each new shape."""
     max_length: int = 0
-    """The longest input, to warm every shape up; 0: not known."""
+    """Tokens of the longest input, so that every shape can be warmed up; 0: unknown."""
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:
@@ -57,7 +61,7 @@ def cpu_features(cpuinfo: str) -> frozenset[str]:
 
 
 def this_cpu() -> frozenset[str]:
-    """Return this machine's CPU features; nothing where the kernel does not tell."""
+    """Return this machine's CPU features; empty if the kernel does not list them."""
     try:
         return cpu_features(_CPUINFO.read_text())
     except OSError:
@@ -65,7 +69,7 @@ def this_cpu() -> frozenset[str]:
 
 
 def read_execution(folder: Path) -> Execution | None:
-    """Return what a model folder's ``runtime.json`` asks for, None without the file. Raises ``BadModel``."""
+    """Return the content of a model folder's ``runtime.json``; None without the file. Raises ``BadModel``."""
     try:
         text = (folder / FILE).read_text(encoding="utf-8")
     except OSError:
@@ -95,7 +99,7 @@ def encode(execution: Execution) -> str:
 
 
 def decode(values: Any) -> Execution:
-    """Read the content of ``runtime.json``. Raises ``ValueError`` saying what is wrong."""
+    """Read the content of ``runtime.json``. Raises ``ValueError`` with the reason if it is not valid."""
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
     for name, known in (("engine", EngineName), ("precision", Precision), ("target", Target)):
@@ -120,7 +124,7 @@ def decode(values: Any) -> Execution:
 
 
 def check_cpu(execution: Execution, features: frozenset[str]) -> None:
-    """Raise ``BadModel`` that names the missing feature and the fallback. A CPU that tells nothing passes."""
+    """Raise ``BadModel`` with the missing feature and the fallback. A CPU whose features are unknown passes."""
     if execution.target != "cpu" or not features:
         return
     for group in execution.needs:

@@ -1,6 +1,6 @@
-"""Which file of a registry's model goes where in Triton's model folder, and what kind of model that makes it.
+"""Maps the files of a registered model to Triton's model folder, and finds out which kind of model they are.
 
-Pure: a list of relative paths in, a mapping out. Called by model sync before anything is written. It must never guess
+Pure: a list of relative paths in, a mapping out. Model sync calls it before anything is written. It never guesses
 between two candidates: an ambiguous folder is a ``BadModel`` that names them.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 from deploy.modelsync.errors import BadModel
 
 Engine = Literal["python", "native"]
-"""``python``: a server that has only the python backend (the wheel's); ``native``: a full Triton."""
+"""``python``: a server that has only the python backend (the wheel's). ``native``: a full Triton."""
 
 Kind = Literal["onnx", "pytorch", "savedmodel", "graphdef", "tensorrt", "openvino", "python", "folder"]
 
@@ -57,9 +57,9 @@ class Layout:
 
 
 def choose_kind(files: Sequence[str], framework: str, backend: str) -> Kind:
-    """Say what kind of model this is: the user's platform or backend, then the files, then the framework.
+    """Return the kind of model: from the user's platform or backend, else from the files, else from the framework.
 
-    The framework comes last: clearml-serving registers a folder uploaded without ``--framework`` as TensorFlow.
+    The framework comes last because clearml-serving registers a folder uploaded without ``--framework`` as TensorFlow.
     """
     if backend:
         return BACKENDS.get(backend, "folder")
@@ -73,13 +73,13 @@ def choose_kind(files: Sequence[str], framework: str, backend: str) -> Kind:
         return next(iter(found))
     for prefix, kind in _FRAMEWORKS:
         if framework.lower().startswith(prefix):
-            # As stock does: one file of TensorFlow is a frozen graph.
+            # Like stock clearml-serving: a single TensorFlow file is a frozen graph.
             return "graphdef" if kind == "savedmodel" and len(files) == 1 else kind
     return "folder"
 
 
 def find_onnx(files: Sequence[str]) -> str:
-    """Return the model file among ``files``: ``model.onnx``, ``onnx/model.onnx``, or the only one there is."""
+    """Return the model file among ``files``: ``model.onnx``, ``onnx/model.onnx``, or the only ``.onnx`` file."""
     found = sorted(f for f in files if f.lower().endswith(".onnx"))
     for preferred in ("model.onnx", "onnx/model.onnx"):
         if preferred in found:
@@ -87,7 +87,7 @@ def find_onnx(files: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     if not found and len(files) == 1:
-        return files[0]  # uploaded under another name; the reader says when it is not ONNX
+        return files[0]  # uploaded under another name; the reader reports it if it is not ONNX
     raise BadModel(
         f"the model holds {len(found)} .onnx files ({', '.join(found[:5]) or 'none'})",
         hint="rename the one to serve to model.onnx",

@@ -1,8 +1,7 @@
-"""Builds config.pbtxt: what an endpoint declares, what its ONNX graph says and what the user adds, each stated once.
+"""Builds config.pbtxt from what an endpoint declares, what its ONNX graph says and what the user adds.
 
-Pure: values in, text out; called by model sync. The text comes from Triton's own protobuf message, so it always
-parses. It must never let two sources contradict each other in silence: a conflict is a ``BadModel`` that says which
-one to remove.
+Pure: values in, text out. Model sync calls it. The text comes from Triton's own protobuf message, so it always parses.
+If two sources contradict each other, it raises a ``BadModel`` that says which one to remove.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from deploy.modelsync.model_folder.onnx_signature import GraphTensor, OnnxSignat
 from gateway.spec import EndpointSpec, TensorSpec
 
 FORMAT = 2
-"""Part of every recipe: raise it when the same inputs give another config.pbtxt, so that models are written anew."""
+"""Part of every recipe. Raise it when the same inputs give another config.pbtxt, so that models are written again."""
 
 _log = logging.getLogger("triton_gateway.sync")
 
@@ -64,7 +63,7 @@ class Tuning:
 
 @dataclass(slots=True)
 class _Tensor:
-    """A tensor being merged; ``dims`` is the full shape when ``is_full``, else the shape without the batch."""
+    """A tensor being merged. ``dims`` is the full shape if ``is_full``, otherwise the shape without the batch."""
 
     name: str
     dtype: str
@@ -73,7 +72,7 @@ class _Tensor:
 
 
 def auxiliary_backend(endpoint: EndpointSpec) -> str:
-    """Return the platform or backend the user asks for with ``--aux-config``; empty when none."""
+    """Return the platform or backend that the user set with ``--aux-config``; empty if none."""
     if endpoint.auxiliary_pbtxt.strip():
         message = parse_pbtxt(endpoint.auxiliary_pbtxt)
         return str(message.platform or message.backend)
@@ -93,9 +92,10 @@ def build_config(
     execution: Execution | None = None,
     judged: Mapping[str, str] = _NOTHING,
 ) -> str:
-    """Return the text of config.pbtxt. Raises ``BadModel`` when the sources contradict each other.
+    """Return the text of config.pbtxt. Raises ``BadModel`` if the sources contradict each other.
 
-    ``judged``: hashes of the model's files, by name, which the embedded server's program compares before it loads them.
+    ``judged`` maps names of the model's files to their hashes; the embedded server's program compares them before it
+    loads the files.
     """
     tuning = tuning or Tuning()
     if engine == "python" and kind not in ("onnx", "python"):
@@ -162,9 +162,10 @@ def _refuse_undeclared(endpoint: EndpointSpec, config: Any) -> None:
 def build_generation_config(
     *, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None, judged: Mapping[str, str] = _NOTHING
 ) -> str:
-    """Return the text of config.pbtxt of a model that ``runtime/generate_model.py`` runs: token ids and parameters in,
-    one response per token out. What the endpoint declares of the graph's own tensors does not matter; ``judged`` is as
-    in ``build_config``.
+    """Return the text of config.pbtxt for a model that ``runtime/generate_model.py`` runs.
+
+    Its inputs are token ids and parameters, its output one response per token. The tensors that the endpoint declares
+    for the graph itself do not matter. ``judged`` is as in ``build_config``.
     """
     tuning = tuning or Tuning()
     config, _, _ = _user_config(endpoint)
@@ -188,7 +189,7 @@ def build_generation_config(
 
 
 def cpu_instances(config: str) -> int:
-    """Return how many instances a config.pbtxt asks for on the CPU; 0 when it leaves that to Triton."""
+    """Return how many CPU instances a config.pbtxt sets; 0 if it leaves that to Triton."""
     groups = text_format.Parse(config, model_config_pb2.ModelConfig()).instance_group
     if any(g.kind != model_config_pb2.ModelInstanceGroup.KIND_CPU for g in groups):
         return 0
@@ -201,14 +202,15 @@ def _write_judged(config: Any, judged: Mapping[str, str]) -> None:
 
 
 def _user_config(endpoint: EndpointSpec) -> tuple[Any, bool, bool]:
-    """Return the user's message, whether it batches, and whether it says anything about batching."""
+    """Return the user's message, whether it batches, and whether it sets anything about batching."""
     text, pairs = endpoint.auxiliary_pbtxt.strip(), endpoint.auxiliary_pairs
     if text:
         config = parse_pbtxt(text)
         says = re.search(r"(?m)^[^#\n]*\bmax_batch_size\s*:", text) is not None
     else:
         config = model_config_pb2.ModelConfig()
-        # input.0.format=… speaks of the first declared input: those are there before the pairs are applied.
+        # input.0.format=… refers to the first declared input, so declared inputs are added before the pairs are
+        # applied.
         for side in ("input", "output"):
             if side in pairs:
                 for tensor in getattr(endpoint, f"{side}s"):
@@ -230,7 +232,9 @@ def _triton_type(tensor: TensorSpec) -> str:
 
 
 def _merge(side: str, declared: Sequence[TensorSpec], block: Any) -> list[_Tensor]:
-    """Join what the command line and config.pbtxt declare, by name; equal twice is fine, different is a fault."""
+    """Join the tensors declared on the command line and in config.pbtxt, by name. Two different declarations are a
+    fault.
+    """
     merged: dict[str, _Tensor] = {}
     for message in block:
         dtype = model_config_pb2.DataType.Name(message.data_type).removeprefix("TYPE_")
@@ -279,7 +283,8 @@ def _decide_batch(config: Any, has_batch: bool, user_says: bool, inputs: Sequenc
         return tuning.max_batch_size if can_batch else 0
     if user_says:
         return int(config.max_batch_size)
-    # Without a graph to look into: clearml-serving's meaning (shapes are whole), batched when all start with −1.
+    # Without a graph to read, shapes mean what they mean in clearml-serving (whole shapes): batched if all start with
+    # −1.
     tensors_declared = (*inputs, *outputs)
     is_dynamic = bool(tensors_declared) and all(len(t.dims) > 1 and t.dims[0] == -1 for t in tensors_declared)
     return tuning.max_batch_size if is_dynamic else 0
@@ -287,7 +292,7 @@ def _decide_batch(config: Any, has_batch: bool, user_says: bool, inputs: Sequenc
 
 def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTensor], is_batched: bool, *,
                 is_lenient: bool) -> list[_Tensor]:  # fmt: skip
-    """Check what is declared against the graph and complete it; the result's dims leave out the batch."""
+    """Check the declared tensors against the graph and complete them. The result's dims leave out the batch."""
     by_name = {t.name: t for t in graph}
     unknown = [t.name for t in declared if t.name not in by_name]
     if unknown:
@@ -303,7 +308,7 @@ def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTen
         tensor.dims = _joined(side, tensor, actual, is_batched)
         result.append(tensor)
     if side == "output" and declared:
-        return result  # a subset of the outputs is a choice; inputs are all needed
+        return result  # a subset of the outputs may be declared, but all inputs are needed
     names = {t.name for t in result}
     for actual in graph:
         if actual.name not in names:
@@ -345,7 +350,7 @@ def _write(side: str, config: Any, tensors: Sequence[_Tensor], graph: Sequence[G
             message.CopyFrom(tensor.message)
         _fill(message, tensor.name, tensor.dtype, tensor.dims)
         if is_batched and full_rank.get(tensor.name) == 1 and not message.HasField("reshape"):
-            # Triton knows no tensor without dimensions: [rows] is sent as [rows, 1].
+            # Triton has no tensors without dimensions: [rows] is sent as [rows, 1].
             del message.dims[:]
             message.dims.append(1)
             message.reshape.SetInParent()
@@ -389,14 +394,14 @@ def _tune_for_cpu(config: Any, tuning: Tuning, pad_token_id: int, *, user_pads: 
     ragged = [t for t in config.input if list(t.dims) == [-1] and not t.HasField("reshape")]
     for tensor in ragged:
         tensor.allow_ragged_batch = True
-    # Only a model with a mask can tell padding from content; without one, equal lengths share a batch and no others.
+    # Only a model with a mask can tell padding from content. Without a mask, only rows of equal length share a batch.
     if not user_pads and any("mask" in t.name.lower() for t in ragged):
         pads = {t.name: pad_token_id if _is_token_ids(t.name) else 0 for t in ragged}
         config.parameters["pad_values"].string_value = json.dumps(pads, sort_keys=True)
 
 
 def _run_here(config: Any, execution: Execution) -> None:
-    """Hand engine and precision to our program; what the user says with ``--aux-config parameters.…`` wins."""
+    """Pass engine and precision to our program. Values that the user sets with ``--aux-config parameters.…`` win."""
     wanted: dict[str, str] = {"engine": execution.engine, "precision": execution.precision}
     if execution.pad_to > 1:
         wanted |= {"pad_to": str(execution.pad_to), "max_length": str(execution.max_length)}

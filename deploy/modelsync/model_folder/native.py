@@ -1,8 +1,8 @@
-"""What a bundle's ``runtime.json`` means for a full Triton: backend, threads, accelerators of its config.pbtxt.
+"""Translates a bundle's ``runtime.json`` for a full Triton: backend, threads and accelerators of its config.pbtxt.
 
-Pure: a ModelConfig message and an ``Execution`` in, the message changed; called by ``model_config.py`` only. What the
-user says with ``--aux-config`` always wins. Names of parameters are those of Triton's ONNX Runtime and OpenVINO
-backends; nothing here was measured on a GPU.
+Pure: it changes a ModelConfig message according to an ``Execution``. Only ``model_config.py`` calls it. Whatever the
+user sets with ``--aux-config`` wins. Parameter names are those of Triton's ONNX Runtime and OpenVINO backends; nothing
+here was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TENSORRT_WORKSPACE = str(4 << 30)
 
 
 def run_natively(config: Any, execution: Execution) -> None:
-    """Write backend, threads and accelerators for ``execution`` where the user did not choose a backend."""
+    """Write backend, threads and accelerators for ``execution``, unless the user chose a backend."""
     if not config.platform and not config.backend:
         config.backend = execution.engine
     threads = config.parameters["threads"].string_value if "threads" in config.parameters else ""
@@ -36,7 +36,7 @@ def run_natively(config: Any, execution: Execution) -> None:
 
 
 def finish_natively(config: Any) -> None:
-    """Name the model file for the one backend whose own default name is not ``model.onnx``."""
+    """Name the model file for OpenVINO, the one backend whose default name is not ``model.onnx``."""
     if config.backend == "openvino":
         config.default_model_filename = "model.onnx"
 
@@ -49,8 +49,8 @@ def _on_gpu(config: Any, execution: Execution) -> None:
     accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
     if accelerators:
         return
-    # Falls back to the CUDA provider for what TensorRT cannot build. An engine per shape takes minutes to build: they
-    # are kept beside the model's weights in the server's own temporary folder for the life of the container.
+    # Falls back to the CUDA provider for parts that TensorRT cannot build. Building an engine for a shape takes
+    # minutes, so engines are cached in the server's temporary folder for the life of the container.
     tensorrt = accelerators.add()
     tensorrt.name = "tensorrt"
     tensorrt.parameters["precision_mode"] = "FP16" if execution.precision == "fp16" else "FP32"

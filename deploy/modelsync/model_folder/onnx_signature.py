@@ -1,8 +1,8 @@
 """Reads names, types and dimensions of an ONNX file's inputs and outputs without loading its weights.
 
-Called by model sync to write config.pbtxt. A small reader of protobuf's wire format over a memory map: the images
-that run model sync hold neither ``onnx`` nor ONNX Runtime (beside a full Triton they need not), and both would read
-hundreds of megabytes of weights to learn a few names. It must never trust lengths found in the file.
+Model sync calls it to write config.pbtxt. It reads protobuf's wire format from a memory map: the images that run model
+sync contain neither ``onnx`` nor ONNX Runtime, and both would read hundreds of megabytes of weights to find a few
+names. Lengths found in the file are checked, never trusted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """One input or output of the graph; a dimension is a size, a symbol, or None when it is unnamed and dynamic."""
+    """One input or output of the graph. A dimension is a size, a symbol, or None if it is dynamic without a name."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class GraphTensor:
 
 @dataclass(frozen=True, slots=True)
 class OnnxSignature:
-    """What a graph takes and gives; ``external_files`` hold weights and must lie beside the model file."""
+    """Inputs and outputs of a graph. ``external_files`` hold its weights and must be next to the model file."""
 
     inputs: tuple[GraphTensor, ...]
     outputs: tuple[GraphTensor, ...]
@@ -40,7 +40,7 @@ class OnnxSignature:
 
 
 def onnx_signature(path: Path) -> OnnxSignature:
-    """Read the signature of an ONNX file. Raises ``BadModel`` when it is not one."""
+    """Read the signature of an ONNX file. Raises ``BadModel`` if it is not an ONNX file."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             graphs = [(start, end) for number, start, end in _fields(data, 0, len(data)) if number == 7]
@@ -57,7 +57,7 @@ def _graph(data: mmap.mmap, start: int, end: int) -> OnnxSignature:
     weights: set[str] = set()
     external: set[str] = set()
     for number, first, last in _fields(data, start, end):
-        if number == 5:  # an initializer: its name, and where its bytes are when they are elsewhere
+        if number == 5:  # an initializer: its name, and the file that holds its bytes if they are external
             for inner, a, b in _fields(data, first, last):
                 if inner == 8:
                     weights.add(data[a:b].decode())
@@ -69,7 +69,7 @@ def _graph(data: mmap.mmap, start: int, end: int) -> OnnxSignature:
             inputs.append(_value(data, first, last))
         elif number == 12:
             outputs.append(_value(data, first, last))
-    # Old exporters list weights among the inputs: those have a value and are not asked of anyone.
+    # Old exporters list weights among the inputs. Those have a value, so callers do not send them.
     needed = tuple(t for t in inputs if t.name not in weights)
     return OnnxSignature(needed, tuple(outputs), tuple(sorted(external)))
 
@@ -82,7 +82,7 @@ def _value(data: mmap.mmap, start: int, end: int) -> GraphTensor:
             name = data[first:last].decode()
         elif number == 2:
             for kind, a, b in _fields(data, first, last):
-                if kind != 1:  # TypeProto.tensor_type; sequences, maps and optionals have no place in Triton
+                if kind != 1:  # TypeProto.tensor_type; Triton has no sequences, maps or optionals
                     continue
                 for inner, c, d in _fields(data, a, b):
                     if inner == 1:
@@ -104,7 +104,7 @@ def _dim(data: mmap.mmap, start: int, end: int) -> int | str | None:
 
 
 def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ``(field number, start, end)`` of each field; for a number, its value stands in place of ``start``."""
+    """Yield ``(field number, start, end)`` of each field; for a number, ``start`` is its value."""
     at = start
     while at < end:
         key, at = _varint(data, at, end)
