@@ -388,7 +388,7 @@ class ModelSync:
         """Return True if another release wrote the same content: then Triton need not load the model again."""
         disk = self._repository.models().get(marker.name)
         return (
-            disk is not None and disk.recipe not in ("", marker.recipe)  # the same recipe: written again for another reason
+            disk is not None and disk.recipe not in ("", marker.recipe)  # equal recipe: written for another reason
             and disk.instances == marker.instances
             and self._repository.holds(marker.name, files.config, folder, files.linked, files.texts)
         )  # fmt: skip
