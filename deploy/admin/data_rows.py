@@ -1,7 +1,7 @@
-"""Reads rows of data sets: CSV, JSON lines, Parquet, and what Hugging Face's ``datasets`` saves to disk.
+"""Reads rows of data sets: CSV, JSON lines, Parquet, and folders that Hugging Face's ``datasets`` saved.
 
-Called by ``drift capture --from``. One row after the other, so that a file may be larger than the memory. What cannot
-be read is told with where it stands. The only user of pyarrow here.
+Called by ``drift capture --from``. Rows are read one by one, so a file may be larger than the memory. Errors name the
+line or row. The only user of pyarrow here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deploy.tools.errors import DeployError
 _STATE: Final = "state.json"
 _SPLITS: Final = "dataset_dict.json"
 _SHOWN: Final = 8
-"""Names of columns that a message lists."""
+"""Most column names that a message lists."""
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Text(NamedTuple):
-    """One text, where it stands, and its label if there is a column of them."""
+    """One text, its place in the file, and its label if there is a label column."""
 
     where: str
     text: str
@@ -38,14 +38,14 @@ class Text(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row and where it stands: ``line 7`` or ``row 7``."""
+    """One row and its place in the file: ``line 7`` or ``row 7``."""
 
     where: str
     values: Mapping[str, Any]
 
 
 def read(path: Path) -> Iterator[Row]:
-    """Return the rows of a file or folder. Raises ``DeployError``, at once or on the way."""
+    """Return the rows of a file or folder. Raises ``DeployError``, at once or while the rows are read."""
     if path.is_dir():
         return _saved(path)
     readers: Mapping[str, Callable[[Path], Iterator[Row]]] = {
@@ -56,18 +56,20 @@ def read(path: Path) -> Iterator[Row]:
     if reader is None:
         raise DeployError(
             f"{path} has a format that is not supported",
-            hint=f"{', '.join(readers)}, or a folder that `datasets` has saved",
+            hint=f"use {', '.join(readers)}, or a folder that `Dataset.save_to_disk` wrote",
         )
     if not path.is_file():
         raise DeployError(f"there is no file {path}")
-    return _told(path, reader(path))
+    return _with_errors(path, reader(path))
 
 
-def _told(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+def _with_errors(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
     try:
         yield from rows
     except UnicodeDecodeError as error:
-        raise DeployError(f"{path} is not UTF-8: {error.reason} at byte {error.start}", hint="convert it") from error
+        raise DeployError(
+            f"{path} is not UTF-8: {error.reason} at byte {error.start}", hint="convert the file to UTF-8"
+        ) from error
     except OSError as error:
         raise DeployError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -86,13 +88,13 @@ def _separated(path: Path) -> Iterator[Row]:
                     continue
                 if len(fields) != len(head):
                     raise DeployError(
-                        f"{path} line {reader.line_num}, column {min(len(fields), len(head)) + 1}: {len(fields)} "
-                        f"column{'s' * (len(fields) != 1)}, where the first line names {len(head)}",
-                        hint='a text with commas or quotes stands in "…", quotes in it doubled',
+                        f"{path} line {reader.line_num}, column {min(len(fields), len(head)) + 1}: the line has "
+                        f"{len(fields)} column{'s' * (len(fields) != 1)}, but the first line names {len(head)}",
+                        hint='write a text with commas or quotes in "…", and double the quotes in it',
                     )
                 yield Row(f"line {reader.line_num}", dict(zip(head, fields, strict=True)))
         except csv.Error as error:
-            hint = 'a text that begins with " there never ends; quotes in it are doubled' if "end" in str(error) else ""
+            hint = 'close the text that begins with ", and double the quotes in it' if "end" in str(error) else ""
             raise DeployError(f"{path} line {begins}: {error}", hint=hint) from error
 
 
@@ -107,12 +109,14 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 column = getattr(error, "colno", 1)
                 raise DeployError(
                     f"{path} line {number}, column {column}: {getattr(error, 'msg', error)}",
-                    hint="each line is one JSON object",
+                    hint="each line must be one JSON object",
                 ) from error
             except RecursionError:
-                raise DeployError(f"{path} line {number}: nested too deep") from None
+                raise DeployError(f"{path} line {number}: the JSON is nested too deeply") from None
             if not isinstance(values, dict):
-                raise DeployError(f"{path} line {number}, column 1: no JSON object", hint='write {"text": "…"}')
+                raise DeployError(
+                    f"{path} line {number}, column 1: this is not a JSON object", hint='write {"text": "…"}'
+                )
             yield Row(f"line {number}", values)
 
 
@@ -147,7 +151,7 @@ def _numbered(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _saved(folder: Path) -> Iterator[Row]:
-    """A folder that ``Dataset.save_to_disk`` wrote; of several splits the one that is named."""
+    """Return the rows of a folder that ``Dataset.save_to_disk`` wrote. Raises ``DeployError`` if it has splits."""
     if (folder / _SPLITS).is_file():
         splits = sorted(one.name for one in folder.iterdir() if (one / _STATE).is_file())
         raise DeployError(f"{folder} has several splits: {', '.join(splits)}", hint=f"name one: {folder / splits[0]}")
@@ -156,10 +160,10 @@ def _saved(folder: Path) -> Iterator[Row]:
         files = [folder / Path(str(one["filename"])).name for one in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeployError(
-            f"{folder} is no folder that `datasets` has saved: no usable {_STATE}",
-            hint="Dataset.save_to_disk writes one",
+            f"{folder} is not a data set of the library `datasets`: it has no usable {_STATE}",
+            hint="write it with Dataset.save_to_disk",
         ) from error
-    return _told(folder, _all(files))
+    return _with_errors(folder, _all(files))
 
 
 def _all(files: Iterable[Path]) -> Iterator[Row]:
@@ -173,14 +177,14 @@ def _all(files: Iterable[Path]) -> Iterator[Row]:
 def _pyarrow(module: str) -> Any:
     try:
         return importlib.import_module(module)
-    except ImportError as error:  # or one that is made for another numpy
+    except ImportError as error:  # not installed, or built for another version of numpy
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be used: {error}"
         fits = "pyarrow" if int(np.__version__.partition(".")[0]) >= 2 else "'pyarrow<22'"
         raise DeployError(f"the Python package pyarrow {why}", hint=f"run `pip install {fits}`") from error
 
 
-def drawn(items: Iterable[T], most: int, *, seed: int = 0) -> list[T]:
-    """Return at most ``most`` items, in their order: each with the same chance, and the same ones every time."""
+def sample(items: Iterable[T], most: int, *, seed: int = 0) -> list[T]:
+    """Return a random sample of at most ``most`` items, in their order; the same items every time."""
     chance = random.Random(seed)  # noqa: S311 - a sample, no secret
     kept: list[tuple[int, T]] = []
     for number, item in enumerate(items):
@@ -194,9 +198,9 @@ def drawn(items: Iterable[T], most: int, *, seed: int = 0) -> list[T]:
 def texts_of(
     rows: Iterable[Row], path: Path, text_column: str, label_column: str | None, empty: list[str]
 ) -> Iterator[Text]:
-    """Return the texts of rows; where there is none goes into ``empty``.
+    """Return the texts of rows. The places of rows without a text are appended to ``empty``.
 
-    Raises ``DeployError`` for a row without a column, and for a value that is no text.
+    Raises ``DeployError`` for a row without the column, and for a value that is not a text.
     """
     for where, values in rows:
         for column in (text_column, *([label_column] if label_column else [])):
@@ -205,8 +209,8 @@ def texts_of(
                 other = next((one for one in ";\t|" if len(names) == 1 and one in names[0]), "")
                 if other:
                     raise DeployError(
-                        f"{path}: columns are separated by {_SEPARATORS[other]}, not by commas",
-                        hint="write commas, or tabs in a file that ends in .tsv",
+                        f"{path}: the columns are separated by {_SEPARATORS[other]}, not by commas",
+                        hint="separate them by commas, or by tabs in a file whose name ends in .tsv",
                     )
                 raise DeployError(
                     f"{path} {where}: there is no column {column}",
@@ -219,7 +223,7 @@ def texts_of(
             continue
         if not isinstance(text, str):
             raise DeployError(
-                f"{path} {where}, column {text_column}: {type(text).__name__} where a text is expected",
+                f"{path} {where}, column {text_column}: expected a text, but found {type(text).__name__}",
                 hint="name the column of the texts with --text-column",
             )
         yield Text(where, text, "" if label_column is None else str(values[label_column]))

@@ -1,7 +1,7 @@
-"""What ``drift`` reads: how often each value of a variable was seen, as references and as verdicts.
+"""Reads how often each value of a variable was counted, and makes references and verdicts of it.
 
-Called by ``commands/drift.py``. From a gateway's ``/metrics`` numbers count from the process's start; from Prometheus
-they are sums over every gateway within a window.
+Called by ``commands/drift.py``. A gateway's ``/metrics`` count since its process started; Prometheus gives sums over
+all gateways within a window.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ sentences = compared.sentences
 Standing = drift.Standing
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
-"""How variables stand, one after the other as they are shown."""
+"""The verdicts on variables, in the order in which they are shown."""
 OF_WORDS = variables.OF_WORDS
 MEANINGS = variables.BUILT_IN
 LABEL, SCORE = variables.LABEL, variables.SCORE
-LOOKS: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
-"""What a text alone tells."""
+OF_TEXT: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
+"""Variables that follow from the text alone."""
 encode = drift.encode
 in_days = drift.in_days
 
 LEAST_TEXTS: Final = 3000
-"""Texts from which a data set tells its frequent words: a thousand to learn the words, the others to count them."""
+"""Texts that a reference of words needs: a thousand to learn the frequent words, the others to count them."""
 _TIMEOUT_S: Final = 30.0
 _ALL: Final = 1 << 40
+"""A number of texts per second that is never reached: none is left out."""
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
     catalog.VARIABLE_ENUM.name,
@@ -58,22 +59,22 @@ _STANDINGS = (
 
 
 def from_prometheus(url: str, window: str) -> list[Sample]:
-    """Return what Prometheus has seen within ``window``, summed over gateways. Raises ``DeployError``."""
+    """Return the counts within ``window`` (like `1h`), summed over gateways. Raises ``DeployError``."""
     found: list[Sample] = []
     for name in _COUNTERS:
         found += _query(url, name, f"sum without (instance, pod, job) (increase({name}[{window}]))")
     for name in _GAUGES:
         found += _query(url, name, f"max without (instance, pod, job) ({name})")
-    for name in _STANDINGS:  # each gateway has its own evidence; together it is the mean, as the alert has it
+    for name in _STANDINGS:  # each gateway has its own evidence; the alert uses the mean as well
         found += _query(url, name, f"avg without (instance, pod, job) ({name} >= 0)")
     return found
 
 
 def words(gateway: str, url: str) -> drift.Words | None:
-    """Return the frequent words of one version's texts; None if the gateway does not say."""
-    found = _told(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
+    """Return the frequent words of one version's texts; None if the gateway does not report them."""
+    found = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
     try:
-        # An earlier gateway does not say what was seen.
+        # Earlier releases do not report ``seen``.
         seen, known = base64.b64decode(found.get("seen", "")), float(found.get("known", 0))
         return drift.Words(float(found["texts"]), found["counts"], seen, known) if found["counts"] else None
     except (AttributeError, ValueError, KeyError, TypeError):
@@ -81,13 +82,13 @@ def words(gateway: str, url: str) -> drift.Words | None:
 
 
 def known_later(bins: Mapping[str, Bins], words: drift.Words) -> dict[str, Bins]:
-    """Return the references, that of risen words as it is worth once all of ``words`` are known."""
+    """Return the references; that of risen words as it counts once all of ``words`` are known."""
     return {name: drift.known_later(one, words) if name == variables.RISEN else one for name, one in bins.items()}
 
 
 def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
-    """Return the words that rose and fell, by endpoint and version; none if the gateway does not say."""
-    status = _told(gateway, "/v1/status")
+    """Return the words that rose and fell, by endpoint and version; empty if the gateway does not report them."""
+    status = _get(gateway, "/v1/status")
     try:
         return {(one["endpoint"], one["version"]): one["words"] for one in status["drift"] if "words" in one}
     except (KeyError, TypeError):
@@ -104,38 +105,39 @@ def served(gateway: str) -> list[tuple[str, str]] | None:
 
 
 def side_by_side(gateway: str) -> list[Compared]:
-    """Return how canaries stand beside stable versions, by the gateway's account. Raises ``DeployError``."""
-    status = _told(gateway, "/v1/status")
+    """Return the gateway's comparisons of canaries with stable versions. Raises ``DeployError``."""
+    status = _get(gateway, "/v1/status")
     try:
         return compared.read([status])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DeployError(
-            f"{gateway} does not say how versions compare", hint="is it a triton-gateway that shows its status?"
+            f"{gateway} reports no comparison of versions",
+            hint="check that --url is the address of a triton-gateway, and that you may read its /v1/status",
         ) from error
 
 
-def _told(gateway: str, path: str) -> Any:
+def _get(gateway: str, path: str) -> Any:
     answer = call_gateway(f"{gateway.rstrip('/')}{path}", timeout=_TIMEOUT_S)
     return answer.content if answer is not None and answer.status == HTTPStatus.OK else None
 
 
 def word_shares(moved: Mapping[str, Any]) -> str:
-    """Return how many texts have a word that rose or fell, and had it, for people."""
-    was = "not among the usual" if moved["was"] is None else f"was {moved['was']:.1%}"
+    """Return the shares of texts with a word that rose or fell, now and in the reference, as text."""
+    was = "was not frequent" if moved["was"] is None else f"was {moved['was']:.1%}"
     return f"{moved['now']:.1%} ({was})"
 
 
 def _query(url: str, name: str, expr: str) -> list[Sample]:
     answer = json.loads(get(f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"))
     if answer.get("status") != "success":
-        raise DeployError(f"Prometheus refuses {expr}: {answer.get('error')}")
+        raise DeployError(f"Prometheus refused the query {expr}: {answer.get('error')}")
     return [Sample(name, item["metric"], float(item["value"][1])) for item in answer["data"]["result"]]
 
 
 def difference(after: Iterable[Sample], before: Iterable[Sample]) -> list[Sample]:
-    """Return what was counted between two readings of one gateway; gauges stay as they are.
+    """Return the counts between two readings of one gateway; gauges keep the later value.
 
-    A counter that went back has started anew: all of it is new.
+    A counter that went back was reset: its whole value counts.
     """
     old = {(s.name, frozenset(s.labels.items())): s.value for s in before}
     found = []
@@ -149,7 +151,7 @@ def difference(after: Iterable[Sample], before: Iterable[Sample]) -> list[Sample
 
 
 def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[str, drift.Bins]:
-    """Make a reference of every variable of one version that has been seen."""
+    """Return a reference of each variable of one version that has values."""
     buckets: dict[str, dict[float, float]] = defaultdict(dict)
     values: dict[str, dict[str, float]] = defaultdict(dict)
     missing: dict[str, float] = defaultdict(float)
@@ -171,15 +173,15 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
             found[variable] = drift.bucket_bins(bounds, counts, missing=missing[variable])
     for variable, counted in values.items():
         if sum(count for value, count in counted.items() if value != drift.OTHER) > 0:
-            # A listed value that never came is no bin of its own: should it come, it is news.
+            # A listed value that never occurred has no bin. If it occurs later, it is reported as new.
             listed = {value: count for value, count in counted.items() if count > 0}
             make = drift.risen_bins if variable == variables.RISEN else drift.enum_bins
             found[variable] = make(listed, missing=missing[variable])
     return found
 
 
-class Looked:
-    """Counts what texts look like, every one of them; ``counts`` is of each variable, complete after ``flush``."""
+class TextCounts:
+    """Counts the variables of texts; ``counts`` has a counter per variable, complete after ``flush``."""
 
     def __init__(self, names: Iterable[str] = variables.BUILT_IN) -> None:
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
@@ -196,20 +198,20 @@ class Looked:
         self._looks.flush()
 
 
-def of_texts(looked_at: Iterable[str | tuple[str, str]], labels: Iterable[str]) -> dict[str, Bins]:
-    """Return references of what texts look like, and of these labels, if there are any."""
-    looked = Looked()
-    for text in looked_at:
-        looked.see(text)
-    looked.flush()
-    looked.counts[variables.LABEL].update(labels)
-    return {name: drift.enum_bins(count) for name, count in looked.counts.items() if count}
+def of_texts(found: Iterable[str | tuple[str, str]], labels: Iterable[str]) -> dict[str, Bins]:
+    """Return references of the variables of texts, and of ``labels`` if there are any."""
+    counted = TextCounts()
+    for text in found:
+        counted.see(text)
+    counted.flush()
+    counted.counts[variables.LABEL].update(labels)
+    return {name: drift.enum_bins(count) for name, count in counted.counts.items() if count}
 
 
 def words_of_texts(found: Sequence[str | tuple[str, str]]) -> tuple[drift.Words, dict[str, Bins]] | None:
-    """Return the frequent words of a data set and the references of the variables of words, or None if it is too small.
+    """Return the frequent words of a data set and the references of word variables; None if it is too small.
 
-    The texts are taken in random order, the same every time: a data set may be sorted by its labels.
+    The texts are taken in a random but reproducible order, because a data set may be sorted by its labels.
     """
     if len(found) < LEAST_TEXTS:
         return None
@@ -222,7 +224,7 @@ def words_of_texts(found: Sequence[str | tuple[str, str]]) -> tuple[drift.Words,
 
 
 def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:
-    """Return how many requests of a version were answered."""
+    """Return the number of answered requests of a version."""
     return sum(
         one.value for one in samples
         if one.name == catalog.REQUESTS.name and one.key[:2] == (endpoint, version) and one.labels["outcome"] == "ok"
@@ -230,7 +232,7 @@ def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:
 
 
 def verdicts(samples: Iterable[Sample]) -> Verdicts:
-    """Return how every variable that has a reference stands."""
+    """Return the verdict on each variable that has a reference."""
     counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     news: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
@@ -239,7 +241,7 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
     for sample in samples:
         if sample.name in stand:
             stand[sample.name][sample.key] = sample.value
-        # What was counted for a reference that has been replaced is of no use for the one in use.
+        # Counts are kept per reference: those of a replaced one do not count for the current one.
         key = (sample.key, sample.labels.get("reference", ""))
         if sample.name == catalog.DRIFT_OBSERVATIONS.name:
             counts[key][sample.labels["bin"]] = sample.value
@@ -262,7 +264,7 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
 
 
 def accuracies(samples: Iterable[Sample]) -> list[dict[str, object]]:
-    """Return how often each version with labels is right, and is expected to be; see ``performance.of_counts``."""
+    """Return the measured and expected accuracy of each version with labels; see ``performance.of_counts``."""
     labels: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
     scores: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
     for one in samples:
@@ -283,7 +285,7 @@ def accuracies(samples: Iterable[Sample]) -> list[dict[str, object]]:
 
 
 def accuracy_in_words(one: Mapping[str, Any]) -> str:
-    """Return how often a version is right, of a row of ``accuracies`` or of ``/v1/status``."""
+    """Return the accuracy of a version in words; ``one`` is a row of ``accuracies`` or of ``/v1/status``."""
     return f"{one['endpoint']} {one['version'] or '-'}: {performance.described(one)}"
 
 

@@ -1,7 +1,7 @@
-"""References made of a data set: through a running endpoint, or of what texts look like without a model.
+"""Makes references of a data set: through a running endpoint, or from the texts alone without a model.
 
-Called by ``drift capture --from``. Through an endpoint the gateway counts, as it counts live traffic, so that whatever
-variables it has are in the reference; without one the gateway's own functions look at the texts.
+Called by ``drift capture --from``. Through an endpoint, the gateway counts as it counts live requests, so the reference
+has all of its variables. Without a model, the gateway's own functions count the texts here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from deploy.tools.errors import DeployError
 
 _TIMEOUT_S: Final = 120.0
 _TRIES: Final = 10
+"""Attempts per batch while the endpoint is overloaded (429, 503)."""
 _PROGRESS: Final = 5000
-"""Rows after which progress is shown."""
+"""Rows between two progress lines."""
 
 
 def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
-    """Return ``rows``, and show how many were read."""
+    """Pass ``rows`` on, and show how many were read."""
     for number, row in enumerate(rows, 1):
         if number % _PROGRESS == 0:
             terminal.live(f"{number:,} texts read")
@@ -32,8 +33,8 @@ def counted(rows: Iterable[Text], terminal: Terminal) -> Iterator[Text]:
     terminal.clear()
 
 
-def looked_at(found: Sequence[Text], terminal: Terminal) -> dict[str, drift_counts.Bins]:
-    """Return references of what texts look like, and of their labels if they have any; nothing is asked."""
+def references_of(found: Sequence[Text], terminal: Terminal) -> dict[str, drift_counts.Bins]:
+    """Return references of the variables of texts, and of their labels if they have any. Nothing is sent."""
     return drift_counts.of_texts(
         (one.text for one in _shown(found, terminal)), [one.label for one in found if one.label]
     )
@@ -43,17 +44,17 @@ def _shown(found: Sequence[Text], terminal: Terminal) -> Iterator[Text]:
     for number, one in enumerate(found, 1):
         yield one
         if number % _PROGRESS == 0:
-            terminal.live(f"{number:,} of {len(found):,} texts looked at")
+            terminal.live(f"{number:,} of {len(found):,} texts examined")
     terminal.clear()
 
 
-def ask(
+def send(
     gateway: str, url: str, found: Sequence[Text], terminal: Terminal, *, rate: float, batch: int
 ) -> tuple[int, int]:
-    """Have the endpoint version ``url`` answer all texts, at most ``rate`` a second.
+    """Send all texts to the endpoint version ``url``, at most ``rate`` a second.
 
-    Returns of how many texts the label was the one the row has, and how many had one. Raises ``DeployError`` with the
-    rows that were refused, and why.
+    Returns the number of texts whose answered label equals that of their row, and the number of texts with both. Raises
+    ``DeployError`` that names the refused rows and the reason.
     """
     agreed = labelled = done = 0
     began = time.monotonic()
@@ -62,7 +63,7 @@ def ask(
         left = began + done / rate - time.monotonic()
         if left > 0:
             time.sleep(left)
-        answer = _asked(gateway, url, some)
+        answer = _send_batch(gateway, url, some)
         done += len(some)
         for row, result in zip(some, _results(answer, len(some)), strict=False):
             if row.label and isinstance(result, Mapping) and "label" in result:
@@ -74,7 +75,7 @@ def ask(
     return agreed, labelled
 
 
-def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
+def _send_batch(gateway: str, url: str, some: Sequence[Text]) -> Any:
     kind, _, first = some[0].where.partition(" ")
     where = some[0].where if len(some) == 1 else f"{kind}s {first} to {some[-1].where.partition(' ')[2]}"
     answer: http_client.Answer | None = None
@@ -83,7 +84,9 @@ def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
             f"{gateway}/serve/{url}", body={"text": [one.text for one in some]}, timeout=_TIMEOUT_S
         )
         if answer is None:
-            raise DeployError(f"nothing answers at {gateway}", hint="is the gateway running, and is --url right?")
+            raise DeployError(
+                f"nothing answers at {gateway}", hint="check that the gateway runs, and that --url is its address"
+            )
         if answer.status == 200:
             return answer.content
         if answer.status not in (429, 503):
@@ -92,8 +95,8 @@ def _asked(gateway: str, url: str, some: Sequence[Text]) -> Any:
     assert answer is not None  # noqa: S101 - as above
     said = answer.content if isinstance(answer.content, Mapping) else {}
     raise DeployError(
-        f"{url} answers {answer.status} to {where}: {said.get('error', 'no reason given')}",
-        hint=str(said.get("hint") or "--from needs an endpoint that takes texts; a lower --rate asks more slowly"),
+        f"{url} answered {answer.status} to {where}: {said.get('error', 'no reason given')}",
+        hint=str(said.get("hint") or "--from needs an endpoint that takes texts; a lower --rate sends more slowly"),
     )
 
 

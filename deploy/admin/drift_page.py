@@ -1,8 +1,8 @@
-"""What ``drift report`` says as one HTML file to send around: what changed, since when, how sure, bin by bin.
+"""Renders ``drift report`` as one HTML file: what changed, since when, how certainly, bin by bin.
 
-Pure: verdicts in, HTML out. Nothing is loaded from elsewhere and nothing runs: the file's own policy forbids both. What
-is steady is folded away. Names of endpoints, variables and bins come from callers and models: they are text wherever
-they stand, without characters that change how text around them reads.
+Pure: verdicts in, HTML out. The file loads nothing and runs no scripts; its own policy forbids both. Steady variables
+are collapsed. Names of endpoints, variables and bins come from callers and models. They are escaped everywhere, and
+unprintable characters (for example those that change the direction of text) are replaced.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ th:first-child,td:first-child{width:30%}}
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _CLASSES: Final = {"drift": "bad", "moved": "wait", "steady": "ok", "too few": "dim"}
 _WORDS: Final = {
-    "drift": "drifted", "moved": "moved, but the endpoint does not alarm", "steady": "steady",
-    "too few": "not enough values to tell",
+    "drift": "drifted", "moved": "moved, but there is no alarm for the endpoint", "steady": "steady",
+    "too few": "not enough values to decide",
 }  # fmt: skip
 _ORDER: Final = tuple(_WORDS)
 _MOST_CHARS: Final = 80
@@ -60,13 +60,14 @@ MovedWords = Mapping[tuple[str, str], Mapping[str, Sequence[Mapping[str, Any]]]]
 
 def render(
     found: Verdicts, words: MovedWords = MappingProxyType({}), *, made: datetime, source: str,
-    told: Mapping[str, Sequence[str]] = MappingProxyType({}), against: str = "reference",
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({}), against: str = "reference",
     parts: Parts = MappingProxyType({}), by: str = "",
 ) -> str:  # fmt: skip
-    """Return the file's text; ``source`` says where the counts come from, ``words`` which words rose and fell.
+    """Return the text of the file.
 
-    ``told`` are lines of further sections, by their title; ``against`` is what all is compared with. ``parts`` are the
-    segments of variables by the values of a key, ``by``.
+    ``words``: the words that rose and fell. ``source``: where the counts come from, in words. ``sections``: lines of
+    further sections by their title. ``against``: what is compared with, in words. ``parts``: the segments of variables
+    by the values of the key ``by``.
     """
     endpoints = [(name, list(of)) for name, of in groupby(sorted(found, key=_place), key=lambda v: v.endpoint)]
     endpoints.sort(key=lambda item: _ORDER.index(item[1][0].state))
@@ -74,7 +75,7 @@ def render(
     shown = "".join(_endpoint(name, of, words, against, parts, by) for name, of in endpoints)
     right = "".join(
         f"<section><h2>{_e(title)}</h2><ul>{''.join(f'<li>{_e(line, 400)}</li>' for line in lines)}</ul></section>"
-        for title, lines in told.items() if lines
+        for title, lines in sections.items() if lines
     )  # fmt: skip
     key = (
         "<p class='key dim'><svg aria-hidden=true><rect class=now width=12 height=12 rx=2 /></svg>now"
@@ -85,16 +86,16 @@ def render(
         f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">'
         "<meta name=viewport content='width=device-width'><meta name=referrer content=no-referrer>"
         f"<title>Drift report</title><style>{_STYLE}</style></head><body><header><h1>Drift report</h1>"
-        f"<p class=dim>made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC, of {_e(source)}</p></header><main>"
+        f"<p class=dim>made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC from {_e(source)}</p></header><main>"
         f"<ul>{body}</ul>{right}{key if endpoints else ''}{shown}</main>"
-        "<footer><p class=dim>How sure: chance alone gives as much evidence at most once in so many days, however "
-        "often it is looked at. Bins whose share moved by more than noise are bold. PSI is the distance of all bins "
-        "together.</p></footer></body></html>"
+        "<footer><p class=dim>“Chance alone: at most once in 400 days” means: without drift, this much evidence is "
+        "seen at most once in 400 days, however often you look. Bins are bold if their share moved by more than noise. "
+        "PSI is the distance of all bins together.</p></footer></body></html>"
     )
 
 
 def _place(verdict: Verdict) -> tuple[str, int, str, float]:
-    """Return by what variables are sorted: the worst of an endpoint first, then the surest."""
+    """Return the sort key of a variable: the worst states of an endpoint first, then the most certain."""
     days = verdict.standing.days
     return verdict.endpoint, _ORDER.index(verdict.state), verdict.version, -days if math.isfinite(days) else 0.0
 
@@ -129,7 +130,7 @@ def _endpoint(
 
 
 def _segments(parts: Sequence[Part], by: str) -> str:
-    """The segments of one variable as a table: those in which something moved are bold."""
+    """Return the segments of one variable as a table; those with a change are bold."""
     rows = "".join(
         f"<tr{' class=moved' if one.moved else ''}><td title='{_e(one.segment, 300)}'>{_e(one.segment, 40)}</td>"
         f"<td class=wide>{_e(changes(one)) or '–'}</td><td class=n>{one.verdict.n:,.0f}</td>"
@@ -155,7 +156,7 @@ def _variable(
     if state in ("drift", "moved") and math.isfinite(standing.since):
         sure.append(f"since about {_at(standing.since)}")
     if math.isfinite(standing.visible):
-        sure.append(f"a share of one half would be seen to move by {standing.visible:.1%} within a day")
+        sure.append(f"a change of {standing.visible:.1%} of a share of one half would be detected within a day")
     size = "" if math.isinf(verdict.reference_size) else f" against {verdict.reference_size:,.0f} of the {against}"
     seen = f"{verdict.n:,.0f} values{size}" + (f", PSI {verdict.psi:.3f}" if verdict.n else "")
     return (
@@ -169,7 +170,7 @@ def _variable(
 
 
 def _changes(verdict: Verdict) -> str:
-    """What moved by more than noise, in words."""
+    """Return the bins that moved by more than noise, as a list."""
     was = dict(zip(verdict.bins, verdict.reference, strict=True))
     rows = [
         f"<li>{_e(verdict.named(name))}: {was[name]:.1%} → {was[name] + by:.1%} ({100 * by:+.1f} points)</li>"
@@ -179,7 +180,7 @@ def _changes(verdict: Verdict) -> str:
 
 
 def _words(words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The words that rose and fell lately, as shares of the texts."""
+    """Return the words that recently became more or less frequent, as shares of the texts."""
     rows = []
     for name, moved in words.items():
         told = (f"{_e(str(one['word']), 40)} {word_shares(one)}" for one in moved[:_MOST_WORDS])

@@ -1,4 +1,4 @@
-"""Draws what ``drift report`` says: each variable's bins now over its reference. The only user of matplotlib here."""
+"""Draws the picture of ``drift report``: the current bins of each variable over its reference, with matplotlib."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _COLOURS: Final = {"drift": "#a3162a", "moved": "#8a5a00", "steady": "#0a6b38", 
 
 
 def draw(found: Verdicts, path: Path) -> None:
-    """Write one picture with a panel per variable; the form follows the suffix (``.png``, ``.svg``, ``.pdf``).
+    """Write one picture with a panel per variable. The suffix decides the format (``.png``, ``.svg``, ``.pdf``).
 
-    Raises ``ValueError`` for a suffix there is no form for, ``OSError`` where the file cannot be written.
+    Raises ``ValueError`` for an unknown suffix, ``OSError`` if the file cannot be written.
     """
     rows = max(1, -(-len(found) // _COLUMNS))
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):

@@ -1,7 +1,7 @@
-"""Whose texts have changed? Counts of a payload log by the value of a key, each held against the same reference.
+"""Splits the requests of a payload log by the value of a key, and compares each segment with the same reference.
 
-Called by ``drift report --by``. A log is gone through twice: to find the segments, then to count in each; what is kept
-are counts. Variables are those that a record tells without a model: what texts look like, the label and its score.
+Called by ``drift report --by``. The log is read twice: to find the segments, then to count in each. Only counts are
+kept in memory. Variables are those that follow from a record without a model: those of texts, the label, its score.
 """
 
 from __future__ import annotations
@@ -16,30 +16,35 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from deploy.admin import payload_texts
-from deploy.admin.drift_counts import LABEL, LOOKS, SCORE, Looked, Standing, Verdict, Verdicts
+from deploy.admin.drift_counts import LABEL, OF_TEXT, SCORE, Standing, TextCounts, Verdict, Verdicts
 from deploy.admin.payload_texts import Read, Wanted
 from deploy.tools.errors import DeployError
 
 MOST: Final = 8
-"""Segments that are told apart; further ones are one."""
+"""Segments that are counted separately; all others count as one."""
 OTHERS: Final = "(others)"
+"""Name of the segment of all other values."""
 NONE: Final = "(none)"
+"""Name of the segment of requests without the key."""
 _MOST_VALUES: Final = 10_000
+"""Most values of a key; more would need too much memory, and no segment would be large."""
 _LEAST: Final = 50
-"""Values of a variable in a segment, for anything to be said of it."""
+"""Values of a variable that a segment needs for a verdict."""
 _LEAST_MOVED: Final = 5
+"""Values by which a bin must differ to be reported."""
 _LEVEL: Final = 0.01
-"""How likely it is that chance alone names a bin, over all segments and variables of a version together."""
+"""Probability that chance alone reports any bin, over all segments and variables of a version."""
 _OF_RECORDS: Final = frozenset({"tenant", "caller", "route", "model_id"})
-VARIABLES: Final = LOOKS | {LABEL, SCORE}
-"""Those that a log tells of."""
+VARIABLES: Final = OF_TEXT | {LABEL, SCORE}
+"""Variables that can be counted from a payload log."""
 _MOST_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One variable in one segment: the version's verdict with the counts of this segment. ``moved``: as ``Verdict``'s,
-    but beyond what chance makes of so many segments.
+    """One variable in one segment: the version's verdict with the counts of this segment.
+
+    ``moved``: like that of ``Verdict``, but only bins that moved more than chance explains among so many segments.
     """
 
     segment: str
@@ -48,7 +53,7 @@ class Part:
     moved: Mapping[str, float]
 
     def described(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return it as JSON values."""
         seen = self.verdict
         return {
             "segment": self.segment, "requests": self.requests, "n": seen.n, "counts": seen.counts,
@@ -57,11 +62,11 @@ class Part:
 
 
 Parts = Mapping[tuple[str, str, str], Sequence[Part]]
-"""By endpoint, version and variable: its segments, the largest first."""
+"""(Endpoint, version, variable) → its segments, the largest first."""
 
 
 def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> Parts:
-    """Return how the segments of each verdict stand that a log can tell of. Raises ``DeployError``."""
+    """Return the segments of each verdict whose variable a log contains. Raises ``DeployError``."""
     at = {(one.version, one.variable): one for one in found if one.variable in VARIABLES}
     versions = {version for version, _ in at}
     sizes: Counter[str] = Counter()
@@ -69,11 +74,12 @@ def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> 
         sizes[segment_of(record, key)] += 1
         if len(sizes) > _MOST_VALUES:
             raise DeployError(
-                f"{key} has more than {_MOST_VALUES:,} values in {log}", hint="name a key that has a few, a tenant say"
+                f"{key} has more than {_MOST_VALUES:,} values in {log}",
+                hint="use a key with few values, for example tenant",
             )
     if not sizes.keys() - {NONE}:
         of = f"no request of {wanted.endpoint} in {log} has {key}"
-        raise DeployError(of, hint="it is a field of requests, or one of " + ", ".join(sorted(_OF_RECORDS)))
+        raise DeployError(of, hint="--by takes a field of requests, or one of " + ", ".join(sorted(_OF_RECORDS)))
     named = {name for name, _ in sizes.most_common(MOST)}
     counted: dict[tuple[str, str], _Counted] = {}
     for record in payload_texts.records(log, wanted, Read()):
@@ -82,7 +88,7 @@ def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> 
             name = segment_of(record, key)
             counted.setdefault((version, name if name in named else OTHERS), _Counted()).see(record)
     for one in counted.values():
-        one.looked.flush()
+        one.texts.flush()
     bins = sum(len(verdict.bins) for verdict in at.values()) * max(1, len(named) + (len(sizes) > len(named)))
     sigmas = NormalDist().inv_cdf(1 - _LEVEL / 2 / max(bins, 1))
     parts: dict[tuple[str, str, str], list[Part]] = {}
@@ -97,8 +103,8 @@ def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> 
     return parts
 
 
-def told(parts: Parts, key: str) -> Iterator[str]:
-    """Return a sentence for each segment of a version: its share of the requests, and what has moved in it."""
+def sentences(parts: Parts, key: str) -> Iterator[str]:
+    """Return a sentence for each segment of a version: its share of the requests, and the bins that moved."""
     versions: dict[tuple[str, str], dict[str, list[Part]]] = {}
     for (endpoint, version, _), of in parts.items():
         for part in of:
@@ -108,13 +114,13 @@ def told(parts: Parts, key: str) -> Iterator[str]:
         for name, of in sorted(segments.items(), key=lambda item: -item[1][0].requests):
             moved = [f"{part.verdict.variable} {changes(part)}" for part in of if part.moved]
             few = max(part.verdict.n for part in of) < _LEAST
-            how = "; ".join(moved) or ("too few to tell" if few else "nothing moved")
+            how = "; ".join(moved) or ("too few values to decide" if few else "nothing moved")
             url = f"{endpoint}/{version}" if version else endpoint
             yield f"{key} {name} ({of[0].requests / total:.1%} of {total:,} requests of {url}): {how}"
 
 
 def changes(part: Part, most: int = 3) -> str:
-    """Return what has moved in a segment, the furthest first."""
+    """Return the bins that moved in a segment as text, the largest change first."""
     first = sorted(part.moved.items(), key=lambda item: -abs(item[1]))[:most]
     return ", ".join(f"{part.verdict.named(name)} {by:+.1%}" for name, by in first)
 
@@ -131,11 +137,11 @@ def segment_of(record: Mapping[str, Any], key: str) -> str:
 
 
 class _Counted:
-    """What one segment's records have: requests, what their texts look like, labels and scores."""
+    """Counts of one segment: its requests, the variables of their texts, labels and scores."""
 
     def __init__(self) -> None:
         self.requests = 0
-        self.looked = Looked(LOOKS)
+        self.texts = TextCounts(OF_TEXT)
         self._labels: Counter[str] = Counter()
         self._scores: Counter[float] = Counter()
 
@@ -143,21 +149,21 @@ class _Counted:
         """Count a record."""
         self.requests += 1
         for text in payload_texts.texts_of(record.get("request")):
-            self.looked.see(text)
+            self.texts.see(text)
         for result in _results(record.get("answer")):
             self._labels[str(result["label"])] += 1
             if isinstance(result.get("score"), float):
                 self._scores[round(result["score"], 4)] += 1
 
     def values(self, variable: str) -> Mapping[Any, int]:
-        """Return how often each value of a variable came."""
+        """Return how often each value of a variable occurred."""
         if variable == LABEL:
             return self._labels
-        return self._scores if variable == SCORE else self.looked.counts[variable]
+        return self._scores if variable == SCORE else self.texts.counts[variable]
 
 
 def _results(answer: object) -> Iterator[Mapping[str, Any]]:
-    """Return what was said of each text; lists of all labels of a text say it by their highest score."""
+    """Return the result of each text; of a list of all labels, the one with the highest score."""
     if isinstance(answer, Mapping):
         several = answer.get("results", answer.get("predictions"))
         answer = several if isinstance(several, list) else [answer]
@@ -171,7 +177,7 @@ def _results(answer: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _in_bins(names: Sequence[str], values: Mapping[Any, int]) -> tuple[float, ...]:
-    """Count values into a reference's bins; the last of them is of what is missing, which a log does not know."""
+    """Count values into the bins of a reference. The last bin, of missing values, stays 0: a log has none."""
     counts = [0.0] * len(names)
     if "+Inf" in names:
         edges = [float(name) for name in names[:-2]]
@@ -185,7 +191,7 @@ def _in_bins(names: Sequence[str], values: Mapping[Any, int]) -> tuple[float, ..
 
 
 def _moved(verdict: Verdict, sigmas: float) -> dict[str, float]:
-    """Return the bins whose share differs by more than noise makes in so many bins, and by a handful of values."""
+    """Return the bins whose share differs by more than ``sigmas`` of noise and by ``_LEAST_MOVED`` values."""
     if verdict.n < _LEAST:
         return {}
     found = {}

@@ -1,7 +1,7 @@
-"""Reads records, and their texts, out of a payload log: of one endpoint within a time, as the log has kept them.
+"""Reads the records of one endpoint and time from a payload log, and the texts in them.
 
-Called by ``drift explain`` and ``drift report --by``. Files are read line by line; a line that is half written or no
-record is left out and counted. What the log has redacted or dropped is not there to be read.
+Called by ``drift explain`` and ``drift report --by``. Files are read line by line. Lines that are incomplete or no
+records are skipped and counted. Texts are as the log recorded them, redacted if it redacts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any, Final
 from deploy.tools.errors import DeployError
 
 _FIELDS: Final = ("text", "texts", "inputs", "input", "prompt", "messages", "query", "question", "sentence")
-"""Where requests of the protocols have their texts: the first that is there counts."""
+"""Fields of the protocols' requests that hold texts; the first one found counts."""
 _NO_TEXTS: Final = frozenset({"parameters", "options", "model", "role", "type", "id", "user", "name", "datatype"})
+"""Fields whose strings are not texts."""
 _MOST_LEVELS: Final = 20
+"""Depth to which nested values are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records: of an endpoint, of one of its versions (or any: None), from ``start`` until before ``end``.
+    """Selects records: of an endpoint, of one of its versions (None: any), from ``start`` until before ``end``.
 
     ``endpoint`` may be the url of a version (``sentiment/2``).
     """
@@ -34,7 +36,7 @@ class Wanted:
     end: datetime | None = None
 
     def has(self, record: Mapping[str, Any], at: datetime) -> bool:
-        """Return whether a record is wanted."""
+        """Return True if a record is selected. ``at``: its time."""
         return (
             self.endpoint in (record.get("endpoint"), record.get("url"))
             and self.version in (None, record.get("version"))
@@ -45,7 +47,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Read:
-    """What was read."""
+    """Counts of what was read: selected records, unreadable lines, and the endpoints seen."""
 
     records: int = 0
     unreadable: int = 0
@@ -53,18 +55,19 @@ class Read:
 
 
 def texts(log: Path, wanted: Wanted, read: Read) -> Iterator[str]:
-    """Return the texts of what is wanted. Raises as ``records``."""
+    """Return the texts of the selected records. Raises like ``records``."""
     for record in records(log, wanted, read):
         yield from texts_of(record.get("request"))
 
 
 def records(log: Path, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]]:
-    """Return what is wanted, the oldest file first. Raises ``DeployError`` if there is no such log."""
+    """Return the selected records, the oldest file first. Raises ``DeployError`` if there is no log."""
     files = [log] if log.is_file() else sorted([*log.glob("*.jsonl"), *log.glob("*.jsonl.part")])
     if not files:
         raise DeployError(
             f"there is no payload log in {log}",
-            hint="TRITON_GATEWAY_PAYLOAD_LOG keeps one (docs/payload-log.md); name its folder or a file with --log",
+            hint="name its folder or file with --log. TRITON_GATEWAY_PAYLOAD_LOG turns the log on "
+            "(docs/payload-log.md)",
         )
     for path in files:
         try:
@@ -74,7 +77,7 @@ def records(log: Path, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]
                 for line in lines:
                     yield from _of_line(line, wanted, read)
         except FileNotFoundError:
-            continue  # it has grown too old meanwhile, or was finished
+            continue  # it was deleted or renamed in the meantime
         except OSError as error:
             raise DeployError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -82,7 +85,7 @@ def records(log: Path, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]
 def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[Mapping[str, Any]]:
     try:
         record = json.loads(line)
-        record = record.get("data", record)  # as a CloudEvent, if a receiver has written it
+        record = record.get("data", record)  # a CloudEvent, if a receiver wrote the file
         at = datetime.fromisoformat(record["time"])
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -95,7 +98,7 @@ def _of_line(line: bytes, wanted: Wanted, read: Read) -> Iterator[Mapping[str, A
 
 
 def texts_of(request: object) -> Iterator[str]:
-    """Return the texts of a request: of a field that protocols have for them, else all that are in it."""
+    """Return the texts of a request: those in a field for texts, otherwise all strings in it."""
     if isinstance(request, dict):
         for name in _FIELDS:
             if name in request:

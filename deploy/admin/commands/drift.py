@@ -1,4 +1,4 @@
-"""``triton-gateway drift``: make reference distributions from live traffic, and say what has drifted."""
+"""``triton-gateway drift``: capture reference distributions, and report which variables have drifted."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from deploy.tools import folders
 from deploy.tools.errors import DeployError
 
 _BAR = 40
+"""Length of the longest bar of --plot, in characters."""
 _MOST_WORDS = 10
 _MOST_LABELS = 10
 
@@ -110,31 +111,32 @@ def capture(
     if data is not None:
         terminal, empty = Terminal(sys.stderr), list[str]()
         rows = data_rows.texts_of(data_rows.read(data), data, text_column, label_column, empty)
-        texts = data_rows.drawn(drift_data.counted(rows, terminal), most)
+        texts = data_rows.sample(drift_data.counted(rows, terminal), most)
         if empty:
             click.echo(f"rows skipped because they have no text: {len(empty)}, the first: {data} {empty[0]}", err=True)
         if len(texts) < least:
             raise DeployError(
-                f"{data} has {len(texts)} texts, {least} are required", hint="take more data, or lower --least"
+                f"{data} has {len(texts)} texts; {least} are needed", hint="use more data, or a lower --least"
             )
         found: Mapping[str, drift_counts.Bins]
         name, _, number = endpoint.strip("/").rpartition("/")
         if without_model:
             if not model_version and name and number.isdecimal():
                 endpoint, model_version = name, number
-            found = drift_data.looked_at(texts, terminal)
+            found = drift_data.references_of(texts, terminal)
             source = f"{data.name}, without a model"
             if label_column:
-                click.echo(f"labels are compared by name with what the model answers: {_labels(texts)}", err=True)
+                click.echo(f"labels of the data set: {_labels(texts)}. The model must use the same names", err=True)
         else:
             endpoint, model_version, found = _through(gateway, endpoint, model_version, texts, terminal, rate, batch)
             source = f"{data.name}, through a gateway"
-        is_of_texts = bool(drift_counts.LOOKS & found.keys())
+        is_of_texts = bool(drift_counts.OF_TEXT & found.keys())
         words, bins = (drift_counts.words_of_texts([one.text for one in texts]) if is_of_texts else None) or (None, {})
         found = {**{one: of for one, of in found.items() if one not in drift_counts.OF_WORDS}, **bins}
         if is_of_texts and words is None:
             click.echo(
-                f"no words in the reference: that takes {drift_counts.LEAST_TEXTS:,} texts, these are {len(texts):,}",
+                f"the reference has no words: they need {drift_counts.LEAST_TEXTS:,} texts, and there are only "
+                f"{len(texts):,}",
                 err=True,
             )
         return _keep(found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output)
@@ -144,7 +146,7 @@ def capture(
         before = from_gateway(gateway)
         terminal = Terminal(sys.stderr)
         while (left := duration - terminal.elapsed()) > 0:
-            terminal.live(f"counting what comes for {left:.0f} s more", topic="counting")
+            terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
             time.sleep(min(1.0, left))
         terminal.clear()
     samples = drift_counts.difference(_read(gateway, prometheus, window), before)
@@ -160,48 +162,52 @@ def _through(
     gateway: str, endpoint: str, version: str, texts: Sequence[data_rows.Text], terminal: Terminal, rate: float,
     batch: int,
 ) -> tuple[str, str, Mapping[str, drift_counts.Bins]]:  # fmt: skip
-    """Return endpoint, version and the references that the gateway's counts of these texts make."""
+    """Send ``texts`` to the endpoint. Return endpoint, version and the references made of the gateway's counts."""
     before = from_gateway(gateway)
-    agreed, labelled = drift_data.ask(
+    agreed, labelled = drift_data.send(
         gateway, _url(endpoint.strip("/"), version), texts, terminal, rate=rate, batch=batch
     )  # fmt: skip
     after = from_gateway(gateway)
     samples = drift_counts.difference(after, before)
     endpoint, version = _counted(samples, endpoint.strip("/"), version)
-    asked = -(-len(texts) // batch)
-    more = drift_counts.answered(after, endpoint, version) - drift_counts.answered(before, endpoint, version) - asked
+    sent = -(-len(texts) // batch)
+    more = drift_counts.answered(after, endpoint, version) - drift_counts.answered(before, endpoint, version) - sent
     if more < 0:
         raise DeployError(
-            f"{gateway} has counted {asked + more:.0f} of {asked} requests: others were answered by another gateway",
-            hint="name one gateway with --url, not what spreads requests over several",
+            f"{gateway} has counted only {sent + more:.0f} of {sent} requests: another gateway answered the others",
+            hint="give --url the address of one gateway, not of a load balancer",
         )
     if more:
         click.echo(
-            f"{more:.0f} requests of others came meanwhile and are in the reference, beside {asked} of ours: for one "
-            "of the data alone, ask a gateway that nobody else asks",
+            f"the reference also contains {more:.0f} requests of other callers that came at the same time, besides "
+            f"the {sent} of this command. For a reference of your data alone, use a gateway without other traffic",
             err=True,
         )
     if labelled:
-        click.echo(f"its label is the one in the data for {agreed / labelled:.1%} of {labelled:,} texts", err=True)
+        click.echo(
+            f"the model's label equals that of the data set for {agreed / labelled:.1%} of {labelled:,} texts", err=True
+        )
     if labelled and not agreed:
-        click.echo(f"labels in the data are {_labels(texts)}: does the model use other names?", err=True)
+        click.echo(
+            f"the labels of the data set are {_labels(texts)}; check whether the model uses other names", err=True
+        )
     found = drift_counts.references(samples, endpoint, version)
-    # A gateway looks at a hundred texts a second, whatever the rate; here all of them are at hand.
-    looked_at = drift_data.looked_at([one._replace(label="") for one in texts], terminal)
-    return endpoint, version, {**found, **{name: bins for name, bins in looked_at.items() if name in found}}
+    # A gateway examines a hundred texts a second at most; here all of them are examined.
+    of_texts = drift_data.references_of([one._replace(label="") for one in texts], terminal)
+    return endpoint, version, {**found, **{name: bins for name, bins in of_texts.items() if name in found}}
 
 
 def _keep(
     found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str, words: drift_counts.Words | None, *,
     source: str, least: int, output: Path | None,
 ) -> int:  # fmt: skip
-    """Write the references that have enough values, and say so; those of words only with the words themselves."""
+    """Write the references that have enough values. Those of word variables are written only with the words."""
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
         raise DeployError(
-            f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are required",
-            hint="send more traffic, wait longer, or lower --least",
+            f"no variable of {_url(endpoint, model_version)} has more than {most:.0f} values; {least} are needed",
+            hint="send more requests, wait longer, or use a lower --least",
         )
     if not drift_counts.OF_WORDS & enough.keys():
         words = None
@@ -220,7 +226,7 @@ def _keep(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole, or not at all."""
+    """Write a file completely or not at all."""
     try:
         folders.replace_file(path, text, mode=0o644)
     except OSError as error:
@@ -248,7 +254,10 @@ def _several(endpoint: str, versions: Sequence[tuple[str, str]]) -> DeployError:
 
 
 def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[str, str]:
-    """Return endpoint and version as metrics name them, also of a url. Raises ``DeployError`` if none was counted."""
+    """Return endpoint and version as metrics name them; ``endpoint`` may be a url.
+
+    Raises ``DeployError`` if no variable of it was counted.
+    """
     served = {sample.key[:2] for sample in samples if sample.key[0]}
     counted = {sample.key[:2] for sample in samples if sample.key[2]}
     name, _, number = endpoint.rpartition("/")
@@ -264,23 +273,23 @@ def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[st
     if (endpoint, version) in served:
         raise DeployError(
             f"no variable of {_url(endpoint, version)} has been counted",
-            hint="text tasks have variables by themselves; declare others with `clearml-serving metrics add`",
+            hint="text tasks have built-in variables; declare others with `clearml-serving metrics add`",
         )
     known = ", ".join(sorted(_url(*one) for one in counted)) or "no version yet"
     raise DeployError(
-        f"nothing was counted of {_url(endpoint, version)}",
-        hint=f"variables were counted of {known}; name one of them with --endpoint",
+        f"nothing was counted for {_url(endpoint, version)}",
+        hint=f"variables were counted for {known}; name one of them with --endpoint",
     )
 
 
 def _labels(texts: Sequence[data_rows.Text]) -> str:
-    """Return the labels of a data set for people, the most frequent first."""
+    """Return the labels of a data set as text, the most frequent first."""
     found = [label for label, _ in Counter(one.label for one in texts).most_common(_MOST_LABELS + 1)]
     return ", ".join(found[:_MOST_LABELS]) + (", …" if len(found) > _MOST_LABELS else "")
 
 
 def _is_of(endpoint: str, version: str, asked: str | None, of_version: str | None) -> bool:
-    """Return whether a version is asked for: by endpoint (None: any) and version, or by ``NAME/VERSION``."""
+    """Return True if a version was requested: by endpoint (None: any) and version, or by ``NAME/VERSION``."""
     is_named = asked is None or asked.strip("/") in (endpoint, _url(endpoint, version))
     return is_named and of_version in (None, version)
 
@@ -353,7 +362,7 @@ def report(
         raise click.UsageError("--by needs --endpoint and cannot be used with --compare")
     if compare is not None:
         if prometheus and click.get_current_context().get_parameter_source("prometheus") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--compare asks a gateway: leave --prometheus out")
+            raise click.UsageError("--compare reads from a gateway: leave --prometheus out")
         samples: list[Sample] = []
         versions = _compared(gateway, endpoint, model_version, compare)
         found = [replace(one.verdict, version=f"{one.verdict.version} beside {one.stable}") for one in versions]
@@ -368,7 +377,7 @@ def report(
             known = ", ".join(sorted({_url(v.endpoint, v.version) for v in every}))
             raise DeployError(
                 f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
-                hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
+                hint=f"there are references for {known}; make others with `triton-gateway drift capture`",
             )
     parts: drift_segments.Parts = {}
     if by is not None and endpoint is not None:
@@ -376,8 +385,8 @@ def report(
         parts = drift_segments.of_log(where, Wanted(endpoint, model_version, start), by, found, Read())
         if not parts:
             raise DeployError(
-                f"no request in {where} tells of a variable of {endpoint} that has a reference",
-                hint=f"segments can be made of {', '.join(sorted(drift_segments.VARIABLES))}",
+                f"the requests in {where} contain no variable of {endpoint} that has a reference",
+                hint=f"only these variables can be split: {', '.join(sorted(drift_segments.VARIABLES))}",
             )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [one.described() for one in versions] or [
@@ -391,7 +400,7 @@ def report(
     if as_json:
         click.echo(values)
     elif not found:
-        click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
+        click.echo("no variable has a reference; make one with `triton-gateway drift capture`", err=True)
     else:
         rows = [
             [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.standing.days), _since(v),
@@ -409,7 +418,7 @@ def report(
                         f"words of {_url(*pair)} that {name}: "
                         + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
                     )
-    for line in () if as_json else (*apart, *drift_segments.told(parts, by or "")):
+    for line in () if as_json else (*apart, *drift_segments.sentences(parts, by or "")):
         click.echo(line)
     right = [
         drift_counts.accuracy_in_words(one)
@@ -422,10 +431,10 @@ def report(
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
     if output is not None:
-        source = f"{window} before, from Prometheus" if prometheus else "what one gateway has counted since it started"
+        source = f"the last {window}, from Prometheus" if prometheus else "the counts of one gateway since it started"
         page = drift_page.render(
-            found, moved, made=datetime.now(UTC), told={"Versions side by side": apart, "Right answers": right},
-            source="what one gateway has counted while both versions served" if versions else source,
+            found, moved, made=datetime.now(UTC), sections={"Versions side by side": apart, "Right answers": right},
+            source="the counts of one gateway while both versions served" if versions else source,
             against="stable version" if versions else "reference", parts=parts, by=by or "",
         )  # fmt: skip
         _write(output, values if output.suffix.lower() == ".json" else page)
@@ -451,8 +460,8 @@ def _compared(gateway: str, endpoint: str | None, version: str | None, compare: 
     if not found:
         known = ", ".join(f"{_url(*pair)} beside {of[0].stable}" for pair, of in _pairs(every)) or "none"
         raise DeployError(
-            f"no two such versions of {endpoint or 'any endpoint'} are compared; compared are: {known}",
-            hint="versions are compared while a canary's weights split the requests between them, from 200 values on",
+            f"no such versions of {endpoint or 'any endpoint'} are compared; compared now: {known}",
+            hint="versions are compared while a canary's weights split the requests between them, after 200 values",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""``triton-gateway drift explain``: what tells the texts of one time, or version, from those of another."""
+"""``triton-gateway drift explain``: how the texts of one time or version differ from those of another."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from deploy.admin.payload_texts import Read, Wanted
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.admin.tell_apart import Apart, Word
+    from deploy.admin.domain_classifier import Comparison, Word
 
 _LEAST: Final = 50
+"""Texts that each side needs."""
 _MOST_CHARS: Final = 160
+"""Characters of a text that are shown."""
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg] # as in _options
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return a time of day, in UTC unless it says otherwise, or so long ago."""
+        """Return an ISO time (UTC unless it names a zone), or the time before now for an age like ``2h``."""
         if isinstance(value, datetime):
             return value
         try:
@@ -83,7 +85,7 @@ def command(
       triton-gateway drift explain --endpoint sentiment --from 1d --against train.csv --text-column review
       triton-gateway drift explain --endpoint sentiment --version 2 --compare 1 --from 2h
     """
-    from deploy.admin import tell_apart
+    from deploy.admin import domain_classifier
 
     if sum(one is not None for one in (since, compare, against)) != 1:
         raise click.UsageError("give one of --since, --compare and --against: what to compare the texts with")
@@ -93,63 +95,63 @@ def command(
     where = log or chosen_state_dir().root / "payloads"
     later = Wanted(endpoint, version, since or start, end)
     earlier = Wanted(endpoint, compare or version, start, since or end)
-    now = _drawn(where, later, most, "later" if since else "its")
+    now = _sample(where, later, most, "later texts" if since else "texts")
     if against is not None:
         empty = list[str]()
         rows = data_rows.texts_of(data_rows.read(against), against, text_column, None, empty)
-        before = _enough([one.text for one in data_rows.drawn(rows, most)], str(against))
+        before = _enough([one.text for one in data_rows.sample(rows, most)], str(against))
     else:
-        before = _drawn(where, earlier, most, "earlier" if since else f"version {compare}'s")
-    found = tell_apart.tell(before, now)
+        before = _sample(where, earlier, most, "earlier texts" if since else f"texts by version {compare}")
+    found = domain_classifier.compare(before, now)
     if as_json:
         told = {**asdict(found), "is_apart": found.is_apart, "is_nothing": found.is_nothing, "share": found.share}
         click.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:
-        for line in _told(found):
+        for line in _report(found):
             click.echo(line)
     return 0 if found.is_nothing else 3
 
 
-def _drawn(where: Path, wanted: Wanted, most: int, whose: str) -> list[str]:
+def _sample(where: Path, wanted: Wanted, most: int, kind: str) -> list[str]:
     read = Read()
-    found = data_rows.drawn(payload_texts.texts(where, wanted, read), most)
+    found = data_rows.sample(payload_texts.texts(where, wanted, read), most)
     if read.unreadable:
-        click.echo(f"lines of {where} that are no records, left out: {read.unreadable}", err=True)
-    hint = f"{read.records} of its requests are in {where}"
+        click.echo(f"{read.unreadable} lines of {where} are not valid records and were skipped", err=True)
+    hint = f"{where} has {read.records} matching requests; use a longer time"
     if not read.records and wanted.endpoint not in read.endpoints:
-        hint = f"{where} has requests of {', '.join(sorted(read.endpoints)) or 'nobody'}"
-    return _enough(found, f"{whose} texts of {wanted.endpoint}", hint)
+        hint = f"{where} has requests of {', '.join(sorted(read.endpoints)) or 'no endpoint'}"
+    return _enough(found, f"{kind} of {wanted.endpoint}", hint)
 
 
 def _enough(found: list[str], what: str, hint: str = "") -> list[str]:
     if len(found) < _LEAST:
         raise DeployError(
-            f"{what}: there are {len(found)}, {_LEAST} are needed", hint=hint or "take more, or a longer time"
+            f"too few texts to compare: {what}: {len(found)}; {_LEAST} are needed", hint=hint or "use more texts"
         )
     return found
 
 
-def _told(found: Apart) -> Iterator[str]:
+def _report(found: Comparison) -> Iterator[str]:
     yield f"{found.now:,} texts compared with {found.before:,}"
     yield (
         f"AUC {found.auc:.1%} ({found.low:.1%} to {found.high:.1%} in 95 of 100 cases); shuffled texts stay below "
         f"{found.chance:.1%} in 99 of 100"
     )
     if found.is_nothing:
-        yield "nothing tells them apart: neither the classifier nor a single word"
+        yield "no difference found: neither by the classifier nor in a single word"
         return
     if found.is_apart:
-        yield f"they can be told apart, as if about {found.share:.0%} of the later ones were of another kind"
+        yield f"the texts differ, as if about {found.share:.0%} of the later ones were of another kind"
     else:
-        yield "as wholes they cannot be told apart; what follows differs all the same"
+        yield "the classifier finds no difference, but single words or texts differ:"
     for name, words in (("rose", found.rose), ("fell", found.fell)):
         if words:
             yield f"words that {name}: {', '.join(_share(one) for one in words)}"
     for text in found.often:
-        yield f"one text: {_share(text)}"
+        yield f"repeated text: {_share(text)}"
     if found.is_apart:
-        yield from _examples("least like the earlier ones", found.like_now)
-        yield from _examples("of the earlier ones, least like the later", found.like_before)
+        yield from _examples("later texts that are least like the earlier ones", found.like_now)
+        yield from _examples("earlier texts that are least like the later ones", found.like_before)
 
 
 def _share(one: Word) -> str:

@@ -50,13 +50,13 @@ def test_json_lines_are_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.csv", "text,label\na,1\nb\n", "line 3, column 2: 1 column, where the first line names 2"),
-        ("a.csv", "text\na,b,c\n", "line 2, column 2: 3 columns, where the first line names 1"),
+        ("a.csv", "text,label\na,1\nb\n", "line 3, column 2: the line has 1 column, but the first line names 2"),
+        ("a.csv", "text\na,b,c\n", "line 2, column 2: the line has 3 columns, but the first line names 1"),
         ("a.csv", 'text\n"never ends\n', "line 2: unexpected end of data"),
         ("a.csv", 'text\na\n"never ends\nb\nc\n', "line 3: unexpected end of data"),
         ("a.jsonl", '{"text": "a"}\n{"text": b}\n', "line 2, column 10: Expecting value"),
-        ("a.jsonl", '["a"]\n', "line 1, column 1: no JSON object"),
-        ("a.jsonl", "[" * 100_000, "line 1: nested too deep"),
+        ("a.jsonl", '["a"]\n', "line 1, column 1: this is not a JSON object"),
+        ("a.jsonl", "[" * 100_000, "line 1: the JSON is nested too deeply"),
         ("a.jsonl", b'{"text": "\xff"}\n', "is not UTF-8: invalid start byte at byte 10"),
         ("a.csv", b"text\n\xff\n", "is not UTF-8"),
         ("a.xlsx", "", "has a format that is not supported"),
@@ -124,8 +124,12 @@ def test_texts_and_labels_are_taken_out_of_their_columns() -> None:
             "its columns are a, b; name one with --text-column",
         ),
         ({"text": "x"}, "f line 2: there is no column label", "its columns are text; name one with --label-column"),
-        ({"text;label": "x;y"}, "f: columns are separated by semicolons, not by commas", "tabs in a file that ends"),
-        ({"text": 5, "label": "x"}, "f line 2, column text: int where a text is expected", "--text-column"),
+        (
+            {"text;label": "x;y"},
+            "f: the columns are separated by semicolons, not by commas",
+            "tabs in a file whose name ends",
+        ),
+        ({"text": 5, "label": "x"}, "f line 2, column text: expected a text, but found int", "--text-column"),
     ],
 )
 def test_a_column_that_is_not_there_or_no_text_is_told(values: Any, says: str, hint: str) -> None:
@@ -138,8 +142,8 @@ def test_a_column_that_is_not_there_or_no_text_is_told(values: Any, says: str, h
 
 def test_of_many_some_are_drawn_in_their_order_and_always_the_same() -> None:
     """Each with the same chance; of few, all."""
-    assert [*range(5)] == data_rows.drawn(range(5), 10)
-    drawn = data_rows.drawn(range(10_000), 1000)
-    assert drawn == sorted(set(drawn)) == data_rows.drawn(range(10_000), 1000)
+    assert [*range(5)] == data_rows.sample(range(5), 10)
+    drawn = data_rows.sample(range(10_000), 1000)
+    assert drawn == sorted(set(drawn)) == data_rows.sample(range(10_000), 1000)
     assert 1000 == len(drawn)
     assert 4500 < sum(drawn) / len(drawn) < 5500

@@ -101,7 +101,7 @@ def test_an_endpoint_is_asked_for_every_text_and_what_it_counts_is_the_reference
     assert {"length": 400.0, "language": 400.0} == {name: bins.total for name, bins in found.items()}
     language = dict(zip(found["language"].names, found["language"].counts, strict=True))
     assert (300.0, 100.0) == (language["en"], language["de"])  # a gateway looks at some texts only
-    assert "its label is the one in the data for 50.0% of 400 texts" in done.stderr
+    assert "the model's label equals that of the data set for 50.0% of 400 texts" in done.stderr
     assert "length: 400 values" in done.stdout
 
 
@@ -116,7 +116,7 @@ def test_whoever_asks_meanwhile_is_told(tmp_path: Path) -> None:
 
         gateway.answered = busy  # type: ignore[method-assign]
         done = capture(url, data(tmp_path), "--output", tmp_path / "r.json", "--batch", 100)
-    assert "4 requests of others came meanwhile" in done.stderr
+    assert "the reference also contains 4 requests of other callers" in done.stderr
 
 
 def test_answers_of_another_gateway_are_no_reference(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_answers_of_another_gateway_are_no_reference(tmp_path: Path) -> None:
     with counting() as (gateway, url):
         gateway.answered(["one of before"])
         gateway.answered = lambda texts: [{} for _ in texts]  # type: ignore[method-assign]
-        with pytest.raises(DeployError, match="has counted 0 of 25 requests: others were answered by another gateway"):
+        with pytest.raises(DeployError, match="has counted only 0 of 25 requests: another gateway answered the others"):
             capture(url, data(tmp_path), "--output", tmp_path / "r.json")
     assert not (tmp_path / "r.json").exists()
 
@@ -135,7 +135,7 @@ def test_a_refusal_is_told_with_its_rows_and_leaves_the_former_reference(tmp_pat
     former.write_text("former")
     with counting() as (gateway, url):
         gateway.refusals = [(429, {"error": "full"}), (422, {"error": "too long"})]
-        with pytest.raises(DeployError, match="e/1 answers 422 to lines 2 to 17: too long"):
+        with pytest.raises(DeployError, match="e/1 answered 422 to lines 2 to 17: too long"):
             capture(url, data(tmp_path), "--output", former)
     assert "former" == former.read_text()
     with pytest.raises(DeployError, match="nothing answers"):
@@ -146,14 +146,14 @@ def test_an_interruption_leaves_the_former_reference(tmp_path: Path, monkeypatch
     """And no other file."""
     former = tmp_path / "r.json"
     former.write_text("former")
-    asked = drift_data._asked
+    asked = drift_data._send_batch
 
     def interrupted(gateway: str, url: str, some: Any) -> Any:
         if some[0].where != "line 2":
             raise KeyboardInterrupt
         return asked(gateway, url, some)
 
-    monkeypatch.setattr(drift_data, "_asked", interrupted)
+    monkeypatch.setattr(drift_data, "_send_batch", interrupted)
     path = data(tmp_path)
     with counting() as (_, url), pytest.raises(click.Abort):
         capture(url, path, "--output", former)
@@ -195,7 +195,7 @@ def test_the_frequent_words_of_a_data_set_are_in_its_reference(tmp_path: Path, m
 def test_a_small_data_set_says_that_it_has_no_words(tmp_path: Path) -> None:
     """Shares of few texts would say that every word is new."""
     done = capture("http://127.0.0.1:1", data(tmp_path), "--without-model", "--output", tmp_path / "r.json")
-    assert "no words in the reference: that takes 3,000 texts, these are 400" in done.stderr
+    assert "the reference has no words: they need 3,000 texts, and there are only 400" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str], sa
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ((), "labels in the data are 5, 1: does the model use other names?"),
-        (("--without-model",), "labels are compared by name with what the model answers: 5, 1"),
+        ((), "the labels of the data set are 5, 1; check whether the model uses other names"),
+        (("--without-model",), "labels of the data set: 5, 1. The model must use the same names"),
     ],
     ids=["through a gateway", "without a model"],
 )  # fmt: skip
@@ -230,7 +230,7 @@ def test_labels_of_other_names_are_told(tmp_path: Path, more: tuple[str, ...], s
 def test_too_few_texts_are_no_reference(tmp_path: Path) -> None:
     """Rows without a text do not count, and the first of them is told."""
     rows = [Text("", "", "A"), *ROWS[:50]]
-    with pytest.raises(DeployError, match=r"train\.csv has 50 texts, 100 are required"):
+    with pytest.raises(DeployError, match=r"train\.csv has 50 texts; 100 are needed"):
         capture("http://127.0.0.1:1", data(tmp_path, rows))
 
 
@@ -251,6 +251,6 @@ def test_no_more_is_asked_than_the_rate_allows(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(drift_data.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(drift_data.time, "sleep", sleep)
-    monkeypatch.setattr(drift_data, "_asked", lambda *_: {"results": []})
-    assert (0, 0) == drift_data.ask("", "e", ROWS[:40], Terminal(io.StringIO()), rate=10, batch=10)
+    monkeypatch.setattr(drift_data, "_send_batch", lambda *_: {"results": []})
+    assert (0, 0) == drift_data.send("", "e", ROWS[:40], Terminal(io.StringIO()), rate=10, batch=10)
     assert [1.0, 1.0, 1.0] == waits

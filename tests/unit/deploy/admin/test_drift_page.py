@@ -120,7 +120,7 @@ def test_words_that_rose_are_named_beside_the_variables_of_words() -> None:
     moved = {("e", "1"): {"rose": [{"word": "<b>flimmer", "now": 0.02, "was": None}], "fell": []}}
     found = [verdict("risen_word", (700, 300, 0, 0)), verdict("script", (700, 300, 0, 0))]
     page = drift_page.render(found, moved, made=MADE, source="a test")
-    assert 1 == Document(page).text.count("words that rose: <b>flimmer 2.0% (not among the usual)")
+    assert 1 == Document(page).text.count("words that rose: <b>flimmer 2.0% (was not frequent)")
     assert "words that fell" not in page
 
 
@@ -133,7 +133,7 @@ def test_nothing_to_report_is_said_and_a_variable_without_values_is_drawn() -> N
 
 def test_how_often_versions_are_right_is_said_if_labels_came() -> None:
     """A line each, as text; without labels there is no such part."""
-    page = drift_page.render([], made=MADE, source="a test", told={EVIL: [f"{EVIL} 1: 90.0% right by labels"]})
+    page = drift_page.render([], made=MADE, source="a test", sections={EVIL: [f"{EVIL} 1: 90.0% right by labels"]})
     document = Document(page)
     assert "90.0% right by labels" in document.text
     assert 0 == document.tags["img"]

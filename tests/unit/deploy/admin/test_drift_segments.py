@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.admin.drift_segments import MOST, NONE, OTHERS, changes, of_log, segment_of, told
+from deploy.admin.drift_segments import MOST, NONE, OTHERS, changes, of_log, segment_of, sentences
 from deploy.admin.payload_texts import Read, Wanted
 from deploy.tools.errors import DeployError
 from gateway.metrics.drift import Bins, Verdict, enum_bins, scalar_bins
@@ -60,13 +60,13 @@ def test_the_segment_in_which_it_is_is_named(log: Callable[..., Path]) -> None:
         *traffic(chance, "coda", 200, bad=0.6), *traffic(chance, "dune", 20),
     )  # fmt: skip
     parts = of_log(where, Wanted("e"), "tenant", [LABEL, LANGUAGE], Read())
-    lines = [*told(parts, "tenant")]
+    lines = [*sentences(parts, "tenant")]
     assert ["acme", "bolt", "coda", "dune"] == [line.split()[1] for line in lines]
     assert "tenant acme (43.5% of 920 requests of e/1): nothing moved" == lines[0]
     assert lines[1].endswith(": language other +99.5%, en -98.8%")
     assert "predicted_label " in lines[2]
     assert "language" not in lines[2]
-    assert lines[3].endswith("too few to tell")
+    assert lines[3].endswith("too few values to decide")
     (acme, *_) = parts["e", "1", "predicted_label"]
     assert (400, 400.0, {}) == (acme.requests, acme.verdict.n, acme.moved)
     assert {"segment": "acme", "requests": 400, "n": 400.0} == {

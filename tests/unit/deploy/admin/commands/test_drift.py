@@ -123,7 +123,7 @@ def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp
     gateway.see([1.0] * 10, ["cat"] * 10)
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", tmp_path / "r.json")
-    assert "10 observations" in caught.value.message
+    assert "more than 10 values" in caught.value.message
     assert not (tmp_path / "r.json").exists()
 
 
@@ -139,10 +139,10 @@ def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tup
     gateway.see([1.0] * 10, ["cat"] * 10)
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e/1")
-    assert caught.value.message == "e/1 has at most 10 observations of a variable, 1000 are required"
+    assert caught.value.message == "no variable of e/1 has more than 10 values; 1000 are needed"
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e/7")
-    assert caught.value.hint == "variables were counted of e/1; name one of them with --endpoint"
+    assert caught.value.hint == "variables were counted for e/1; name one of them with --endpoint"
 
 
 def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gateway, str], tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, s
     assert 0 == run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", path).return_value
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
-    assert "nothing was counted of f/1" in caught.value.message
+    assert "nothing was counted for f/1" in caught.value.message
     assert "e/1" in caught.value.hint
 
 
@@ -286,7 +286,7 @@ def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(t
         gateway.watch_texts(reference)
         gateway.read([f"{text} flimmer" if number % 50 == 0 else text for number, text in enumerate(texts(2000))])
         report = run("report", "--url", url)
-        assert "words of e/1 that rose: flimmer 2.0% (not among the usual)" in report.output
+        assert "words of e/1 that rose: flimmer 2.0% (was not frequent)" in report.output
         rows = json.loads(run("report", "--url", url, "--json").output)
         named = {row["variable"]: row["words"]["rose"][0]["word"] for row in rows if "words" in row}
         assert {"unusual_word_ratio": "flimmer", "risen_word": "flimmer"} == named
@@ -354,7 +354,7 @@ def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
     with site(lambda asked: (200, {"compared": compared}) if asked.path == "/v1/status" else (404, b"")) as url:
         found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary", "--output", page)
         by_names = run("report", "--url", url, "--version", "2", "--compare", "1", "--json")
-        with pytest.raises(DeployError, match="compared are: e/2 beside 1"):
+        with pytest.raises(DeployError, match="compared now: e/2 beside 1"):
             run("report", "--url", url, "--compare", "3")
     assert 3 == found.return_value
     assert re.search(r"e +2 beside 1 +language +400 .*drift", found.output)
@@ -369,10 +369,10 @@ def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
 
 def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
     """Neither an empty table nor a traceback; nor is Prometheus asked for what it does not know."""
-    for status, message in (({"compared": []}, "compared are: none"), ({"compared": 3}, "does not say")):
+    for status, message in (({"compared": []}, "compared now: none"), ({"compared": 3}, "reports no comparison")):
         with site(lambda asked, status=status: (200, status)) as url, pytest.raises(DeployError, match=message):
             run("report", "--url", url, "--compare", "canary")
-    with pytest.raises(click.UsageError, match="asks a gateway"):
+    with pytest.raises(click.UsageError, match="reads from a gateway"):
         run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")
 
 

@@ -17,7 +17,7 @@ from gateway.payloads.files import Folder
 from gateway.payloads.log import PayloadLog
 from gateway.payloads.rules import Share, redaction
 from gateway.trace import Trace
-from tests.unit.deploy.admin.test_tell_apart import texts
+from tests.unit.deploy.admin.test_domain_classifier import texts
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 
@@ -82,7 +82,7 @@ def test_versions_and_data_sets_are_compared_alike(log: Path, tmp_path: Path) ->
     alike = run("--endpoint", "e", "--to", "2026-11-20T12:00", "--log", log, "--against", data, "--text-column",
                 "review")  # fmt: skip
     assert 0 == alike.return_value
-    assert "nothing tells them apart" in alike.output
+    assert "no difference found" in alike.output
 
 
 def test_at_most_so_many_texts_are_looked_at(log: Path) -> None:
@@ -93,7 +93,7 @@ def test_at_most_so_many_texts_are_looked_at(log: Path) -> None:
 
 def test_too_few_texts_are_no_reason_to_guess(log: Path) -> None:
     """It says how many there are, and of whom the log has some."""
-    with pytest.raises(DeployError, match="later texts of e: there are 0, 50 are needed"):
+    with pytest.raises(DeployError, match="too few texts to compare: later texts of e: 0; 50 are needed"):
         run("--endpoint", "e", "--since", "2026-11-21", "--log", log)
     with pytest.raises(DeployError) as refused:
         run("--endpoint", "other", "--since", "2026-11-20T12:00", "--log", log)

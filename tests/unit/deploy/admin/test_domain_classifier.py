@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deploy.admin.tell_apart import Apart, tell
+from deploy.admin.domain_classifier import Comparison, compare
 
 ENGLISH, GERMAN = (
     text.split()
@@ -31,14 +31,14 @@ def texts(seed: int, number: int, *, german: float = 0.0, upper: float = 0.0) ->
 @pytest.mark.long
 def test_like_texts_are_told_apart_no_more_often_than_by_chance() -> None:
     """One in a hundred at most is expected; of thirty, three would be a bad sign."""
-    found = [tell(texts(seed, 150), texts(1000 + seed, 150)) for seed in range(30)]
+    found = [compare(texts(seed, 150), texts(1000 + seed, 150)) for seed in range(30)]
     assert 3 > sum(one.is_apart for one in found)
     assert 3 > sum(not one.is_nothing for one in found)
 
 
 def test_another_language_is_found_with_its_words_and_examples() -> None:
     """A fifth of the later texts: about as many are told, the clearest first, and no English word fell for good."""
-    found = tell(texts(1, 600), texts(2, 600, german=0.2))
+    found = compare(texts(1, 600), texts(2, 600, german=0.2))
     assert found.is_apart
     assert 0.1 < found.share < 0.3
     assert found.low < found.auc < found.high
@@ -46,12 +46,12 @@ def test_another_language_is_found_with_its_words_and_examples() -> None:
     assert len(found.rose) > 5
     assert all(word.before < 0.05 < word.now for word in found.rose if word.word not in ENGLISH)
     assert all("handlung" in text or "und" in text or "ist" in text or "die" in text for text in found.like_now)
-    assert found == tell(texts(1, 600), texts(2, 600, german=0.2))
+    assert found == compare(texts(1, 600), texts(2, 600, german=0.2))
 
 
 def test_letters_tell_apart_what_words_do_not() -> None:
     """The same words in capitals."""
-    found = tell(texts(1, 400), texts(2, 400, upper=0.3))
+    found = compare(texts(1, 400), texts(2, 400, upper=0.3))
     assert found.is_apart
     assert () == found.rose
     assert all(text.isupper() for text in found.like_now)
@@ -59,7 +59,7 @@ def test_letters_tell_apart_what_words_do_not() -> None:
 
 def test_a_text_that_comes_again_and_again_is_told_and_learned_once() -> None:
     """It would otherwise be known by heart, and each copy would count as one more proof."""
-    found = tell(texts(1, 300), [*texts(2, 300), *["buy now"] * 60])
+    found = compare(texts(1, 300), [*texts(2, 300), *["buy now"] * 60])
     assert not found.is_apart
     assert not found.is_nothing
     assert [("buy now", 0.0)] == [(one.word, one.before) for one in found.often]
@@ -71,13 +71,13 @@ def test_a_text_that_comes_again_and_again_is_told_and_learned_once() -> None:
 )
 def test_few_different_texts_are_no_reason_to_fail(before: list[str], now: list[str]) -> None:
     """There is nothing to learn from, or nothing to ask about."""
-    found = tell(before, now)
-    assert isinstance(found, Apart)
+    found = compare(before, now)
+    assert isinstance(found, Comparison)
     assert not found.is_apart
     assert (before == now) == found.is_nothing
 
 
 def test_what_was_redacted_is_one_word() -> None:
     """A rule's name in brackets, as the payload log has it."""
-    found = tell(texts(1, 200), [f"{text} [email]" for text in texts(2, 200)])
+    found = compare(texts(1, 200), [f"{text} [email]" for text in texts(2, 200)])
     assert "[email]" == found.rose[0].word

@@ -1,10 +1,10 @@
-"""Can two samples of texts be told apart, and by what? A domain classifier. Pure: texts in, findings out.
+"""A domain classifier: do two samples of texts differ, and in which words and texts? Pure: texts in, findings out.
 
-Called by ``drift explain``. A logistic regression on words and groups of three letters is learned on three quarters of
-the texts and asked about the last one, each quarter in turn. How often it puts a text of the later sample above one of
-the earlier (AUC) is held against what the same scores give if the samples' names are shuffled: if that is as much,
-there is nothing to tell apart, whatever words it found. A text that came several times counts once, and is learned from
-or asked about, never both.
+Called by ``drift explain``. A logistic regression on words and letter trigrams is trained on three quarters of the
+texts and tested on the fourth, each quarter in turn (4-fold cross-validation). The AUC is how often it ranks a text of
+the later sample above one of the earlier. It is compared with the AUC of the same scores with shuffled labels
+(permutation test): if that is as high, the samples do not differ. A repeated text counts once, and is used either for
+training or for testing, never for both.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 _QUARTERS: Final = 4
+"""Parts of the cross-validation."""
 _SHUFFLES: Final = 1000
+"""Permutations: enough for their 99 % quantile."""
 _STEPS: Final = 150
+"""Gradient steps of the training."""
 _RIDGE: Final = 1e-3
+"""Weight of the L2 penalty."""
 _MOST_FEATURES: Final = 20_000
 _LEAST_TEXTS: Final = 3
-"""Texts that must have a word or a group of letters to be learned from."""
+"""Texts that must contain a word or trigram for it to be a feature."""
 _MOST_CHARS: Final = 2000
-"""Of a text."""
+"""Characters of a text that are used."""
 _SIGMAS: Final = 4.5
-"""Deviations of noise a word's share must have moved by to be told: of thousands of words, none by chance."""
-_LEAST_TOLD: Final = 5
-"""Texts that must have a word to be told."""
+"""Standard deviations by which a word's share must move to be reported: of thousands of words, none by chance."""
+_LEAST_REPORTED: Final = 5
+"""Texts that must contain a word for it to be reported."""
 _MOST_WORDS: Final = 12
 _MOST_EXAMPLES: Final = 5
 _OFTEN: Final = 0.01
-"""Share of the texts that a single text must have had to be told."""
+"""Share of a sample that a repeated text must have to be reported."""
 _WORD: Final = re.compile(r"\[\w+\]|[^\W\d_]+|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, and the shares of the earlier and the later texts that have it."""
+    """A word, and the shares of the earlier and the later texts that contain it."""
 
     word: str
     before: float
@@ -53,11 +57,11 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """What tells the later texts from the earlier ones.
+class Comparison:
+    """How the later texts differ from the earlier ones.
 
-    ``auc``: how often a later text is put above an earlier one, with ``low`` and ``high`` of its 95 % interval;
-    ``chance``: what 99 of 100 shufflings stay below.
+    ``auc``: how often a later text is ranked above an earlier one; ``low`` and ``high``: its 95 % confidence interval.
+    ``chance``: the AUC that 99 of 100 permutations stay below.
     """
 
     before: int
@@ -69,29 +73,30 @@ class Apart:
     rose: tuple[Word, ...]
     fell: tuple[Word, ...]
     often: tuple[Word, ...]
-    """Whole texts that came much more, or much less often than before."""
+    """Whole texts that were repeated much more, or much less often than before."""
     like_now: tuple[str, ...]
     """Later texts that are least like the earlier ones, the clearest first."""
     like_before: tuple[str, ...]
+    """Earlier texts that are least like the later ones, the clearest first."""
 
     @property
     def is_apart(self) -> bool:
-        """True if the texts are told apart better than by chance."""
+        """True if the classifier distinguishes the texts better than by chance."""
         return self.auc > self.chance
 
     @property
     def is_nothing(self) -> bool:
-        """True if neither the classifier nor a word or text alone tells them apart."""
+        """True if neither the classifier nor a single word or text shows a difference."""
         return not (self.is_apart or self.rose or self.fell or self.often)
 
     @property
     def share(self) -> float:
-        """About how many of the later texts are of another kind, if these are told without a mistake."""
+        """Estimated share of later texts of another kind, if the classifier recognises these without errors."""
         return max(0.0, 2 * self.auc - 1)
 
 
-def tell(before: Sequence[str], now: Sequence[str]) -> Apart:
-    """Return what tells the texts of ``now`` from those of ``before``; always the same of the same texts."""
+def compare(before: Sequence[str], now: Sequence[str]) -> Comparison:
+    """Return how the texts of ``now`` differ from those of ``before``. The result is reproducible."""
     texts = [*dict.fromkeys(before), *dict.fromkeys(now)]
     is_now = np.arange(len(texts)) >= len(dict.fromkeys(before))
     quarter = np.array([zlib.crc32(text.encode("utf-8", "replace")) % _QUARTERS for text in texts])
@@ -111,7 +116,7 @@ def tell(before: Sequence[str], now: Sequence[str]) -> Apart:
     shuffled = [_auc(ranks, [random.permutation(one) for one in later]) for _ in range(_SHUFFLES)]
     spread = _spread(auc, int(is_now.sum()), int((~is_now).sum()))
     rose, fell = _moved([set(_words(text)) for text in texts], is_now)
-    return Apart(
+    return Comparison(
         len(before), len(now), auc, max(0.0, auc - 1.96 * spread), min(1.0, auc + 1.96 * spread),
         float(np.quantile(shuffled, 0.99)), rose, fell, _often(before, now),
         _examples(texts, scores, is_now, sign=1), _examples(texts, scores, is_now, sign=-1),
@@ -123,14 +128,14 @@ def _words(text: str) -> list[str]:
 
 
 def _features(text: str) -> set[str]:
-    """Words in small letters, and groups of three characters as they are: case and scripts without spaces count."""
+    """Return lower-case words, and trigrams of unchanged characters for case and scripts without spaces."""
     plain = " ".join(text.split())
     return {f"w{word}" for word in _words(plain)} | {f"g{plain[i : i + 3]}" for i in range(len(plain) - 2)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Which text has which feature; each text's features together weigh 1."""
+    """A sparse matrix of texts and features; each row has the Euclidean length 1."""
 
     rows: Ints
     columns: Ints
@@ -160,7 +165,7 @@ class _Matrix:
 
 
 def _learn(matrix: _Matrix, is_now: NDArray[np.bool_], learned: NDArray[np.bool_]) -> Floats:
-    """Return the weights of a ridge logistic regression by accelerated gradient steps; both samples weigh the same."""
+    """Return the weights of a ridge logistic regression, by accelerated gradient steps. Both samples weigh the same."""
     share = is_now[learned].mean()
     weights = np.where(is_now, 0.5 / share, 0.5 / (1 - share)) * learned / learned.sum()
     found = ahead = np.zeros(matrix.shape[1])
@@ -174,7 +179,7 @@ def _learn(matrix: _Matrix, is_now: NDArray[np.bool_], learned: NDArray[np.bool_
 
 
 def _largest(matrix: _Matrix, weights: Floats) -> float:
-    """Return how steep the loss can be: the largest eigenvalue, by a few multiplications, and a little more."""
+    """Return an upper bound of the largest eigenvalue (power iteration, plus a tenth): it limits the step size."""
     vector, length = np.ones(matrix.shape[1]), 1.0
     for _ in range(8):
         vector = matrix.back(weights * matrix.scores(vector / length))
@@ -183,7 +188,7 @@ def _largest(matrix: _Matrix, weights: Floats) -> float:
 
 
 def _auc(ranks: Sequence[Floats], later: Sequence[NDArray[np.bool_]]) -> float:
-    """Return how often a later text is above an earlier one of the same quarter; half, if there are none."""
+    """Return how often a later text ranks above an earlier one of the same quarter; 0.5 if there are no pairs."""
     pairs = above = 0.0
     for rank, is_now in zip(ranks, later, strict=True):
         n = int(is_now.sum())
@@ -193,7 +198,7 @@ def _auc(ranks: Sequence[Floats], later: Sequence[NDArray[np.bool_]]) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Ranks from 1 on; equal values have the mean of theirs."""
+    """Return the ranks from 1 on; equal values get their mean rank."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     found: Floats = (ends - (counts - 1) / 2)[at]
@@ -201,7 +206,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _spread(auc: float, n: int, m: int) -> float:
-    """The standard error of an AUC (Hanley and McNeil 1982)."""
+    """Return the standard error of an AUC (Hanley and McNeil 1982)."""
     if not n or not m:
         return 0.5
     one, other = auc / (2 - auc), 2 * auc * auc / (1 + auc)
@@ -211,7 +216,7 @@ def _spread(auc: float, n: int, m: int) -> float:
 
 
 def _moved(words: Sequence[set[str]], is_now: NDArray[np.bool_]) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
-    """Return the words that rose and fell by more than noise, those that moved furthest first."""
+    """Return the words that rose and fell by more than noise, the largest change first."""
     before, now = Counter[str](), Counter[str]()
     for one, later in zip(words, is_now.tolist(), strict=True):
         (now if later else before).update(one)
@@ -227,7 +232,7 @@ def _shifted(
         one = Word(word, before.get(word, 0) / m, now.get(word, 0) / n)
         texts = before.get(word, 0) + now.get(word, 0)
         both = (texts + 1) / (m + n + 2)
-        if texts >= _LEAST_TOLD and abs(one.now - one.before) > _SIGMAS * math.sqrt(
+        if texts >= _LEAST_REPORTED and abs(one.now - one.before) > _SIGMAS * math.sqrt(
             both * (1 - both) * (1 / m + 1 / n)
         ):
             found.append(one)
