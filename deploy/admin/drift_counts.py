@@ -96,8 +96,8 @@ def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, 
 
 
 def served(gateway: str) -> list[tuple[str, str]] | None:
-    """Return the endpoint and version of everything that the gateway serves; None if it does not say."""
-    status = _told(gateway, "/v1/status")
+    """Return the endpoint and version of everything that the gateway serves; None if it does not report them."""
+    status = _get(gateway, "/v1/status")
     try:
         return sorted((str(one["endpoint"]), str(one["version"])) for one in status["endpoints"])
     except (KeyError, TypeError):

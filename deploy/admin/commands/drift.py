@@ -234,7 +234,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check_served(gateway: str, endpoint: str, version: str) -> None:
-    """Raise ``DeployError`` if nothing or several versions are meant, before anybody waits for what comes."""
+    """Raise ``DeployError`` if the endpoint is not served or has several versions, before the command waits."""
     served = drift_counts.served(gateway)
     if served is None:
         return
