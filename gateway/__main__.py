@@ -364,7 +364,9 @@ def main() -> int:
     except ValidationError as error:
         for fault in error.errors():
             name = fault["loc"][0] if fault["loc"] else "?"
-            print(f"error: {name}: {fault['msg']}, got {fault['input']!r}", file=sys.stderr)  # noqa: T201 - as above
+            ours = fault["msg"].removeprefix("Value error, ")  # a message of our own says what it got
+            reason = ours if ours != fault["msg"] else f"{ours}, got {fault['input']!r}"
+            print(f"error: {name}: {reason}", file=sys.stderr)  # noqa: T201 - as above
         return 2
     return run(settings)
 

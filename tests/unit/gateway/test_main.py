@@ -157,6 +157,11 @@ def test_a_value_that_cannot_be_used_is_one_line_with_its_variable(
     (line,) = capsys.readouterr().err.splitlines()
     assert "TRITON_GATEWAY_PORT" in line
     assert "65535" in line
+    monkeypatch.delenv("TRITON_GATEWAY_PORT")
+    monkeypatch.setenv("TRITON_GATEWAY_REPLICAS", "-1")
+    assert 2 == main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: TRITON_GATEWAY_REPLICAS: '-1' is neither a number of gateways")
 
 
 def test_a_collector_without_the_extra_is_one_line_with_how_to_install_it(
