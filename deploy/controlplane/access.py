@@ -1,6 +1,7 @@
-"""Who calls: access keys (Basic) or a token (Bearer), for the API and the file server alike.
+"""Identifies the caller by access keys (Basic) or a token (Bearer), for the API and the file server.
 
-Called by `app` and `fileserver` before anything else happens with a request. Never says which part of a key was wrong.
+`app` and `fileserver` call it before they do anything else with a request. A refusal never says which part of a key was
+wrong.
 """
 
 import base64
@@ -43,7 +44,7 @@ class Access:
             raise malformed_credentials("not base64 of key:secret") from exc
         if not colon or not key or not secret:
             raise malformed_credentials("expected key:secret")
-        # both are compared always, in constant time
+        # both are always compared, in constant time
         right_key = hmac.compare_digest(key.encode(), self._credentials.access_key.encode())
         right_secret = hmac.compare_digest(secret.encode(), self._credentials.secret_key.encode())
         if not (right_key and right_secret):

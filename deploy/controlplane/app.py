@@ -1,7 +1,7 @@
-"""The ASGI application: which URL reaches what, bodies in, envelopes out. The composition root of the control plane.
+"""The ASGI application: routes URLs, reads bodies and writes envelopes. The composition root of the control plane.
 
-`build` names every concrete class once; nothing else does. Called by `server` and by tests. Endpoints run in worker
-threads, because SQLite and `fsync` block; the event loop only moves bytes.
+Only `build` names concrete classes. `server` and tests call it. Endpoints run in worker threads, because SQLite and
+`fsync` block; the event loop only moves bytes.
 """
 
 import logging
@@ -58,7 +58,7 @@ _log = logging.getLogger("controlplane")
 
 
 class ApiServer:
-    """Turns one HTTP request into a call of one endpoint and its result into an envelope."""
+    """Turns an HTTP request into a call of one endpoint, and its result into an envelope."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ApiServer:
         self._limits = limits
 
     async def handle(self, request: Request) -> Response:
-        """Answer an API call, or a person who follows a web link."""
+        """Answer an API call, or a browser that follows a web link."""
         path = str(request.path_params.get("path", ""))
         match = _ENDPOINT.match(path)
         if match is None:
@@ -97,7 +97,7 @@ class ApiServer:
             await bodies.discard(request, self._limits)
             return self._refuse(endpoint, error)
         except StoreBusy as error:
-            # 503 and nothing else: the clients retry it by themselves, a 500 makes them drop the write
+            # exactly 503: clients retry it by themselves, while a 500 makes them drop the write
             busy = ApiError(503, 0, f"The store is busy, try again ({error})")
             return self._refuse(endpoint, busy, headers={"Retry-After": "1"})
         except ClientDisconnect:
@@ -135,8 +135,8 @@ def build(
 ) -> Starlette:
     """The application over an open store.
 
-    Cleans up leftovers of a crash first; the caller closes the store afterwards. `protections` says what it does
-    better than a ClearML server.
+    It first removes leftovers of a crash. The caller closes the store afterwards. `protections` says how it differs
+    from a ClearML server.
     """
     clock = clock or Clock()
     tokens = Tokens(secret=credentials.token_secret, new_id=ids)
@@ -216,7 +216,7 @@ def _object(body: bytes) -> JsonObject:
 
 
 def _lines(body: bytes) -> list[JsonObject]:
-    """JSON lines; a single object or a JSON list of objects is accepted too."""
+    """JSON lines; a single object or a JSON list of objects is also accepted."""
     lines: list[JsonObject] = []
     for line in body.splitlines():
         if not line.strip():

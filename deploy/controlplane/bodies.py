@@ -1,6 +1,6 @@
-"""Bodies of requests: read within limits of size and time, or thrown away unread.
+"""Reads request bodies within limits of size and time, or discards them.
 
-Called by `app` and `fileserver` once they know who calls: nothing of a body is kept for a caller who is not known.
+`app` and `fileserver` call it once they have identified the caller: no body of an unknown caller is kept.
 """
 
 import asyncio
@@ -81,16 +81,16 @@ async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
 
 
 async def discard(request: Request, limits: Limits) -> None:
-    """Take in what is left of a refused body, within limits, without keeping it.
+    """Read the rest of a refused body within limits, without keeping it.
 
-    A connection that is closed while its body is on the way loses the answer too: the caller would see a broken
-    connection and try again, instead of a refusal.
+    If a connection is closed while its body is being sent, the answer is lost too: the caller would see a broken
+    connection and try again, instead of reading the refusal.
     """
     if "expect" in request.headers:
-        # it waits to be asked for the body, and reads the refusal instead
+        # this client waits for 100-continue before it sends the body, and reads the refusal instead
         return
     size = 0
-    # RuntimeError: the body has been read already
+    # RuntimeError: the body has already been read
     with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):
         async with asyncio.timeout(limits.discard_s):
             async for piece in request.stream():

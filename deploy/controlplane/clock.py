@@ -1,7 +1,4 @@
-"""Time and ids as the wire shows them.
-
-The two sources of non-determinism, handed to whoever needs them by constructor.
-"""
+"""Times and ids in their wire form: the two sources of non-determinism, passed to their users by constructor."""
 
 import secrets
 import threading
@@ -9,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 
 class Clock:
-    """Wall-clock time in UTC that never repeats and never goes back within a process.
+    """UTC wall-clock time that never repeats and never goes back within a process. Thread-safe.
 
-    Clients poll `last_change` to see whether a Task was edited: two edits within one tick must differ. Safe across
-    threads.
+    Clients poll `last_change` to see whether a Task was edited, so two edits within one tick must differ.
     """
 
     def __init__(self) -> None:
@@ -26,7 +22,7 @@ class Clock:
             return self._last
 
     def stamp(self) -> str:
-        """`now()` in ClearML's form, always with microseconds so that stamps sort as text."""
+        """`now()` in ClearML's form, always with microseconds, so that stamps sort as text."""
         return self.now().isoformat(timespec="microseconds")
 
 

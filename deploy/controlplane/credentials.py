@@ -1,7 +1,7 @@
-"""The access key, secret key and token secret of one control plane, kept in its state directory.
+"""The access key, secret key and token secret of one control plane, stored in its state directory.
 
-Generated on first start, mode 0600, never logged. Called by `server` and by whoever starts clients against it
-(`environment`). Never reads or writes a clearml.conf.
+They are generated on the first start with mode 0600 and never logged. `server` calls it, and so does code that starts
+clients (`environment`). It never reads or writes a clearml.conf.
 """
 
 import json
@@ -75,7 +75,7 @@ class Credentials:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                # link, not rename: the first one wins, nobody's keys are replaced
+                # link, not rename: the first writer wins, and no keys are replaced
                 os.link(temporary, path)
             except FileExistsError:
                 pass

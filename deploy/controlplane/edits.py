@@ -1,8 +1,8 @@
-"""What a `tasks.edit` becomes: the client's whole-field writes turned into changes that respect everybody else's.
+"""Turns a `tasks.edit` that writes whole fields back into changes that keep other clients' changes.
 
-Called by `api/tasks` inside the write transaction with the stored Task and what the client had read before (`reads`).
-Pure but for that memory. Owns the two promises: no write loses a concurrent change, and no section that clients parse
-becomes unreadable.
+`api/tasks` calls it inside the write transaction, with the stored Task and what the client had read before (`reads`).
+Pure except for that memory. It keeps two promises: no write loses a concurrent change, and no section that clients
+parse becomes unreadable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from deploy.controlplane.reads import ReadLog
 from deploy.tools import sections
 
 SERVING_TAG = "serving-control-plane"
-# The sections every clearml-serving client parses before it does anything: one bad text and the service cannot be
-# edited again.
+# Every clearml-serving client parses these sections before it does anything. If one is unreadable, the service cannot
+# be edited any more.
 GUARDED = frozenset({"endpoints", "canary", "model_monitoring", "model_monitoring_eps", "metric_logging"})
 EMPTY = "{}"
-# of a Task's `execution`; clients send others along ("dataviews"), which a server does not keep
+# of a Task's `execution`; clients send other fields too ("dataviews"), which a server does not store
 EXECUTION_FIELDS = frozenset(
     {"test_split", "parameters", "model_desc", "model_labels", "framework", "artifacts", "queue"}
 )
@@ -31,20 +31,20 @@ _ToMap = Callable[[Any], dict[Any, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who edits: the session whose reads count, and whether that client writes from a copy it loaded once."""
+    """The editing client: the session whose reads count, and whether it writes from a copy that it loaded once."""
 
     session: str | None
     client: str
 
     @property
     def keeps_copy(self) -> bool:
-        """The clearml-serving CLI loads the service once and writes each section from memory."""
+        """True for the clearml-serving CLI, which loads the service once and writes each section from memory."""
         return "clearml-serving" in self.client
 
 
 @dataclass(slots=True)
 class Edit:
-    """One edit of one Task: `fields` are the new values of whole fields, `notes` what had to be corrected."""
+    """One edit of one Task. `fields` are the new values of whole fields, `notes` the corrections that were made."""
 
     task: JsonObject
     writer: Writer
@@ -56,7 +56,7 @@ class Edit:
     accepted: set[str] = field(default_factory=set)
 
     def configuration(self, mine: Mapping[str, Any]) -> None:
-        """Merge the configuration, section by section; the sections of a serving Task by their entries."""
+        """Merge the configuration section by section, and the sections of a serving Task entry by entry."""
         if not self.protections.merges_writes:
             cleaned = {name: _item(item) for name, item in mine.items()}
             self.fields["configuration"] = {name: item for name, item in cleaned.items() if item is not None}
@@ -69,7 +69,7 @@ class Edit:
             new = _item(mine.get(name))
             stored = theirs.get(name)
             if read is not None and new == _item(read.get(name)):
-                # as it was when last read: the client sends it along because it has to send everything
+                # unchanged since it was last read: the client sends it because it always sends all sections
                 value = stored
             elif new is None:
                 value = None
@@ -80,7 +80,7 @@ class Edit:
         self.fields["configuration"] = merged
 
     def replaced_configuration(self, mine: Mapping[str, Any]) -> None:
-        """Exactly these sections: the client said that the others shall go."""
+        """Replace the configuration by exactly these sections: the client asked to drop the others."""
         theirs: Mapping[str, Any] = self.task.get("configuration") or {}
         cleaned = {name: _item(item) for name, item in mine.items()}
         self.fields["configuration"] = {
@@ -136,10 +136,10 @@ class Edit:
         return text
 
     def message(self) -> str | None:
-        """The Task's status message after this edit; None when it stays as it is.
+        """The Task's status message after this edit; None if it stays.
 
-        What had to be corrected is told there, because the stock CLI does not look at the answer of an edit. It goes
-        when the section it speaks of has been written without fault.
+        Corrections are reported there, because the stock CLI ignores the answer of an edit. The message is removed once
+        its section has been written without fault.
         """
         if self.notes:
             return "; ".join(self.notes)
@@ -159,7 +159,7 @@ class Edit:
         self.fields["runtime"] = self._merged("runtime", dict(mine), dict, dict)
 
     def execution(self, mine: Mapping[str, Any]) -> None:
-        """Replace the parts that are sent; artifacts merge by key and mode."""
+        """Replace the parts that are sent. Artifacts merge by key and mode."""
         stored = self.task.get("execution") or {}
         merged = {**stored, **{name: value for name, value in mine.items() if name in EXECUTION_FIELDS}}
         if isinstance(mine.get("artifacts"), list):
@@ -173,7 +173,7 @@ class Edit:
         self.fields["execution"] = merged
 
     def models(self, mine: Mapping[str, Any]) -> None:
-        """Replace the parts that are sent; inputs and outputs merge by name."""
+        """Replace the parts that are sent. Inputs and outputs merge by name."""
         merged = {**(self.task.get("models") or {"input": [], "output": []})}
         for kind, items in mine.items():
             if isinstance(items, list):
@@ -183,7 +183,7 @@ class Edit:
         self.fields["models"] = merged
 
     def artifact(self, item: Mapping[str, Any]) -> JsonObject:
-        """An artifact as it is stored: with its mode, and with an address that keeps meaning these bytes."""
+        """An artifact as it is stored: with its mode, and with an address pinned to these bytes."""
         stored = {
             "mode": "output",
             "display_data": [],
@@ -226,14 +226,14 @@ def sorted_artifacts(artifacts: Mapping[Any, JsonObject] | Sequence[JsonObject])
 
 
 def _at(doc: Mapping[str, Any], name: str) -> Any:
-    """The value of a tracked field, with the empty value of its type where it is missing."""
+    """The value of a tracked field; if it is missing, the empty value of its type."""
     head, dot, rest = name.partition(".")
     value = doc.get(head) or {}
     return (value.get(rest) or []) if dot else value
 
 
 def _item(value: Any) -> JsonObject | None:
-    """A configuration or hyperparameter item without its nulls, which clients send or leave out as they like."""
+    """A configuration or hyperparameter item without nulls, which clients send or omit at random."""
     if not isinstance(value, Mapping):
         return None
     return {key: item for key, item in value.items() if item is not None}

@@ -26,17 +26,13 @@ class ApiError(Exception):
 
 
 class StoreBusy(Exception):
-    """The store could not give the write lock in time.
-
-    Answered with 503, which ClearML's clients retry by themselves.
-    """
+    """The store did not give the write lock in time. Answered with 503, which ClearML's clients retry by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointName:
-    """What was asked: `tasks.edit`, and the version in the path (clients send 2.13 … 2.34.
-
-    All get the same answers).
+    """The requested endpoint, e.g. `tasks.edit`, and the version in the path (clients send 2.13 … 2.34; all get the
+    same answers).
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What the bodies of calls may hold, pure: every field of every call with the kind of its value, as one table.
+"""The fields that the bodies of calls may contain, as one table with the type of each value. Pure.
 
-Called by `app` before a handler sees a body, and by `api/events` for each event: handlers read fields without looking
-at types again. A wrong kind is a refusal (400/12) that names the field; fields that are not in the table are ignored,
-as a ClearML server does. Null counts as missing.
+`app` checks a body before a handler sees it, and `api/events` checks each event, so handlers read fields without
+checking types again. A wrong type is refused (400/12) with the field's name. Fields that are not in the table are
+ignored, as a ClearML server does. Null counts as missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,16 +10,16 @@ from typing import Any
 
 from deploy.controlplane.envelope import JsonObject, validation_error
 
-# (value, its place) -> what is wrong, None when it is right
+# (value, its place) -> the fault, None if there is none
 Kind = Callable[[Any, str], str | None]
 
-# deeper values than any client sends; they could not be stored
+# deeper than any client sends; deeper values could not be stored
 MAX_DEPTH = 100
-# names of fields to sort by, to return, to search in: each one costs a look at every document
+# most field names to sort by, return or search: each one costs a look at every document
 MAX_NAMES = 100
 MAX_NAME_LENGTH = 1000
 MAX_PATTERN = 10_000
-# ids and the like of one call
+# most ids of one call
 MAX_ITEMS = 10_000
 _INT64 = 1 << 63
 
@@ -30,7 +30,7 @@ def text(value: Any, place: str) -> str | None:
 
 
 def flag(value: Any, place: str) -> str | None:
-    """True or false, and nothing that only looks like it: "none" once counted as true and wiped a service."""
+    """True or false and nothing similar: the text "none" once counted as true and wiped a service."""
     return None if isinstance(value, bool) else f"{place} must be true or false"
 
 
@@ -57,12 +57,12 @@ def mapping(value: Any, place: str) -> str | None:
 
 
 def anything(value: Any, place: str) -> str | None:  # noqa: ARG001 - the form of a kind
-    """No rule."""
+    """Any value."""
     return None
 
 
 def pattern(value: Any, place: str) -> str | None:
-    """A regular expression; whether it is one is seen when it is compiled."""
+    """A regular expression. Its syntax is checked when it is compiled."""
     if not isinstance(value, str) or len(value) > MAX_PATTERN:
         return f"{place} must be a string of at most {MAX_PATTERN} characters"
     return None
@@ -98,7 +98,7 @@ def one_or_list_of(kind: Kind, *, most: int = MAX_ITEMS) -> Kind:
 
 
 def map_of(kind: Kind) -> Kind:
-    """An object whose values are of a kind, or null."""
+    """An object whose values are of a type, or null."""
 
     def check(value: Any, place: str) -> str | None:
         if not isinstance(value, dict):
@@ -110,7 +110,7 @@ def map_of(kind: Kind) -> Kind:
 
 
 def record(*required: str, **kinds: Kind) -> Kind:
-    """An object with known fields; `required` ones must be there and not be empty. Others are left alone."""
+    """An object with known fields. `required` ones must be present and not empty; unknown ones are ignored."""
 
     def check(value: Any, place: str) -> str | None:
         if not isinstance(value, dict):
@@ -241,7 +241,7 @@ BODIES: Mapping[str, Mapping[str, Kind]] = {
     },
     "models.delete_metadata": {"model": text, "keys": TEXTS},
     "events.add": _EVENT,
-    # lines, looked at one by one
+    # lines, checked one by one
     "events.add_batch": {},
     **dict.fromkeys(("events.get_task_log", "events.get_task_events", "events.get_task_plots", "events.debug_images",
                      "events.scalar_metrics_iter_histogram", "events.get_task_single_value_metrics",
@@ -272,7 +272,7 @@ def check(call: str, body: JsonObject) -> None:
 
 
 def fault_of_event(event: JsonObject) -> str | None:
-    """What is wrong with one event of a batch, None when nothing is."""
+    """The fault of one event of a batch, None if there is none."""
     return next(
         (fault for name, kind in _EVENT.items() if event.get(name) is not None and (fault := kind(event[name], name))),
         None,
@@ -280,7 +280,7 @@ def fault_of_event(event: JsonObject) -> str | None:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and objects are nested deeper than `MAX_DEPTH`."""
+    """Return True if lists and objects are nested deeper than `MAX_DEPTH`."""
     level, depth = [value], 0
     while level:
         depth += 1

@@ -1,9 +1,9 @@
 """The content-addressed file store: bytes under their SHA-256, names and versions in the database.
 
-Owns the directories `blobs/` and `tmp/`. Called by `fileserver` (HTTP) and by the API where a URI is recorded
-(`pin`). A path names its latest upload; a versioned address (see `uris`) names the bytes of one upload for good. A
-blob is on disk and synced before the row that mentions it, so a row never points to missing bytes; blobs without a
-row are removed at the next start.
+It owns the directories `blobs/` and `tmp/`. `fileserver` (HTTP) calls it, and the API does when it records a URI
+(`pin`). A path means its latest upload; a versioned address (see `uris`) always means the bytes of one upload. A blob
+is on disk and synced before its row is written, so a row never points to missing bytes. Blobs without a row are removed
+at the next start.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ from deploy.controlplane.clock import Clock
 from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 
-# How long an upload may wait for the API call that records its URI. Superseded uploads nobody refers to go after that.
+# Seconds that an upload may wait for the API call that records its URI. Replaced uploads without references are then
+# removed.
 GRACE = timedelta(days=1)
 
 _REFERENCE = re.compile(rf"\.v/([0-9a-f]{{{uris.VERSION_DIGITS}}})/([^\"\\]+)")
@@ -41,7 +42,7 @@ class Found:
 
 
 class Upload:
-    """Bytes on their way in: hashed while they are written, invisible until `Files.commit`."""
+    """An upload in progress: hashed while it is written, invisible until `Files.commit`."""
 
     def __init__(self, directory: Path) -> None:
         self._file: IO[bytes] = NamedTemporaryFile(dir=directory, prefix="upload-", delete=False)  # noqa: SIM115 - lives across calls
@@ -63,13 +64,13 @@ class Upload:
         return self._digest.hexdigest()
 
     def discard(self) -> None:
-        """Remove what was written, if it has not been committed."""
+        """Remove the written bytes unless they were committed."""
         self._file.close()
         self.location.unlink(missing_ok=True)
 
 
 class Files:
-    """Stores, finds, deletes and pins. Safe across threads."""
+    """Stores, finds, deletes and pins files. Thread-safe."""
 
     def __init__(self, *, store: Store, directory: Path, clock: Clock, protections: Protections = PROTECTED) -> None:
         self._store = store
@@ -77,7 +78,7 @@ class Files:
         self._clock = clock
         self._blobs = directory / "blobs"
         self._temporary = directory / "tmp"
-        # held from placing a blob until its row is committed, and from removing rows until their blobs are gone
+        # held while a blob is placed and its row committed, and while rows and then their blobs are removed
         self._lock = threading.Lock()
         for path in (self._blobs, self._temporary):
             path.mkdir(parents=True, exist_ok=True)
@@ -127,9 +128,10 @@ class Files:
         )
 
     def delete(self, path: str) -> bool:
-        """Forget a path or one version of it; False when there is nothing there.
+        """Delete a path or one version of it; return False if there is nothing.
 
-        Bytes that a model or a Task still refers to are kept (`keeps_shared_files`): only the unversioned name goes.
+        Bytes that a model or a Task still refers to are kept (`keeps_shared_files`): only the unversioned name is
+        removed.
         """
         plain, version = uris.split_version(path)
         plain = plain.strip("/")
@@ -176,12 +178,12 @@ class Files:
         if row is None:
             row = tx.one("SELECT version FROM uploads WHERE path = ? AND current = 1", (path,))
         if row is None:
-            # not here (yet): only make sure that it can be requested at all
+            # not stored here (yet): only make sure that the address can be requested
             return uri.replace("#", "%23").replace("?", "%3F")
         return str(uris.Address(prefix=address.prefix, path=path, version=row[0]))
 
     def clean(self) -> None:
-        """Remove what crashes and overwrites have left behind. Called once, before the first request."""
+        """Remove leftovers of crashes and overwrites. Called once, before the first request."""
         for leftover in self._temporary.iterdir():
             leftover.unlink()
         with self._lock:

@@ -1,6 +1,7 @@
 """HTTP of the file server, mounted at `/files`: multipart POST in, plain GET/HEAD out, DELETE.
 
-Called by `app`. Streams in both directions: a model of many gigabytes never is in memory. Never lists directories.
+Called by `app`. It streams in both directions, so a model of many gigabytes is never in memory. It never lists
+directories.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from deploy.controlplane.envelope import ApiError, StoreBusy
 from deploy.controlplane.files import Files, Upload
 from deploy.controlplane.protections import PROTECTED, Protections
 
-# Hashing and writing leave the event loop in pieces of this size.
+# Bytes that are hashed and written per call to a worker thread.
 PIECE = 1 << 20
 # the SDK sends one part with three headers
 MAX_PARTS = 100
@@ -69,7 +70,7 @@ class FileServer:
         self._identify(request)
         found = await run_in_threadpool(self._files.find, path)
         if found is None and request.url.query and self._protections.pins_addresses:
-            # a raw "?" in a stored URI: what follows is part of the name
+            # a raw "?" in a stored URI: the text after it is part of the name
             found = await run_in_threadpool(self._files.find, f"{path}?{request.url.query}")
         if found is None:
             return PlainTextResponse("Not found", 404)
@@ -103,7 +104,7 @@ class FileServer:
         except (MultipartParseError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"Malformed upload: {error}", 400)
         except ClientDisconnect:
-            # nobody is there to read this; nothing was stored
+            # the client has gone, so nobody reads this; nothing was stored
             return PlainTextResponse("The upload was interrupted", 400)
         finally:
             await run_in_threadpool(receiver.discard)
@@ -122,7 +123,7 @@ class FileServer:
 
 
 class _Receiver:
-    """Turns the bytes of one multipart body into finished uploads; nothing is visible before `commit`."""
+    """Turns the bytes of one multipart body into finished uploads. Nothing is visible before `commit`."""
 
     def __init__(self, files: Files, boundary: bytes) -> None:
         self._files = files
@@ -155,7 +156,7 @@ class _Receiver:
             self._parser.write(data)
 
     def commit(self, session: str | None) -> list[str]:
-        """Store all parts under their paths; the paths."""
+        """Store all parts under their paths; return the paths."""
         paths = []
         for path, upload in self._received:
             self._files.commit(upload, path, session=session)
@@ -163,7 +164,7 @@ class _Receiver:
         return paths
 
     def discard(self) -> None:
-        """Remove whatever was not committed."""
+        """Remove all uncommitted parts."""
         for _, upload in self._received:
             upload.discard()
 

@@ -1,7 +1,7 @@
-"""The page a person sees: what is registered, read-only. Called by `app` for every web link the ClearML tools print.
+"""The read-only web page that lists registered objects.
 
-Shows names, ids, states and addresses; never configuration values, hyperparameters or anything else that may hold a
-secret.
+`app` answers every web link that the ClearML tools print with it. It shows names, ids, states and addresses, and never
+configuration values, hyperparameters or anything else that may contain a secret.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _STYLE = (
 
 
 class Pages:
-    """Renders from the store."""
+    """Renders pages from the store."""
 
     def __init__(self, *, store: Store) -> None:
         self._store = store
 
     def overview(self, path: str) -> str:
-        """Everything, or the one object whose id occurs in `path` first."""
+        """All objects, or the one object whose id comes first in `path`."""
         with self._store.read() as tx:
             all_projects = list(tx.scan(projects.KIND))
             all_tasks = list(tx.scan(tasks.KIND))
@@ -104,7 +104,7 @@ class Pages:
 
 
 class _Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 

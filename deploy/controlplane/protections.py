@@ -1,8 +1,8 @@
-"""What this server does better than a ClearML server 2.3.0, each part named so that it can be left out.
+"""Protections that a ClearML server 2.3.0 does not have. Each has a name and can be switched off.
 
-`PROTECTED` is how the server runs. `STRICT` (`triton-gateway controlplane --strict`) leaves all of it out: tests run
+The server runs with `PROTECTED`. `STRICT` (`triton-gateway controlplane --strict`) switches all of them off: tests run
 against it to meet what users of a real ClearML server meet. `docs/clearml-compatibility.md` has one row for each.
-Handed to whoever protects by `app.build`. Pure values.
+`app.build` passes them to the code that applies them. Pure values.
 """
 
 from dataclasses import dataclass

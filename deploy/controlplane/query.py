@@ -1,6 +1,6 @@
-"""ClearML's list queries, pure: which documents a `*.get_all` body selects, in what order, which page, which fields.
+"""ClearML's list queries: which documents a `*.get_all` body selects, in which order, page and fields. Pure.
 
-Called by `api/{tasks,models,projects}` with plain documents. Never touches the store and never changes a document.
+`api/{tasks,models,projects}` call it with plain documents. It never touches the store and never changes a document.
 """
 
 import re
@@ -13,7 +13,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from deploy.controlplane.envelope import ApiError, JsonObject
 
 MAX_PAGE_SIZE = 500
-# of a field that is searched by a pattern
+# most characters of a field that is searched by a pattern
 MAX_SEARCHED = 10_000
 
 Predicate = Callable[[Mapping[str, Any]], bool]
@@ -61,7 +61,7 @@ class ListFilter:
 
     @classmethod
     def parse(cls, values: Sequence[Any]) -> "ListFilter":
-        """Read the wire form; operators switch how the values after them combine."""
+        """Read the wire form. An operator sets how the values after it combine."""
         any_of: set[Any] = set()
         all_of: set[Any] = set()
         none_of: set[Any] = set()
@@ -95,7 +95,7 @@ class ListFilter:
         return cls(frozenset(any_of), frozenset(all_of), frozenset(none_of), or_empty, and_empty, not_empty)
 
     def accepts(self, value: Any) -> bool:
-        """Whether a field with `value` (a scalar counts as a list of one, missing as empty) passes."""
+        """Return True if a field with `value` passes. A scalar counts as a list of one, a missing value as empty."""
         present = frozenset(_hashable(item) for item in _as_list(value))
         if present & self.none_of or (self.not_empty and not present):
             return False
@@ -108,7 +108,7 @@ class ListFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """Which body keys of one `get_all` are filters, and of which kind. Every other key is ignored, as ClearML does."""
+    """The body keys of one `get_all` that are filters, by kind. Other keys are ignored, as ClearML does."""
 
     list_fields: frozenset[str]
     flag_fields: frozenset[str] = frozenset()
@@ -169,13 +169,13 @@ def order(documents: list[JsonObject], keys: Sequence[Any]) -> list[JsonObject]:
     ordered = documents[::-1] if fields[0].startswith("-") else list(documents)
     for key in reversed(fields):
         name = key.removeprefix("-").removeprefix("+")
-        # reverse=True keeps the order of equal elements too
+        # reverse=True also keeps the order of equal elements
         ordered.sort(key=_key_of(name), reverse=key.startswith("-"))
     return ordered
 
 
 def page(documents: list[JsonObject], body: Mapping[str, Any]) -> list[JsonObject]:
-    """Cut `page`/`page_size`. Clients loop while a page is full, so a page beyond the end must be empty."""
+    """Cut `page`/`page_size`. Clients loop while a page is full, so a page past the end must be empty."""
     number, size = body.get("page"), body.get("page_size")
     if number is None and size is None:
         return documents
@@ -187,10 +187,7 @@ def page(documents: list[JsonObject], body: Mapping[str, Any]) -> list[JsonObjec
 
 
 def project(document: JsonObject, only_fields: Any) -> JsonObject:
-    """The part of `document` that `only_fields` names (dotted paths), and always its id.
-
-    Nothing asked means everything.
-    """
+    """The part of `document` that `only_fields` names (dotted paths), and always its id. No names: everything."""
     paths = [item for item in _as_list(only_fields) if isinstance(item, str)]
     if not paths:
         return document
@@ -224,10 +221,7 @@ def _copy_path(source: Mapping[str, Any], target: JsonObject, path: str) -> None
 
 
 def exact(value: Any) -> list[str] | None:
-    """The values of a list filter that a database index can look up.
-
-    None when it has operators, exclusions or nulls.
-    """
+    """The values of a list filter that a database index can look up. None if it has operators, exclusions or nulls."""
     values = _as_list(value)
     plain = all(isinstance(item, str) and not item.startswith(("-", "__$")) for item in values)
     return values if values and plain else None
@@ -275,10 +269,10 @@ def _multi_field(body: Mapping[str, Any]) -> Predicate:
 
 
 def _pattern(fields: Sequence[str], pattern: str, *, case_sensitive: bool = True) -> Predicate:
-    """A search by a regular expression in time that grows with the text alone.
+    """Search by a regular expression in time linear in the length of the text.
 
-    pydantic's engine is Rust's `regex`: it has no look-around and no back-references, and nothing that a pattern says
-    makes it try the same text again and again (`^(a+)+$` kept Python's `re` busy for minutes, and everybody waiting).
+    pydantic's engine is Rust's `regex`: it has no look-around and no back-references, and no pattern makes it backtrack
+    (`^(a+)+$` kept Python's `re`, and every other caller, busy for minutes).
     """
     whole = pattern if case_sensitive else f"(?i:{pattern})"
     try:

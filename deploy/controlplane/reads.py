@@ -1,8 +1,8 @@
-"""What each client process has read of a Task, so that its writes can be told from other people's changes.
+"""Remembers what each client process has read of a Task, to tell its own changes from other people's.
 
-Called by `api/tasks`: `saw` on every read, `wrote` on every write, `bases` before a merge. Kept in memory and
-bounded: after a restart, or for a client that is no longer remembered, the base is unknown and a write is taken as it
-is, as a stock server does.
+`api/tasks` calls `saw` on every read, `wrote` on every write, and `bases` before a merge. The memory is bounded and not
+persistent. After a restart, or for a forgotten client, the base is unknown and a write is taken unmerged, as a stock
+server does.
 """
 
 import threading
@@ -17,7 +17,7 @@ from deploy.controlplane.store import dumps, loads
 
 MAX_TRACKED = 256
 MAX_READS = 24
-# A long-lived process is not assumed to write from a copy older than this.
+# Seconds. A long-lived process is not assumed to write from an older copy than this.
 HORIZON_S = 600.0
 
 # the parts of a Task that clients write back whole
@@ -28,7 +28,7 @@ TRACKED_FIELDS = ("configuration", "hyperparams", "runtime", "execution", "model
 class _Read:
     rev: int
     at: float
-    # compressed JSON of the tracked fields: a few kB where the live objects would take some hundred
+    # compressed JSON of the tracked fields: a few kB, where live objects would take some hundred kB
     packed: bytes
     times: int = 1
 
@@ -45,7 +45,7 @@ class _History:
 
 
 class ReadLog:
-    """Remembers reads and writes per (session, task). Safe across threads."""
+    """Remembers reads and writes per (session, task). Thread-safe."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -53,7 +53,7 @@ class ReadLog:
         self._histories: OrderedDict[tuple[str, str], _History] = OrderedDict()
 
     def saw(self, session: str | None, task_id: str, rev: int, doc: Mapping[str, Any]) -> None:
-        """`session` was sent revision `rev` of the Task."""
+        """Record that `session` was sent revision `rev` of the Task."""
         if session is None:
             return
         with self._lock:
@@ -65,14 +65,13 @@ class ReadLog:
             tracked = {name: doc.get(name) for name in TRACKED_FIELDS}
             reads.append(_Read(rev, self._monotonic(), zlib.compress(dumps(tracked).encode(), level=1)))
             if len(reads) > MAX_READS:
-                # the first reads matter (a CLI's in-memory copy), so do the last ones (the SDK re-reads before it
-                # writes)
+                # both the first reads (a CLI's in-memory copy) and the last ones (the SDK reads again before it writes)
+                # matter
                 del reads[MAX_READS // 2]
 
     def wrote(self, session: str | None, task_id: str, name: str, value: Any) -> None:
-        """`session` sent `value` for `name`.
-
-        That is what it has in memory now, whatever was merged into the stored value.
+        """Record that `session` sent `value` for `name`: its in-memory value now, whatever was merged into the stored
+        one.
         """
         if session is None:
             return
@@ -80,7 +79,7 @@ class ReadLog:
             self._history(session, task_id).written[name] = (self._monotonic(), value)
 
     def last(self, session: str | None, task_id: str) -> Mapping[str, Any] | None:
-        """The state that `session` read last, None when nothing is known of it."""
+        """The state that `session` read last; None if unknown."""
         with self._lock:
             history = self._histories.get((session, task_id)) if session else None
             return history.reads[-1].doc if history and history.reads else None
@@ -113,7 +112,7 @@ class ReadLog:
             return ([written[1]] if written else []) + [value_of(read.doc) for read in recent]
 
     def forget(self, task_id: str) -> None:
-        """The Task is gone."""
+        """Forget a deleted Task."""
         with self._lock:
             for key in [key for key in self._histories if key[1] == task_id]:
                 del self._histories[key]

@@ -1,7 +1,7 @@
-"""Runs the control plane: one process, one port, one state directory. Called by the CLI's `controlplane` and `up`.
+"""Runs the control plane: one process, one port, one state directory.
 
-Owns the process's side of things: the lock on the state directory, the socket, signals, and `endpoint.json`, which
-tells others where the server really listens. Never prints secrets.
+The commands `controlplane` and `up` call it. It owns what belongs to the process: the lock on the state directory, the
+socket, signals, and `endpoint.json`, which tells others where the server listens. It never prints secrets.
 """
 
 import asyncio
@@ -42,39 +42,38 @@ class PortTaken(Exception):
 
 
 class StateInUse(Exception):
-    """Another control plane serves this state directory; the message says which."""
+    """Another control plane uses this state directory; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneSettings:
-    """Where to keep the state and where to listen. Port 0 takes a free one; `endpoint.json` says which."""
+    """Where to keep the state and where to listen. Port 0 takes a free one, which `endpoint.json` names."""
 
     state_dir: Path
     host: str = "127.0.0.1"
     port: int = 8008
-    # the address clients are told, where it differs from host:port (a service name, a proxy)
+    # the address for clients if it differs from host:port (a service name, a proxy)
     public_url: str | None = None
-    # a clearml.conf for clients that share a folder with us, written once requests are answered
+    # a clearml.conf for clients that share a folder with the server, written once it answers requests
     client_config: Path | None = None
     busy_timeout_s: float = 10.0
     stop_timeout_s: int = 5
-    # answer as a ClearML server 2.3.0 does, without what this one does better (`protections`)
+    # answer like a ClearML server 2.3.0, without `protections`
     strict: bool = False
-    # stop Tasks in progress that have been silent for so long; None: never, or two hours where `strict`
+    # seconds of silence after which a Task in progress is stopped; None: never, or two hours with `strict`
     stop_silent_after_s: float | None = None
 
     @property
     def silence_s(self) -> float | None:
-        """How long a Task in progress may be silent, None for as long as it likes."""
+        """Seconds that a Task in progress may be silent; None: without limit."""
         if self.stop_silent_after_s is None:
             return CLEARML_SILENCE_S if self.strict else None
         return self.stop_silent_after_s
 
 
 def run(settings: ControlPlaneSettings) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code.
-
-    Faults at start are one line on stderr and exit code 1.
+    """Serve until SIGTERM or SIGINT; return the process's exit code. A fault at start is one line on stderr and exit
+    code 1.
     """
     try:
         asyncio.run(serve(settings))
@@ -124,9 +123,9 @@ async def serve(
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                # The SDK forks a process that reports (clearml/utilities/process/mp.py) and both go on with the session
-                # of before, so on a connection that is kept each reads the other's answers. ClearML's own server keeps
-                # none either.
+                # The SDK forks a reporting process (clearml/utilities/process/mp.py), and both processes go on with the
+                # same session. On a kept connection, each would read the other's answers. ClearML's own server keeps no
+                # connections either.
                 headers=[("connection", "close")],
                 timeout_graceful_shutdown=settings.stop_timeout_s,
                 server_header=False,
@@ -168,7 +167,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        # a socket that does not listen yet lets a second process bind the same address
+        # without listen(), a second process could bind the same address
         listener.listen(2048)
     except (OSError, OverflowError) as exc:
         listener.close()
@@ -180,14 +179,14 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The base URL of a bound socket; a wildcard address is shown as loopback, which always reaches it."""
+    """The base URL of a bound socket. A wildcard address is shown as loopback, which always reaches it."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def write_endpoint(path: Path, base_url: str) -> None:
-    """Say where the server listens, in one atomic step: a reader sees all of it or nothing."""
+    """Write where the server listens, atomically: a reader sees all of it or nothing."""
     base = base_url.rstrip("/")
     text = json.dumps({"api": base, "web": base, "files": f"{base}/files", "pid": os.getpid()}, indent=1)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -196,7 +195,7 @@ def write_endpoint(path: Path, base_url: str) -> None:
 
 
 def read_endpoint(state_dir: Path) -> dict[str, str] | None:
-    """What a running control plane has written, None when there is none. Keys: api, web, files (URLs) and pid."""
+    """Read what a running control plane has written; None if there is none. Keys: api, web, files (URLs) and pid."""
     try:
         values = json.loads((state_dir / ENDPOINT_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -205,7 +204,7 @@ def read_endpoint(state_dir: Path) -> dict[str, str] | None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to us and tells when it listens."""
+    """uvicorn without its own signal handling, which reports when it listens."""
 
     on_started: Callable[[], None] | None = None
 
@@ -238,7 +237,7 @@ async def _stop_when(stop: asyncio.Event, server: uvicorn.Server) -> None:
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`. Outside the main thread signals are the host program's business."""
+    """Set `stop` on SIGTERM and SIGINT. Outside the main thread, signals belong to the host program."""
     installed: list[signal.Signals] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # RuntimeError, ValueError: not the main thread
@@ -254,7 +253,9 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
 
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory: two servers on one would each believe to be the only writer. Ends with the process."""
+    """Hold the lock of the state directory: two servers would each believe to be the only writer. Ends with the
+    process.
+    """
     with (state_dir / LOCK_FILE).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

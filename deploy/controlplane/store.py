@@ -1,8 +1,8 @@
 """The one database: SQLite in WAL mode, one writer at a time, documents as JSON.
 
-Owns the file, its schema and its migrations. Called by `api/*` and `files` through `read()` and `write()`; what is
-inside one `with store.write()` is one transaction: all of it survives a SIGKILL or none. Never interprets a document
-beyond the columns it indexes.
+It owns the file, its schema and its migrations. `api/*` and `files` use it through `read()` and `write()`. Each `with
+store.write()` is one transaction, which survives a SIGKILL as a whole or not at all. It interprets nothing of a
+document except the indexed columns.
 """
 
 import json
@@ -63,14 +63,14 @@ _BUSY = ("locked", "busy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A document and the number of its revision, which grows with every write."""
+    """A document and its revision number, which grows with every write."""
 
     doc: JsonObject
     rev: int
 
 
 class Reader:
-    """Queries inside one transaction: all of them see the same moment."""
+    """Queries inside one transaction, which all see the same state."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -83,11 +83,11 @@ class Reader:
     def scan(
         self, kind: str, *, ids: Sequence[str] | None = None, projects: Sequence[str] | None = None
     ) -> Iterator[JsonObject]:
-        """Documents in insertion order; `ids` and `projects` narrow what is read from disk."""
+        """Documents in insertion order. `ids` and `projects` restrict what is read from disk."""
         sql, values = "SELECT doc FROM documents WHERE kind = ?", [kind]
         for column, wanted in (("id", ids), ("project", projects)):
             if wanted is not None:
-                # json_each instead of a list of marks: SQLite limits the number of those
+                # json_each instead of a list of placeholders, whose number SQLite limits
                 sql += f" AND {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 - column is one of two literals
                 values.append(json.dumps(list(wanted)))
         for row in self._connection.execute(f"{sql} ORDER BY seq", values):
@@ -98,13 +98,13 @@ class Reader:
         return list(self._connection.execute(sql, values))
 
     def one(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> tuple[Any, ...] | None:
-        """The first row of a query, None if it has none."""
+        """The first row of a query; None if there is none."""
         row: tuple[Any, ...] | None = self._connection.execute(sql, values).fetchone()
         return row
 
 
 class Writer(Reader):
-    """A `Reader` that may also change; nothing is visible to others before the transaction ends."""
+    """A `Reader` that may also write. Others see its changes only after the transaction ends."""
 
     def put(self, kind: str, doc: JsonObject) -> None:
         """Insert or replace the document with `doc["id"]`; its place in the insertion order stays."""
@@ -115,7 +115,7 @@ class Writer(Reader):
         )
 
     def delete(self, kind: str, document_id: str) -> None:
-        """Remove one document; removing a missing one is no error."""
+        """Remove one document. A missing one is no error."""
         self._connection.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> None:
@@ -153,7 +153,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Close all connections; the WAL is folded back into the file."""
+        """Close all connections. SQLite merges the WAL back into the file."""
         with self._write_lock, self._connections_lock:
             for connection in self._connections:
                 connection.close()
@@ -212,7 +212,7 @@ class Store:
         with self._connections_lock:
             self._connections.append(connection)
         connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: a commit is on disk before the client hears of it, whatever happens to the machine
+        # FULL: a commit is on disk before the client gets its answer, even if the machine crashes
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
@@ -226,7 +226,7 @@ class Store:
                     f"{self._path} was written by a newer version (schema {done}, this one knows {len(MIGRATIONS)})"
                 )
             for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
-                # not executescript: that would commit, and a migration must be all or nothing
+                # not executescript, which would commit: a migration must be atomic
                 for statement in filter(str.strip, script.split(";")):
                     tx.execute(statement)
                 tx.execute("INSERT INTO migrations (number, applied) VALUES (?, datetime('now'))", (number,))

@@ -1,7 +1,7 @@
-"""A control plane of one's own for tests: a real process on loopback (`control_plane`), or in this one (`in_process`).
+"""A control plane for tests: as a real process on loopback (`control_plane`), or in this process (`in_process`).
 
-Both run with its protections or, `strict`, as a ClearML server 2.3.0 does; the fixture `strict` (tests/conftest.py)
-runs a test in both modes. Called by tests of everything that talks to ClearML. Never used by the product.
+Both run with protections or, with `strict`, like a ClearML server 2.3.0. The fixture `strict` (tests/conftest.py) runs
+a test in both modes. Tests of everything that talks to ClearML use it; the product does not.
 """
 
 import base64
@@ -25,7 +25,7 @@ from deploy.controlplane.protections import PROTECTED, STRICT
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
 
-# where the server in this process says it is
+# the address at which the server in this process claims to be
 BASE = "http://controlplane:8008"
 
 _PROGRAM = (
@@ -39,7 +39,7 @@ _PROGRAM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningControlPlane:
-    """A started control plane and what a client needs to reach it."""
+    """A started control plane, with everything a client needs to reach it."""
 
     url: str
     state_dir: Path
@@ -72,7 +72,7 @@ class RunningControlPlane:
         return content
 
     def client_environment(self, base: Mapping[str, str], private_dir: Path) -> dict[str, str]:
-        """`base` (say `os.environ`) for a client of this server that sees nothing of its user's configuration."""
+        """`base` (e.g. `os.environ`) for a client of this server that must not see the user's own configuration."""
         inherited = {key: value for key, value in base.items() if not key.startswith(("CLEARML_", "TRAINS_"))}
         return {
             **inherited,
@@ -126,7 +126,7 @@ def control_plane(
 
 
 class InProcess:
-    """A control plane without a process or a port, and a client that is logged in."""
+    """A control plane without a process or a port, with a client that is logged in."""
 
     def __init__(self, http: TestClient, store: Store, credentials: Credentials) -> None:
         self.http = http
@@ -160,7 +160,7 @@ class InProcess:
         return data
 
     def refused(self, name: str, /, **body: Any) -> tuple[int, int]:
-        """Status and subcode of a call that is refused."""
+        """Status and subcode of a call that must be refused."""
         status, subcode, data = self.send(name, **body)
         if data:
             raise AssertionError(f"{name}: a refused call answered {data}")

@@ -1,6 +1,6 @@
-"""Bearer tokens: three-part JWTs with the claims that the clearml SDK reads (unverified) from them.
+"""Bearer tokens: JWTs with the claims that the clearml SDK reads (unverified) from them.
 
-Called by `api/auth` to issue and by `access` to verify. Never sees access keys.
+`api/auth` issues them and `access` verifies them. Never sees access keys.
 """
 
 import time
@@ -14,18 +14,15 @@ from deploy.controlplane.envelope import API_VERSION, ApiError, invalid_token
 SERVER_VERSION = "2.3.0"
 ALGORITHM = "HS256"
 DEFAULT_LIFETIME_S = 30 * 24 * 3600
-# The SDK renews when less than 60 s remain (3600 s with CLEARML_AUTH_TOKEN), before every request: shorter tokens would
-# double the number of calls (a 61 s token made 116 logins in 108 calls).
+# The SDK renews a token before a request if less than 60 s remain (3600 s with CLEARML_AUTH_TOKEN). Shorter tokens
+# would double the number of calls (a 61 s token made 116 logins in 108 calls).
 MIN_LIFETIME_S = 2 * 3600
 MAX_LIFETIME_S = 366 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls.
-
-    `session` names one login, i.e. one client process; None for calls with access keys instead of a token.
-    """
+    """The caller. `session` identifies one login, i.e. one client process; it is None for calls with access keys."""
 
     user: str
     company: str
@@ -41,7 +38,7 @@ class Tokens:
         self._time_s = time_s
 
     def issue(self, *, user: str, company: str, lifetime_s: int | None = None) -> str:
-        """A fresh token, i.e. a new session. `lifetime_s` is clamped to what clients can live with."""
+        """A new token, i.e. a new session. `lifetime_s` is clamped to values that clients can handle."""
         lifetime = min(MAX_LIFETIME_S, max(MIN_LIFETIME_S, lifetime_s or DEFAULT_LIFETIME_S))
         now = int(self._time_s())
         claims = {

@@ -15,12 +15,12 @@ VERSION_DIGITS = 12
 # non-greedy: the first `/files/` is ours, later ones belong to project or file names
 _ADDRESS = re.compile(r"^(?P<prefix>https?://[^/?#]+(?:/[^?#]*?)?/files)/(?P<path>.+)$", re.DOTALL)
 _VERSIONED = re.compile(rf"^\.v/(?P<version>[0-9a-f]{{{VERSION_DIGITS}}})/(?P<path>.+)$", re.DOTALL)
-# what the SDK registers before an upload, and when it has failed: such a model has no data
+# placeholders that the SDK registers before an upload and after a failed one: such a model has no data
 _PLACEHOLDER = re.compile(r"(?:^|/)(?P<state>uploading_file|failed_uploading)$")
 
 
 class BadPath(ValueError):
-    """The path tries to leave the store, or is empty."""
+    """The path leaves the store, or is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,9 @@ def split_version(path: str) -> tuple[str, str | None]:
 
 
 def normalised(path: str) -> str:
-    """The path in the form in which it is stored: no leading or doubled slashes.
+    """The path as it is stored: without leading or doubled slashes.
 
-    Raises:
-        BadPath: empty, `.` or `..` segments, NUL, or the reserved first segment `.v`.
+    Raises BadPath for an empty path, `.` or `..` segments, NUL, or the reserved first segment `.v`.
     """
     segments = [segment for segment in path.split("/") if segment]
     if not segments or any(segment in (".", "..") for segment in segments) or "\0" in path or "\\.." in path:
@@ -72,17 +71,17 @@ def normalised(path: str) -> str:
 
 
 def has_no_data(uri: str) -> bool:
-    """Whether `uri` is the SDK's placeholder for an upload that has not finished or has failed."""
+    """Return True if `uri` is the SDK's placeholder for an upload that has not finished or has failed."""
     return bool(_PLACEHOLDER.search(uri))
 
 
 def is_uploading(uri: str) -> bool:
-    """Whether `uri` is the SDK's placeholder for an upload that may still finish."""
+    """Return True if `uri` is the SDK's placeholder for an upload that may still finish."""
     found = _PLACEHOLDER.search(uri)
     return found is not None and found["state"] == "uploading_file"
 
 
 def unversioned(uri: str) -> str:
-    """`uri` as its uploader knows it."""
+    """`uri` as its uploader wrote it."""
     address = parse(uri)
     return str(Address(prefix=address.prefix, path=address.path)) if address and address.version else uri

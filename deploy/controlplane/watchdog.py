@@ -1,6 +1,6 @@
-"""Stops Tasks in progress that nobody has heard of, as a ClearML server does after two hours.
+"""Stops Tasks in progress whose process no longer reports, like a ClearML server does after two hours.
 
-Called by `server` every now and then. A Task is heard of when it is pinged, edited, or sends events.
+`server` calls it at intervals. A ping, an edit or an event counts as a report.
 """
 
 from datetime import timedelta
@@ -13,7 +13,7 @@ REASON = "Forced stop (non-responsive)"
 
 
 class Watchdog:
-    """Looks through the Tasks; `silence_s` seconds without a sign of life are too many."""
+    """Checks all Tasks. A Task may be silent for at most `silence_s` seconds."""
 
     def __init__(self, *, store: Store, clock: Clock, silence_s: float) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class Watchdog:
         self._silence = timedelta(seconds=silence_s)
 
     def sweep(self) -> list[str]:
-        """Stop what is silent; the ids of the stopped Tasks."""
+        """Stop silent Tasks; return their ids."""
         before = (self._clock.now() - self._silence).isoformat(timespec="microseconds")
         stopped: list[str] = []
         with self._store.write() as tx:

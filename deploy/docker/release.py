@@ -1,8 +1,8 @@
-"""``make release``: wheel, sdist, chart, site and images of one version, which were seen to agree and to install.
+"""``make release``: builds wheel, sdist, chart, site and images of one version, and checks that they agree and install.
 
-``python -m deploy.docker.release`` writes into ``dist/``: the wheel and the sdist it is built from, the packaged chart,
-the site as a zip, the notes from CHANGELOG.md and the hashes of all of them. Needs the ``dev`` extra and a registry of
-Python packages; images need a container engine and are left out, in a sentence, without one. Nothing is published.
+``python -m deploy.docker.release`` writes into ``dist/``: the sdist, the wheel built from it, the packaged chart, the
+site as a zip, the notes from CHANGELOG.md and the hashes of all of them. It needs the ``dev`` extra and a registry of
+Python packages. Images need a container engine; without one it says that they are left out. It publishes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReleaseRefused(Exception):
 
 
 def version() -> str:
-    """Return the one number: that of pyproject.toml."""
+    """Return the version in pyproject.toml."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
@@ -92,7 +92,7 @@ def _make(*, images: bool) -> None:
 
 
 def _packages(number: str) -> Path:
-    """Build the sdist, and the wheel from it: what is missing in the sdist is missing here."""
+    """Build the sdist and, from it, the wheel, so that a file missing in the sdist is missing in the wheel too."""
     _run("building wheel and sdist", sys.executable, "-m", "build", "--outdir", str(OUT), str(ROOT))
     wheel, sdist = OUT / f"triton_gateway-{number}-py3-none-any.whl", OUT / f"triton_gateway-{number}.tar.gz"
     missing = [path.name for path in (wheel, sdist) if not path.exists()]
@@ -115,7 +115,7 @@ def _installs(wheel: Path, number: str) -> None:
 
 
 def _chart(number: str) -> None:
-    from k8s import tools  # a tool of development, in no wheel
+    from k8s import tools  # a development tool, which no wheel contains
 
     helm = str(tools.unpacked("helm"))
     _run("reading the chart", helm, "lint", "--quiet", str(CHART))

@@ -1,7 +1,7 @@
-"""Print the third-party requirements of one image, for a layer of its own: ``requirements.py IMAGE [EXTRA…]``.
+"""Prints the third-party requirements of one image, for its own layer: ``requirements.py IMAGE [EXTRA…]``.
 
-Runs in the images' build stage, where neither the package nor anything else is installed; reads ``pyproject.toml``
-beside it. An image carries what its process imports, and tests/unit/k8s/test_images.py holds the two together.
+It runs in the images' build stage, where nothing is installed, and reads the ``pyproject.toml`` next to it. An image
+contains what its process imports; tests/unit/k8s/test_images.py checks this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "laptop": (None, ("otel", "cli", "controlplane", "triton", "openvino")),
     "bundles": (None, ("bundles",)),
 }
-"""Of each image: which of the package's dependencies it needs (None: all), and which extras."""
+"""For each image: the package's dependencies that it needs (None: all), and its extras."""
 
 
 def requirements(project: Mapping[str, Any], image: str, more: Iterable[str] = ()) -> list[str]:
@@ -41,7 +41,7 @@ def requirements(project: Mapping[str, Any], image: str, more: Iterable[str] = (
 
 
 def of_extra(project: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Return the requirements of an extra, which may name others of this package."""
+    """Return the requirements of an extra, which may name other extras of this package."""
     for line in project["optional-dependencies"][name]:
         others = re.fullmatch(rf"{project['name']}\[(.*)\]", line)
         if others is None:

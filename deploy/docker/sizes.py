@@ -1,7 +1,7 @@
-"""How much of other people's packages each image and each extra bring: ``python -m deploy.docker.sizes [extras]``.
+"""Prints the size of third-party packages in each image and each extra: ``python -m deploy.docker.sizes [extras]``.
 
-Adds up the files of every distribution that the requirements of an image lead to, or those of the base with an extra,
-as they are installed here; nothing is downloaded. The base image and this package itself (a few MB) are not counted.
+It adds up the installed files of every distribution that an image requires, or that the base requires with an extra;
+nothing is downloaded. The base image and this package itself (a few MB) are not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deploy.docker.requirements import IMAGES, of_extra, requirements
 def closure(wanted: Iterable[str]) -> set[str]:
     """Return the names of all distributions that requirements lead to, in this environment.
 
-    Raises importlib.metadata.PackageNotFoundError for one that is not installed.
+    Raises importlib.metadata.PackageNotFoundError if one is not installed.
     """
     seen: set[tuple[str, frozenset[str]]] = set()
     open_ones = [one for one in map(Requirement, wanted) if one.marker is None or one.marker.evaluate()]

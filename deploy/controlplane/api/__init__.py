@@ -1,3 +1,5 @@
-"""ClearML's services, one module each. Every module has one class whose `endpoints()` is its whole surface,
-called by ``app`` with a call that was checked. It must never know HTTP, nor write past the store.
+"""ClearML's services, one module each.
+
+Every module has one class whose `endpoints()` is its public interface. Called by ``app`` with a checked call. These
+modules know nothing about HTTP, and never write except through the store.
 """

@@ -8,7 +8,7 @@ from deploy.controlplane.tokens import Identity, Tokens
 
 
 class AuthApi:
-    """Login. Whoever gets here has been identified already, by access keys or by a token that is still good."""
+    """Login. The caller has already been identified, by access keys or by a valid token."""
 
     def __init__(self, *, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -27,7 +27,7 @@ class AuthApi:
         return {"token": self._issue(call.identity, lifetime)}
 
     def validate_token(self, call: Call) -> JsonObject:
-        """Whether the caller's token is good: it is, or the call would not have come this far."""
+        """Confirm the token: `app` has already refused callers with an invalid one."""
         return {"valid": True, "msg": "", "identity": {"user": call.identity.user, "company": call.identity.company}}
 
     def _issue(self, identity: Identity, lifetime_s: int | None) -> str:

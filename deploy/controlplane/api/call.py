@@ -1,4 +1,4 @@
-"""One API call as the endpoints see it. Built by `app`, handed to a handler, answered with the `data` of the reply."""
+"""One API call as endpoints see it. `app` builds it and passes it to a handler, which returns the reply's `data`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from deploy.controlplane.tokens import Identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """The body of one call and who sent it.
+    """The body of one call and its sender.
 
     `lines` are the objects of a JSON-lines body (`events.add_batch`); `client` is the `X-ClearML-Client` header.
     """
@@ -36,14 +36,14 @@ class Call:
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list field, empty when missing; a single value counts as a list of one."""
+        """A list field, empty if missing. A single value counts as a list of one."""
         value = self.body.get(name)
         if value is None:
             return []
         return value if isinstance(value, list) else [value]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A boolean field; `fields` has seen to it that it is one."""
+        """A boolean field; `fields` has checked its type."""
         value = self.body.get(name)
         return default if value is None else value is True
 

@@ -1,7 +1,4 @@
-"""`events.*`.
-
-Logs, scalars, plots and debug images of Tasks and models, stored as they come and read back in ClearML's forms.
-"""
+"""`events.*`: logs, scalars, plots and debug images of Tasks and models, stored unchanged, read in ClearML's forms."""
 
 import base64
 import binascii
@@ -18,7 +15,7 @@ from deploy.controlplane.envelope import JsonObject, events_not_added, validatio
 from deploy.controlplane.store import Reader, Store, dumps, loads
 
 SCALAR, LOG, PLOT, IMAGE = "training_stats_scalar", "log", "plot", "training_debug_image"
-# the iteration that marks a value without iterations
+# the iteration number of values reported without an iteration
 SINGLE_VALUE = -(2**31)
 TYPES = frozenset({SCALAR, LOG, PLOT, IMAGE, "training_stats_vector"})
 MAX_BATCH = 10_000
@@ -51,7 +48,7 @@ class EventsApi:
         return self._add([call.body])
 
     def add_batch(self, call: Call) -> JsonObject:
-        """Store a batch. Good events are kept even if others of the batch are refused; 400/131 if all are."""
+        """Store a batch. Valid events are stored even if others of the batch are refused; 400/131 if all are."""
         return self._add(call.lines)
 
     def _add(self, lines: list[JsonObject]) -> JsonObject:
@@ -144,7 +141,7 @@ class EventsApi:
         return {"plots": plots, "returned": len(plots), "total": len(plots), "scroll_id": None}
 
     def debug_images(self, call: Call) -> JsonObject:
-        """The images of the last `iters` iterations; everything comes with the first page, the next one is empty."""
+        """The images of the last `iters` iterations. The first page contains everything, the next one is empty."""
         iters = call.body.get("iters") or 1
         answers: list[JsonObject] = []
         with self._store.read() as tx:
@@ -199,7 +196,7 @@ class EventsApi:
         return dict(curves)
 
     def get_task_single_value_metrics(self, call: Call) -> JsonObject:
-        """The values reported without an iteration, the latest of each."""
+        """The latest of each value that was reported without an iteration."""
         answers: list[JsonObject] = []
         with self._store.read() as tx:
             for owner in call.items("tasks"):
@@ -238,7 +235,7 @@ def _malformed(event: JsonObject) -> str | None:
 
 
 def _refusal(tx: Reader, owner: str, *, is_model: bool, allow_locked: bool) -> str | None:
-    """Why events of `owner` are not taken, None if they are."""
+    """Why events of `owner` are refused; None if they are accepted."""
     stored = tx.get(models.KIND if is_model else tasks.KIND, owner)
     locked = stored is not None and (stored.doc["ready"] if is_model else stored.doc["status"] == "published")
     if stored is None or (locked and not allow_locked):
@@ -252,7 +249,7 @@ def _require_owner(tx: Reader, owner: str) -> None:
 
 
 def _with_statistics(doc: JsonObject, events: list[JsonObject], now: str, *, is_model: bool) -> JsonObject:
-    """The owner with its last metrics brought up to date. `last_change` stays: nobody edited it."""
+    """The owner with its last metrics updated. `last_change` stays, because nobody edited it."""
     last: dict[str, dict[str, JsonObject]] = {
         key: dict(value) for key, value in (doc.get("last_metrics") or {}).items()
     }
@@ -297,10 +294,7 @@ def _events(tx: Reader, owner: str, kind: str) -> list[JsonObject]:
 
 
 def _latest(events: list[JsonObject], iters: Any) -> list[JsonObject]:
-    """Of every metric and variant, the last `iters` different iterations.
-
-    A repeated iteration shows its latest event.
-    """
+    """The last `iters` different iterations of every metric and variant. A repeated one shows its latest event."""
     series: dict[tuple[Any, Any], dict[int, JsonObject]] = {}
     for event in events:
         series.setdefault((event.get("metric"), event.get("variant")), {})[_int(event.get("iter"))] = event
@@ -341,7 +335,7 @@ def _scroll_start(call: Call) -> int:
     try:
         word, _, number = base64.urlsafe_b64decode(str(text)).decode().partition(":")
         if word == "offset":
-            # what is beyond the largest offset is beyond the last event
+            # an offset past the largest one is past the last event
             return min(int(number), (1 << 63) - 1)
     except (binascii.Error, ValueError):
         pass
@@ -353,5 +347,5 @@ def _int(value: Any) -> int:
 
 
 def _hash(name: str) -> str:
-    # ClearML's key for a metric or variant name, not a safeguard
+    # ClearML's key for a metric or variant name, not used for security
     return md5(name.encode(), usedforsecurity=False).hexdigest()

@@ -1,6 +1,6 @@
-"""`models.*`: registration, lookup, publishing. A published model keeps its bytes.
+"""`models.*`: registration, lookup, publishing.
 
-Recorded URIs are pinned to one upload.
+A published model keeps its bytes: a recorded URI is pinned to one upload.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ from deploy.controlplane.store import Reader, Store, Writer
 KIND = "models"
 MIN_NAME = 3
 ARCHIVED = "archived"
-# of a deleted model's id where a Task still names it
+# prefix of a deleted model's id in Tasks that still name it
 DELETED = "__DELETED__"
-# set on a model that was published while its upload was under way: it becomes ready with its data
+# set on a model that was published during its upload: it becomes ready together with its data
 HELD = "publish_when_uploaded"
 SCHEMA = query.Schema(
     list_fields=frozenset({"id", "tags", "system_tags", "project", "task", "uri", "framework", "user", "parent"}),
@@ -128,7 +128,7 @@ class ModelsApi:
             return {"model": require(tx, call.text("model"), call.identity.company)}
 
     def get_all(self, call: Call) -> JsonObject:
-        """`{models: […]}`. A URI is found under the name its uploader knows and under the pinned one."""
+        """`{models: […]}`. A URI is found both as its uploader wrote it and in its pinned form."""
         body = call.body
         if not self._protections.filters_metadata and any(key.startswith("metadata.") for key in body):
             raise filter_failed()
@@ -148,9 +148,9 @@ class ModelsApi:
         return {"models": [query.project(doc, body.get("only_fields")) for doc in found]}
 
     def edit(self, call: Call) -> JsonObject:
-        """Change any fields, also of a published model; a URI is pinned to the bytes it means now.
+        """Edit any fields, also of a published model. A URI is pinned to the bytes that it means now.
 
-        A model that was published while its upload was under way becomes ready with the URI of its data.
+        A model that was published during its upload becomes ready with the URI of its data.
         """
         name = call.body.get("name")
         if name is not None and len(str(name)) < MIN_NAME:
@@ -175,7 +175,7 @@ class ModelsApi:
         return {"updated": 1, "fields": {**saved, "ui_cache": {}} if call.body.get("uri") else saved}
 
     def set_ready(self, call: Call) -> JsonObject:
-        """Publish. Refused for a model whose upload has failed; held back while it is under way."""
+        """Publish. Refused for a model whose upload has failed, and delayed during an upload."""
         with self._store.write() as tx:
             doc = require(tx, call.text("model"), call.identity.company)
             if doc["ready"]:
@@ -184,7 +184,7 @@ class ModelsApi:
         return {"updated": 1, "fields": {}}
 
     def publish_many(self, call: Call) -> JsonObject:
-        """Publish several; those without data are listed in `failed`."""
+        """Publish several models; those without data are listed in `failed`."""
         succeeded: list[JsonObject] = []
         failed: list[JsonObject] = []
         for model_id in call.items("ids"):
@@ -240,7 +240,7 @@ class ModelsApi:
         return self._tag_many(call, "archived", add=True)
 
     def unarchive_many(self, call: Call) -> JsonObject:
-        """Take the mark off."""
+        """Remove the archive mark."""
         return self._tag_many(call, "unarchived", add=False)
 
     def delete(self, call: Call) -> JsonObject:
@@ -276,7 +276,9 @@ class ModelsApi:
             raise model_creating_task_exists(creator["id"])
 
     def _unlink(self, tx: Writer, call: Call, model_id: str) -> None:
-        """The Task that has made a model forgets it; where it is an input, its id says that it is gone."""
+        """Remove a deleted model from the Task that created it; in Tasks that use it as an input, mark its id as
+        deleted.
+        """
         now = self._clock.stamp()
         for task in list(tx.scan(tasks.KIND)):
             models: JsonObject = task.get("models") or {}
@@ -318,7 +320,7 @@ class ModelsApi:
         return fields
 
     def _count_iteration(self, tx: Writer, call: Call, task_id: str | None) -> None:
-        """The iteration that a model was stored at is one that its Task has reached."""
+        """Raise the Task's last iteration to the one that the model was stored at."""
         iteration = call.body.get("iteration")
         stored = tx.get(tasks.KIND, task_id) if task_id and isinstance(iteration, int) else None
         if stored is None:

@@ -11,7 +11,7 @@ from deploy.controlplane.store import Reader, Store, Writer
 from deploy.controlplane.tokens import Identity
 
 KIND = "projects"
-# of a real server; names of any length are taken here (`finds_or_creates_projects`)
+# fewest characters of a name on a real server; here names of any length are accepted (`finds_or_creates_projects`)
 MIN_NAME = 3
 SCHEMA = query.Schema(list_fields=frozenset({"id", "tags", "system_tags", "user", "parent", "basename"}))
 
@@ -40,10 +40,10 @@ class ProjectsApi:
         }
 
     def create(self, call: Call) -> JsonObject:
-        """The id of the project with that name, created with its parents where it does not exist.
+        """Return the id of the project with that name; create it and its parents if they do not exist.
 
-        A stock server answers a second creation with an error; two clients that create the same project at once would
-        see it. It also refuses names of one or two letters.
+        A stock server answers a second creation with an error, which two clients that create the same project at once
+        would see. It also refuses names of one or two letters.
         """
         lenient = self._protections.finds_or_creates_projects
         name = "/".join(part.strip() for part in str(call.body.get("name") or "").split("/") if part.strip())
@@ -73,7 +73,7 @@ class ProjectsApi:
         if call.flag("shallow_search") and not call.body.get("name"):
             documents = [doc for doc in documents if "/" not in doc["name"]]
         found = query.select(documents, call.body, SCHEMA)
-        # a list leaves `path` out, as ClearML's does
+        # a list omits `path`, as in ClearML
         return {"projects": [_without_path(query.project(doc, call.body.get("only_fields"))) for doc in found]}
 
     def get_by_id(self, call: Call) -> JsonObject:
@@ -124,7 +124,7 @@ def require(tx: Reader, project_id: str) -> JsonObject:
 
 
 def touch(tx: Writer, project_id: str | None, now: str) -> None:
-    """Move the project's `last_update`: something in it has changed."""
+    """Update the project's `last_update`: something in it has changed."""
     stored = tx.get(KIND, project_id) if project_id else None
     if stored is not None:
         tx.put(KIND, stored.doc | {"last_update": now})

@@ -1,4 +1,6 @@
-"""`serving.*`: telemetry that newer clearml-serving containers send. Accepted and dropped: our own metrics say more."""
+"""`serving.*`: telemetry of newer clearml-serving containers. It is accepted and dropped, because our own metrics
+replace it.
+"""
 
 from collections.abc import Mapping
 
@@ -18,5 +20,5 @@ class ServingApi:
         }
 
     def accept(self, _: Call) -> JsonObject:
-        """Take note of nothing."""
+        """Accept and ignore."""
         return {}

@@ -1,7 +1,4 @@
-"""`tasks.*`.
-
-Creation, reading, whole-field edits that merge, the status machine, artifacts, models and hyperparameters.
-"""
+"""`tasks.*`: creation, reading, whole-field edits that merge, statuses, artifacts, models, hyperparameters."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -33,7 +30,7 @@ SCHEMA = query.Schema(
     dotted_prefixes=("hyperparams.", "runtime.", "execution.", "configuration.", "script.", "models.", "last_metrics."),
 )
 
-# status -> what may follow without `force`
+# status -> next statuses that need no `force`
 TRANSITIONS: Mapping[str, frozenset[str]] = {
     "created": frozenset({"queued", "in_progress"}),
     "queued": frozenset({"created", "in_progress", "stopped"}),
@@ -44,7 +41,7 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
     "published": frozenset(),
 }
 
-# edits of these alone do not count as activity of the Task: `last_update` stays
+# edits of only these fields do not count as activity of the Task: `last_update` stays
 _DESCRIPTIVE = frozenset({"tags", "system_tags", "name", "comment", "project"})
 _REPLACED = ("name", "comment", "tags", "system_tags", "project", "parent", "type", "container")
 _EMBEDDED = ("script", "output")
@@ -153,7 +150,7 @@ class TasksApi:
         return {"id": doc["id"]}
 
     def get_by_id(self, call: Call) -> JsonObject:
-        """`{task: {…}}`; the read is remembered as a possible base of the session's next write."""
+        """`{task: {…}}`. The read is remembered as a possible base of the session's next write."""
         with self._store.read() as tx:
             stored = require(tx, call.text("task"))
         self._reads.saw(call.identity.session, stored.doc["id"], stored.rev, stored.doc)
@@ -224,7 +221,7 @@ class TasksApi:
         )
 
     def _save(self, tx: Writer, call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
-        """Store `fields` and move the time stamps; the fields as they were stored."""
+        """Store `fields` and update the time stamps; return the fields as stored."""
         now = self._clock.stamp()
         changed = fields | {"last_change": now, "last_changed_by": call.identity.user}
         if not fields.keys() <= _DESCRIPTIVE:
@@ -263,7 +260,7 @@ class TasksApi:
         return self._change(call, compute)
 
     def delete_artifacts(self, call: Call) -> JsonObject:
-        """Remove artifacts by key and mode; the files stay."""
+        """Remove artifacts by key and mode. The files stay."""
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
             self._require_open(call, doc)
@@ -275,7 +272,7 @@ class TasksApi:
         return {**self._change(call, compute), "deleted": 1}
 
     def add_or_update_model(self, call: Call) -> JsonObject:
-        """Register a model under a name as input or output of the Task; the name's former model is replaced."""
+        """Register a model under a name as input or output of the Task, replacing the name's earlier model."""
         kind, name, model = _model_kind(call.text("type")), call.text("name"), call.text("model")
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
@@ -293,7 +290,7 @@ class TasksApi:
         return self._change(call, compute)
 
     def delete_models(self, call: Call) -> JsonObject:
-        """Remove names from the Task's models; the models stay."""
+        """Remove names from the Task's models. The models stay."""
         gone = {(_model_kind(str(item.get("type"))), item.get("name")) for item in call.items("models")}
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
@@ -326,7 +323,7 @@ class TasksApi:
         return self._change(call, compute)
 
     def delete_hyper_params(self, call: Call) -> JsonObject:
-        """Remove single parameters, or whole sections where no name is given."""
+        """Remove single parameters, or whole sections if no name is given."""
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
             self._require_editable(call, doc, only_properties=_are_properties(call.items("hyperparams")))
@@ -398,28 +395,28 @@ class TasksApi:
     # --- status
 
     def ping(self, call: Call) -> JsonObject:
-        """The Task's process is alive: moves `last_update`, nothing else."""
+        """Record that the Task's process is alive: changes only `last_update`."""
         with self._store.write() as tx:
             doc = require(tx, call.text("task")).doc
             tx.put(KIND, doc | {"last_update": self._clock.stamp()})
         return {}
 
     def started(self, call: Call) -> JsonObject:
-        """To in_progress; clearml-serving reopens a completed service this way."""
+        """Move to in_progress. clearml-serving reopens a completed service this way."""
         now = self._clock.stamp()
         answer = self._move(call, "in_progress", {"started": now})
         return {**answer, "started": 1}
 
     def stopped(self, call: Call) -> JsonObject:
-        """To stopped."""
+        """Move to stopped."""
         return self._move(call, "stopped", {"completed": self._clock.stamp()})
 
     def failed(self, call: Call) -> JsonObject:
-        """To failed."""
+        """Move to failed."""
         return self._move(call, "failed", {"completed": self._clock.stamp()})
 
     def completed(self, call: Call) -> JsonObject:
-        """To completed, and on to published when `publish` is set."""
+        """Move to completed, and on to published if `publish` is set."""
         answer = self._move(call, "completed", {"completed": self._clock.stamp()})
         if not call.flag("publish"):
             return {**answer, "published": 0}
@@ -427,18 +424,18 @@ class TasksApi:
         return {**published, "published": 1}
 
     def publish(self, call: Call) -> JsonObject:
-        """To published, with the Task's output models unless `publish_model` is false."""
+        """Move to published, with the Task's output models unless `publish_model` is false."""
 
         def publish_models(tx: Writer, doc: JsonObject) -> str:
             refused: list[str] = []
             if call.flag("publish_model", default=True):
                 outputs = (doc.get("models") or {}).get("output") or []
-                # a real server publishes the last one only
+                # a real server publishes only the last one
                 for item in outputs if self._protections.publishes_only_data else outputs[-1:]:
                     try:
                         self._publish_model(tx, call, str(item.get("model")))
                     except ApiError as error:
-                        # a model without data stays unpublished; that is no reason to refuse the Task
+                        # a model without data stays unpublished; the Task is published all the same
                         refused.append(error.message)
             return "; ".join(refused)
 
@@ -447,7 +444,7 @@ class TasksApi:
         )
 
     def reset(self, call: Call) -> JsonObject:
-        """Back to created: results, artifacts and output models' registration go."""
+        """Move back to created: results, artifacts and the registration of output models are removed."""
         with self._store.write() as tx:
             doc = require(tx, call.text("task")).doc
             if doc["status"] == "published" and not call.flag("force"):
@@ -477,7 +474,7 @@ class TasksApi:
         return {"updated": 1, "fields": saved, "deleted_models": 0, "dequeued": {}, "events": {}, "urls": {}}
 
     def delete(self, call: Call) -> JsonObject:
-        """Remove the Task and its events; its files are the client's to delete."""
+        """Remove the Task and its events. The client deletes its files."""
         with self._store.write() as tx:
             doc = require(tx, call.text("task")).doc
             if doc["status"] not in ("created", "stopped", "failed", "completed") and not call.flag("force"):
@@ -500,7 +497,7 @@ class TasksApi:
         return {"succeeded": [{"id": item, "archived": True} for item in ids], "failed": []}
 
     def unarchive_many(self, call: Call) -> JsonObject:
-        """Take the mark off."""
+        """Remove the archive mark."""
         ids = call.items("ids")
         self._tag_many(call, ids, add=False)
         return {"succeeded": [{"id": item, "unarchived": True} for item in ids], "failed": []}
@@ -522,7 +519,7 @@ class TasksApi:
         with_doc: Callable[[Writer, JsonObject], str] | None = None,
         show_output: bool = False,
     ) -> JsonObject:
-        """Change the status if the machine or `force` allows it."""
+        """Change the status if the status machine or `force` allows it."""
         with self._store.write() as tx:
             doc = require(tx, call.text("task")).doc
             current = doc["status"]
@@ -547,7 +544,7 @@ class TasksApi:
         return {"updated": 1, "fields": saved}
 
     def _require_editable(self, call: Call, doc: JsonObject, *, only_properties: bool = False) -> None:
-        """A real server takes parts of a Task in status created only, with `force` in progress too."""
+        """A real server changes parts of a Task only in status created, and in progress with `force`."""
         if self._protections.edits_open_tasks or only_properties:
             return
         if doc["status"] not in (("created", "in_progress") if call.flag("force") else ("created",)):
@@ -609,7 +606,7 @@ def require(tx: Reader, task_id: str) -> Stored:
 
 
 def _are_properties(items: list[Any]) -> bool:
-    """Whether only user properties are meant, which any Task takes at any time."""
+    """Return True if only user properties are concerned; every Task accepts those at any time."""
     return all(isinstance(item, Mapping) and str(item.get("section")).lower() == "properties" for item in items)
 
 

@@ -408,7 +408,7 @@ def endpoints(environment: dict[str, str], task: str, place: Path) -> dict[str, 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--candidate", "openvino-fp32"], "it is made as ort-fp32, ort-int8-weights, ort-int8"),
+        (["--candidate", "openvino-fp32"], "candidates: ort-fp32, ort-int8-weights, ort-int8"),
         (["--target", "gpu"], "text generation is not supported on GPUs"),
     ],
 )
