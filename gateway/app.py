@@ -413,11 +413,15 @@ class Gateway:
         if url not in self.table.current.endpoints:
             return None
         usual = self.observer.watch.usual_words(url)
+        identity = self.table.current.endpoints[url].identity
+        recent = self.observer.watch.recent_words().get((identity.endpoint, identity.version))
+        of_recent = {"recent": None if recent is None else recent.frequent()}
         if usual is None:
-            return {"url": url, "texts": 0, "counts": {}, "seen": "", "known": 0}
+            return {"url": url, "texts": 0, "counts": {}, "seen": "", "known": 0, **of_recent}
         seen = base64.b64encode(usual.seen).decode()
         return {
             "url": url, "texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known,
+            **of_recent,
         }  # fmt: skip
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:

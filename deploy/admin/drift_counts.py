@@ -39,6 +39,8 @@ OF_TEXT: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE
 encode = drift.encode
 in_days = drift.in_days
 
+_RISEN: Final = 0.01
+"""Share of texts with a risen word, beyond the reference's, from which a new reference has other words."""
 LEAST_TEXTS: Final = 3000
 """Texts that a reference of words needs: a thousand to learn the frequent words, the others to count them."""
 _TIMEOUT_S: Final = 30.0
@@ -79,6 +81,36 @@ def words(gateway: str, url: str) -> drift.Words | None:
         return drift.Words(float(found["texts"]), found["counts"], seen, known) if found["counts"] else None
     except (AttributeError, ValueError, KeyError, TypeError):
         return None
+
+
+def renewed(
+    gateway: str, samples: Iterable[Sample], endpoint: str, version: str, found: Mapping[str, Bins], words: Words
+) -> tuple[Words | None, dict[str, Bins]] | None:
+    """Return the words of recent texts, and ``found`` as it is with them, if words rose since ``words`` were learned.
+
+    ``words`` are those of the reference in use. With a new reference the words that rose are known: risen words are
+    then as rare as that reference has them, and how unusual words are has to be counted anew. The words are None if too
+    few texts came. None: no words rose.
+    """
+    stand = [
+        v for v in verdicts(samples) if (v.endpoint, v.version, v.variable) == (endpoint, version, variables.RISEN)
+    ]
+    if not stand or variables.RISEN not in found:
+        return None
+    usually = dict(zip(stand[0].bins, stand[0].reference, strict=True))
+    now = dict(zip(found[variables.RISEN].names, found[variables.RISEN].ratios(), strict=True))
+    if usually.get(texts.NONE, 0.0) - now.get(texts.NONE, 0.0) < _RISEN:
+        return None
+    others = {name: bins for name, bins in found.items() if name not in OF_WORDS}
+    url = f"{endpoint}/{version}" if version else endpoint
+    told = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
+    recent = told.get("recent") if isinstance(told, Mapping) else None
+    if not recent or not recent["counts"]:
+        return None, others
+    total = found[variables.RISEN].total
+    risen = {name: share * total for name, share in usually.items() if name not in (drift.OTHER, drift.MISSING)}
+    fresh = Words(float(recent["texts"]), recent["counts"], words.seen)
+    return fresh, {**others, variables.RISEN: drift.risen_bins(risen)}
 
 
 def known_later(bins: Mapping[str, Bins], words: drift.Words) -> dict[str, Bins]:

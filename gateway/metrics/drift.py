@@ -30,6 +30,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.metrics.variables import OF_WORDS
 from gateway.metrics.wording import VOCABULARY_BYTES
 
 FORMAT: Final = 1
@@ -137,8 +138,16 @@ class Reference(dict[str, Bins]):
         self.words = words
 
     def over(self, other: Reference) -> Reference:
-        """Return this reference, completed by what only ``other`` has."""
-        return Reference({**other, **self}, self.words or other.words)
+        """Return this reference, completed by what only ``other`` has.
+
+        The variables of words are those of the reference whose words are used: they were counted with these.
+        """
+        found = {**other, **self}
+        of_words = self if self.words is not None else other
+        if of_words.words is not None:
+            found = {name: bins for name, bins in found.items() if name not in OF_WORDS or name in of_words}
+            found |= {name: of_words[name] for name in OF_WORDS & of_words.keys()}
+        return Reference(found, of_words.words)
 
 
 def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:

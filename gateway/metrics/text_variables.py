@@ -36,7 +36,7 @@ class TextVariables:
 
     __slots__ = ("_drawn", "_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
                  "_projected", "_reference", "_runs", "_score", "_scores", "_tokens", "_truncated", "_unknown",
-                 "_unusual", "_vectors", "words")  # fmt: skip
+                 "_unusual", "_vectors", "forget_words", "words")  # fmt: skip
 
     def __init__(
         self, served: Served, numbers: VariableSeries, taken: set[str], chance: Callable[[], float],
@@ -79,6 +79,8 @@ class TextVariables:
             if risen is not None:
                 risen.begin()
 
+        self.forget_words = begin
+        """Resets the variables of words: called when the usual words change."""
         of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
         self._vectors = texts.Sample(texts.MOST_A_SECOND, chance, clock)

@@ -74,6 +74,8 @@ class Watch:
             if former is None or former[0] != source:
                 if former is not None:
                     former[1].flush()
+                    if former[0][0].words != version.words:
+                        former[1].forget_words()
                 former = source, self._make(*source, VariableSeries(self._numbers, version))
             self._known[url] = former
             watched = former[1]
@@ -145,6 +147,11 @@ class WatchedVersion:
     def usual_words(self) -> Words | None:
         """See ``words.WordWatch.usual``."""
         return None if self._text is None else self._text.usual_words()
+
+    def forget_words(self) -> None:
+        """Reset the variables of words: their counts mean nothing beside other usual words."""
+        if self._text is not None:
+            self._text.forget_words()
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
         """Count answered requests; False if a value could not be read, with the reason in ``fault``."""

@@ -203,6 +203,12 @@ class RecentWords:
     unseen: Numbers
     """Numbers of frequent words that were never seen before."""
 
+    def frequent(self) -> dict[str, Any]:
+        """Return the frequent words as plain values: in how many of how many texts each was."""
+        often = np.flatnonzero(self.counts >= _LEAST)
+        often = often[np.argsort(-self.counts[often], kind="stable")][:MOST_WORDS]
+        return {"texts": self.texts, "counts": {self.names[i]: int(self.counts[i]) for i in often.tolist()}}
+
     def moved(self) -> Moved:
         """Return the words that have risen or fallen beyond noise."""
         counts, texts, shares = self.counts, self.texts, self.usual.shares

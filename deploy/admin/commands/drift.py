@@ -155,6 +155,15 @@ def capture(
     source = prometheus or "a gateway's /metrics"
     url = _url(endpoint, model_version)
     words = drift_counts.words(gateway, url) if drift_counts.OF_WORDS & found.keys() else None
+    renewed = drift_counts.renewed(gateway, samples, endpoint, model_version, found, words) if words else None
+    if renewed is not None:
+        words, found = renewed
+        have = "no words" if words is None else f"those of the last {words.texts:,.0f} texts"
+        click.echo(
+            f"its words have changed: the new reference has {have}; capture again after 3,000 texts to have all "
+            "variables of words",
+            err=True,
+        )
     return _keep(found, endpoint, model_version, words, source=source, least=least, output=output)
 
 

@@ -212,6 +212,11 @@ def test_a_captured_reference_overrides_the_models_own() -> None:
     words = drift.Words(2.0, {"w": 1.0})
     found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
     assert ({"x": one, "y": other}, words) == (found, found.words)
+    # The variables of words mean something only beside the words that they were counted with.
+    counted = drift.Reference({"x": other, "risen_word": other, "unusual_word_ratio": other}, words)
+    renewed = drift.Reference({"risen_word": one}, drift.Words(2.0, {"v": 1.0}))
+    assert {"x": other, "risen_word": one} == renewed.over(counted)
+    assert {**counted, "y": one} == drift.Reference({"y": one}).over(counted)
 
 
 def test_a_small_share_of_risen_words_is_expected_even_if_none_came() -> None:

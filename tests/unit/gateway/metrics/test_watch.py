@@ -428,7 +428,7 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     assert (20, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
     assert 21 == found["scalar_count{token_length}"]
     usual = (await stack.client.get("/v1/endpoints/t/words")).json()
-    assert {"url": "t", "texts": 0, "counts": {}, "seen": "", "known": 0} == usual
+    assert {"url": "t", "texts": 0, "counts": {}, "seen": "", "known": 0, "recent": None} == usual
     assert 404 == (await stack.client.get("/v1/endpoints/none/words")).status_code
 
 

@@ -257,12 +257,14 @@ class OfTexts(Gateway):
             if usual is None:
                 return 200, b"null"
             seen = base64.b64encode(usual.seen).decode()
-            told = {"texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known}
+            told: Any = {"texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known}
+            recent = watch.recent_words().get(("e", "1"))
+            told["recent"] = recent.frequent() if recent is not None else None
             return 200, json.dumps(told).encode()
         if path == "/v1/status":
             recent = watch.recent_words()
-            told = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
-            return 200, json.dumps({"drift": told}).encode()
+            rows = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
+            return 200, json.dumps({"drift": rows}).encode()
         return 404, b""
 
 
@@ -290,6 +292,44 @@ def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(t
         rows = json.loads(run("report", "--url", url, "--json").output)
         named = {row["variable"]: row["words"]["rose"][0]["word"] for row in rows if "words" in row}
         assert {"unusual_word_ratio": "flimmer", "risen_word": "flimmer"} == named
+
+
+def test_a_new_reference_of_texts_with_other_words_ends_the_alarm(tmp_path: Path) -> None:
+    """The runbook's own step. Two of five texts are of another language now, and are meant to be."""
+    gateway, random = OfTexts(), np.random.default_rng(4)
+    of = (["good", "bad", "film", "play", "very"], ["gut", "schlecht", "nicht", "sehr", "handlung"])
+
+    def texts(number: int, other: float) -> list[str]:
+        return [" ".join(random.choice(of[int(random.random() < other)], size=4)) for _ in range(number)]
+
+    def capture(name: str) -> Any:
+        return run("capture", "--url", url, "--endpoint", "e/1", "--output", tmp_path / name)
+
+    def states() -> dict[str, str]:
+        rows = json.loads(run("report", "--url", url, "--json").output)
+        return {row["variable"]: row["state"] for row in rows}
+
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+        gateway.watch_texts(drift.Reference())
+        gateway.read(texts(3000, 0))
+        capture("first.json")
+        gateway.watch_texts(first := drift.decode((tmp_path / "first.json").read_text()))
+        for _ in range(3):
+            gateway.read(texts(1000, 0.4))
+        assert "drift" == states()["risen_word"]
+        captured = capture("second.json")
+        assert "its words have changed: the new reference has those of the last" in captured.stderr
+        second = drift.decode((tmp_path / "second.json").read_text())
+        assert second.words is not None
+        assert {*of[0], *of[1]} == set(second.words.counts)
+        assert "unusual_word_ratio" not in second
+        gateway.watch_texts(second.over(first))
+        for _ in range(3):
+            gateway.read(texts(1000, 0.4))
+        assert "steady" == states()["risen_word"]
+        assert "words of e/1" not in run("report", "--url", url).output
+        capture("third.json")
+        assert "unusual_word_ratio" in drift.decode((tmp_path / "third.json").read_text())
 
 
 def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gateway, str], tmp_path: Path) -> None:
