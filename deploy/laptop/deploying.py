@@ -12,10 +12,12 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,8 @@ _SHOWN: Final = 4
 _NAMELESS: Final = "Anonymous model "
 """How the SDK calls a model for the moment between making it and naming it."""
 _NAMED_WITHIN_S: Final = 3.0
+_UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
+"""What an endpoint's name may not contain: a client would have to escape it, or it ends the path of the address."""
 _LEAST_NAME: Final = 3
 """Characters that a ClearML server wants of a model's name."""
 
@@ -178,9 +182,9 @@ class Deployment:
         """Let ``optimize`` make the bundle and register it; it needs torch, and its memory goes with it."""
         argv = [sys.executable, "-P", "-m", "deploy.admin.cli", *self._optimize()]
         argv += ["--register", "--tags", tag, "--json"]
+        self._live("starting the export")
         output = asyncio.run(relayed(argv, self._environ, self._screen))
         found = json.loads(output[output.index("{") :])
-        self._screen.say(f"registered as model {found['model_id']}")
         self._typed(self._upload(found["bundle"], tag))
         return _Uploaded(found["model_id"], found["add"])
 
@@ -337,6 +341,20 @@ def registered_name(name: str) -> str:
     return name if len(name) >= _LEAST_NAME else f"model-{name}"
 
 
+def name_and_version(endpoint: str) -> tuple[str, str]:
+    """Split ``NAME[/VERSION]``. Raises ``DeployError`` for names that are hard to call: they are part of an address."""
+    name, _, version = endpoint.strip("/").partition("/")
+    if "/" in version:
+        raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
+    if _UNFIT.search(endpoint):
+        better = "/".join(_UNFIT.sub("-", part).strip("-") or "endpoint" for part in (name, version) if part)
+        raise DeployError(
+            f"--endpoint {endpoint!r}: a name is part of an address and has no spaces, ?, #, % or backslashes",
+            hint=f"for instance --endpoint {better}",
+        )
+    return name, version
+
+
 def next_version(serving_spec: spec.ServingSpec, endpoint: str, version: str) -> str:
     """Return the version to add: the one asked for, else one above the highest. Raises ``DeployError``."""
     of_it = _versions(serving_spec, endpoint)
@@ -387,7 +405,8 @@ def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
 def curl(gateway: str, name: str, body: str) -> str:
     """Return a request that can be pasted; who needs a key has it in the environment."""
     key = ' -H "authorization: Bearer $TRITON_GATEWAY_KEY"' if os.environ.get("TRITON_GATEWAY_KEY") else ""
-    return f"curl -s {gateway}/serve/{name} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
+    address = f"{gateway}/serve/{urllib.parse.quote(name)}"
+    return f"curl -s {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
 def single(example: object, task: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,8 @@ from deploy.tools.errors import DeployError
 
 Live = Callable[[str], None]
 _ASK_AGAIN_S: Final = 0.3
+_FINAL: Final = (400, 401, 403, 413, 415, 422)
+"""Statuses with which the same request will be refused again."""
 
 
 class Refused(DeployError):
@@ -55,15 +58,23 @@ async def served(
 
 
 async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s: float = 60.0) -> http_client.Answer:
-    """Send the first request until it is answered. Raises ``DeployError`` when ``timeout_s`` was not enough."""
+    """Send the first request until it is answered.
+
+    Raises ``DeployError`` for a refusal that will not change, and when ``timeout_s`` was not enough.
+    """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
     while True:
-        found = await http_client.call_async(f"{gateway}/serve/{url}", body=body, timeout=30)
+        found = await http_client.call_async(f"{gateway}/serve/{urllib.parse.quote(url)}", body=body, timeout=30)
         if found is not None and found.status == 200:
             return found
         content = found.content if found is not None else None
         reason = str(content.get("error")) if isinstance(content, dict) else "it does not answer"
+        if found is not None and found.status in _FINAL:
+            hint = str(content.get("hint", "")) if isinstance(content, dict) else ""
+            if found.status in (401, 403):
+                hint = "set TRITON_GATEWAY_KEY to a key with the right infer"
+            raise DeployError(f"{url} is served, and it refused its example request: {reason}", hint=hint)
         if clock() > deadline:
             raise DeployError(f"{url} is served and does not answer: {reason}", hint="see the log of the gateway")
         live(f"waiting for {url}: {reason}")

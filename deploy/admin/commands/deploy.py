@@ -76,7 +76,7 @@ def command(
     """
     from deploy.bundles import needed
     from deploy.bundles.given import recognise
-    from deploy.laptop.deploying import Deployment, Wanted, registered_name
+    from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
 
     given = recognise(model, task=task, tokenizer=tokenizer)
     if given.kind == "torchscript" and not (inputs and outputs):
@@ -84,9 +84,7 @@ def command(
             f"{model} is TorchScript, which does not describe its tensors",
             hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
         )
-    wanted_name, _, version = (endpoint.strip("/") or given.name).partition("/")
-    if "/" in version:
-        raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
+    wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
     if not dry_run:
         needed.check(given, tries_all=tries_all, trusts_code=trusts_code)
     state = chosen_state_dir()

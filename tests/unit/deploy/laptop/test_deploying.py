@@ -6,7 +6,16 @@ import shlex
 
 import pytest
 
-from deploy.laptop.deploying import curl, expected, named, next_version, registered_name, shortened, single
+from deploy.laptop.deploying import (
+    curl,
+    expected,
+    name_and_version,
+    named,
+    next_version,
+    registered_name,
+    shortened,
+    single,
+)
 from deploy.tools.errors import DeployError
 from gateway.spec import ServingSpec, decode
 from gateway.testing import FakeRegistry
@@ -62,6 +71,25 @@ def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_GATEWAY_KEY", "secret")
     assert "secret" not in curl("http://h:1", "faq", "{}")
     assert "$TRITON_GATEWAY_KEY" in curl("http://h:1", "faq", "{}")
+
+
+def test_a_name_of_another_alphabet_is_escaped_in_the_request() -> None:
+    """curl sends what it is given; the gateway reads escaped UTF-8."""
+    assert "/serve/Gr%C3%B6%C3%9Fe/2 " in curl("http://h:1", "Größe/2", "{}")
+
+
+def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -> None:
+    """Before anything is registered under it."""
+    assert ("faq", "2") == name_and_version("/faq/2")
+    assert ("Größe", "") == name_and_version("Größe")
+    with pytest.raises(DeployError, match="no spaces") as refused:
+        name_and_version("Mein Endpunkt/2")
+    assert "--endpoint Mein-Endpunkt/2" in refused.value.hint
+    for name in ("a?b", "a#b", "a%20b", "a\\b", "tab\t"):
+        with pytest.raises(DeployError):
+            name_and_version(name)
+    with pytest.raises(DeployError, match="more than a name and a version"):
+        name_and_version("a/b/c")
 
 
 def test_examples_and_answers_are_short() -> None:
