@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,8 @@ from gateway import metrics, spec
 _MAX_LOADS: Final = 24
 _STAGES: Final = ("prepare", "queue", "infer", "finish")
 _BODIES: Final = 5000
+_REFUSED: Final = (400, 401, 403, 404, 405, 413, 415, 422)
+"""Statuses with which the same request will be refused again."""
 
 
 @click.command(
@@ -78,7 +81,9 @@ def command(
     except ValueError as error:
         hint = "--remote allows it" if "this machine" in str(error) else "give it with --url"
         raise DeployError(str(error), hint=hint) from error
-    requests = render(f"{gateway}/serve/{path}", _bodies(texts, bodies), os.environ.get(http_client.KEY, ""))
+    requests = render(
+        f"{gateway}/serve/{urllib.parse.quote(path)}", _bodies(texts, bodies), os.environ.get(http_client.KEY, "")
+    )
     counts = _numbers("--connections", connections, whole=True)
     rates = _numbers("--rate", rate, whole=False) if rate else []
     loads: list[tuple[int, float]] = [(int(max(counts)), r) for r in rates] or [(int(n), 0.0) for n in counts]
@@ -86,6 +91,7 @@ def command(
         _require_matplotlib()
     start = 0
     terminal = Terminal(sys.stderr)
+    _require_answer(gateway, path, requests[0].partition(b"\r\n\r\n")[2])
     if warm_up:
         terminal.live(f"{warm_up:g} s to warm up")
         _run(gateway, requests, loads[0][0], 0.0, warm_up, start, remote=remote)
@@ -114,6 +120,21 @@ def command(
         click.echo(f"{failed} requests failed; the first: {reason.strip()[:500]}", err=True)
         return 1
     return 0
+
+
+def _require_answer(gateway: str, path: str, body: bytes) -> None:
+    """Send one request. Raises ``DeployError`` if every other one would be refused, too."""
+    answer = http_client.call_gateway(f"{gateway}/serve/{urllib.parse.quote(path)}", body=json.loads(body), timeout=60)
+    if answer is None or answer.status not in _REFUSED:
+        return  # a load shows overload and failures
+    content = answer.content if isinstance(answer.content, dict) else {}
+    hints = {401: f"set {http_client.KEY} to a key with the right infer"}
+    if answer.status in (400, 422):
+        hints[answer.status] = "give --bodies, a file of requests that this endpoint takes"
+    said = str(content.get("error") or f"status {answer.status}")
+    raise DeployError(
+        f"{path} refuses the first request: {said}", hint=hints.get(answer.status, str(content.get("hint", "")))
+    )
 
 
 def _bodies(texts: Path | None, bodies: Path | None) -> list[bytes]:

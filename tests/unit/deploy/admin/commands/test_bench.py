@@ -19,6 +19,7 @@ class Gateway(ThreadingHTTPServer):
     """Answers every text; counts as a gateway does."""
 
     status = 200
+    error = b"{}"
     bodies: list[bytes]
     is_leaving = False
 
@@ -49,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         if self.path == "/serve/e/1":
             self.server.bodies.append(body)
-        self._answer(self.server.status if self.path == "/serve/e/1" else 404, b"{}")
+        self._answer(self.server.status if self.path == "/serve/e/1" else 404, self.server.error)
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -130,6 +131,20 @@ def test_failed_requests_are_shown_and_make_the_command_fail(gateway: Gateway) -
     done = bench(gateway, "--connections", "1")
     assert 1 == done.return_value
     assert "503" in done.output
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(404, "deployed are"), (422, "--bodies"), (401, "TRITON_GATEWAY_KEY"), (413, "")]
+)
+def test_a_load_that_would_be_refused_is_not_sent(gateway: Gateway, status: int, hint: str) -> None:
+    """One request shows it: a wrong name, a body that the endpoint does not take, a missing key."""
+    gateway.status = status
+    gateway.error = b'{"error": "no such thing", "hint": "deployed are e/2"}'
+    done = bench(gateway)
+    assert isinstance(done.exception, DeployError)
+    assert "refuses the first request: no such thing" in done.exception.message
+    assert hint in done.exception.hint
+    assert 1 == len(gateway.bodies)
 
 
 def test_connections_that_the_server_ends_in_order_are_no_failures(gateway: Gateway) -> None:
