@@ -52,15 +52,22 @@ class Tuned:
         return [*pairs, "parameters.spinning=true"] if self.spinning else pairs
 
 
-def tensors(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return inputs and outputs as the stock CLI wants them, from one example of each (batch and length are −1)."""
+def tensors(feeds: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return inputs and outputs as the stock CLI wants them; batch and length are −1.
+
+    ``feeds`` are the inputs of the first request, ``outputs`` the answers to requests of different lengths. A size that
+    differs between answers, or that is the length of the first text in a tensor of three dimensions, is a length.
+    """
     length = next(iter(feeds.values())).shape[1]
     inputs = [Tensor(name, value.dtype.name, (-1,) * value.ndim) for name, value in feeds.items()]
-    answers = [
-        Tensor(name, "float32", (-1, *(-1 if size == length and value.ndim > 2 and axis == 0 else size
-                                       for axis, size in enumerate(value.shape[1:]))))
-        for name, value in outputs.items()
-    ]  # fmt: skip
+    answers = []
+    for name, first in outputs[0].items():
+        sizes = [
+            -1 if len({one[name].shape[axis] for one in outputs}) > 1
+            or (axis == 1 and first.ndim > 2 and size == length) else size
+            for axis, size in enumerate(first.shape) if axis
+        ]  # fmt: skip
+        answers.append(Tensor(name, "float32", (-1, *sizes)))
     return inputs, answers
 
 

@@ -86,7 +86,7 @@ class TextRun:
         )  # fmt: skip
         graph = self._graph(chosen, exported)
         prepared = [self.processor.prepare(body) for body in self.bodies]
-        inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs[0])
+        inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
         tuned = self._tune(chosen, graph, timings)
         parities = [p for _, p in judged]
         made = Made(
