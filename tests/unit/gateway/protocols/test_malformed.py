@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import SERVICE, RpcServer
-from gateway.errors import BackendRefused, GatewayError
+from gateway.errors import BackendRefused, GatewayError, PayloadTooLarge
 from gateway.protocols.json_body import MAX_WEIGHT, loads
 from gateway.protocols.tei import ROUTES
 from gateway.protocols.tensors import check_lists, from_json
@@ -320,9 +320,9 @@ async def test_bodies_nested_too_deep_are_refused_by_name(served: Any, path: str
     "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v2/models/h/infer", "/v1/embeddings"]
 )
 @pytest.mark.parametrize("values", ["{},", "[[]],", "1,", '"",', '{"a":1},'])
-async def test_bodies_of_more_values_than_are_read_at_once_are_refused(served: Any, path: str, values: str) -> None:
-    """Parsing holds the loop; what it takes must not grow with what one caller sends."""
-    weight = values.count(",") + 10 * (values.count("[") + values.count("{"))
+async def test_a_body_with_too_many_values_is_refused(served: Any, path: str, values: str) -> None:
+    """Parsing blocks all requests of a worker, so one body may not take long."""
+    weight = values.count(",") + 10 * (values.count("[") + values.count("{")) + 3 * values.count('":')
     content = "[" + values * (MAX_WEIGHT // weight + 1) + "0]"
     reply = await served.client.post(path, content=content.encode())
     assert (413, True) == (reply.status_code, "too many values" in reply.text)
@@ -331,6 +331,25 @@ async def test_bodies_of_more_values_than_are_read_at_once_are_refused(served: A
 @pytest.mark.parametrize("body", [[0.5] * 900_000, [[1] * 10] * 45_000, ["a, b"] * 400_000, "a [text], " * 80_000])
 def test_as_many_values_as_a_body_of_the_usual_size_has_are_read(body: Any) -> None:
     """Numbers with all their digits fill a body before they are too many."""
+    assert body == loads(json.dumps(body).encode())
+
+
+def _object(keys: int, colon: str) -> bytes:
+    return ("{" + ",".join(f'"{i}"{colon}1' for i in range(keys)) + "}").encode()
+
+
+@pytest.mark.parametrize("colon", [":", " :", "\n:", "\t \r: "])
+def test_a_key_counts_more_than_the_item_of_a_list(colon: str) -> None:
+    """A distinct key takes the parser several times as long as a number in a list, however it is written."""
+    assert 240_000 == len(loads(_object(240_000, colon)))
+    with pytest.raises(PayloadTooLarge, match="too many values"):
+        loads(_object(260_000, colon))
+
+
+@pytest.mark.parametrize("text", ["12:34:56 ", "fe80::1:2:3 ", ": "])
+def test_colons_in_texts_are_no_keys(text: str) -> None:
+    """Logs and addresses are full of them."""
+    body = {"text": [text * 10_000] * 60}
     assert body == loads(json.dumps(body).encode())
 
 
