@@ -208,17 +208,17 @@ class TextProcessor:
             raise InvalidInput("This model has no prompt of that name", field="prompt_name", hint=known)
         prompt = "" if name is None else config.prompts[name]
         checked = [prompt + read_text(text, f"inputs[{i}]", config) for i, text in enumerate(texts)]
-        found, left = [], config.max_answer_bytes
+        most = left = config.max_answer_bytes // _TOKEN_BYTES
+        found = []
         for text in checked:
-            tokens = self.tokenizer.tokens_of(text, add_special_tokens=add_special_tokens)
-            left -= len(tokens) * _TOKEN_BYTES
-            if left < 0:
+            tokens = self.tokenizer.tokens_of(text, add_special_tokens=add_special_tokens, most=left)
+            if tokens is None or len(tokens) > left:
                 raise InvalidInput(
-                    f"The texts have more than {config.max_answer_bytes // _TOKEN_BYTES} tokens, which is what one "
-                    "answer lists",
+                    f"The texts have more than {most} tokens, which is the most that one answer lists",
                     field="inputs",
                     hint="send several requests; the endpoint's option max_answer_bytes sets the limit",
                 )
+            left -= len(tokens)
             found.append((text, tokens))
         give_back(checked)
         return found

@@ -231,9 +231,12 @@ class TextTokenizer:
             _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0], offsets=False
         )
 
-    def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[Token]:
-        """Return all tokens of a text, even those beyond the model's length."""
+    def tokens_of(self, text: str, *, add_special_tokens: bool, most: int) -> list[Token] | None:
+        """Return all tokens of a text, even those beyond the model's length; None for more than `most` in the text."""
         bare = _guarded(self._tokenizer.encode_batch, [text], add_special_tokens=False)[0]
+        # Counted first: to make the tokens takes as long as to encode the text, and holds the interpreter's lock.
+        if len(bare) + sum(map(len, bare.overflowing)) > most:
+            return None
         # Overflowing pieces come in the order in which they were cut: from the end if the beginning is cut.
         pieces = sorted((bare, *bare.overflowing), key=lambda piece: piece.offsets[:1])
         found = [

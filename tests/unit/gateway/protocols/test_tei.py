@@ -243,11 +243,11 @@ async def test_a_body_that_is_no_json_and_a_wrong_method_are_refused_in_its_word
 
 
 async def test_a_list_of_tokens_has_a_limit(served: Any) -> None:
-    """What would be more than an answer may take is refused before it is made."""
+    """An answer that would list too many tokens is refused before it is made."""
     from preprocessing.processor import TextProcessor
 
     processor: TextProcessor = served.gateway.table.current.endpoints["vectors"].text.processor
-    with pytest.raises(Exception, match="tokens, which is what one answer lists"):
+    with pytest.raises(Exception, match="more than 262144 tokens, which is the most that one answer lists"):
         processor.tokens_of(["good " * 200_000, "good " * 100_000])
     with pytest.raises(Exception, match="more than 1000000 ids"):
         processor.text_of([[2] * 1_000_001])
