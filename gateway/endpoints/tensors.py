@@ -70,11 +70,12 @@ class TritonCall:
             merges_calls=self.info is None or self.info.merges_calls,
         )  # fmt: skip
 
-    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+    def tensors(self, data: object, *, may_overflow: bool = True) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
 
         ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
-        by input name.
+        by input name. With ``may_overflow``, a number beyond the range of a float input becomes infinity, as in
+        ClearML: hooks mask attention with the smallest float64. Without, it is refused.
         """
         if isinstance(data, Mapping):
             missing = [t.name for t in self.inputs if t.name not in data]
@@ -93,8 +94,9 @@ class TritonCall:
         tensors = {}
         for tensor, value in zip(self.inputs, values, strict=True):
             try:
-                tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
-            except (TypeError, ValueError, OverflowError) as error:
+                with np.errstate(over="ignore" if may_overflow else "raise"):
+                    tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
+            except (TypeError, ValueError, ArithmeticError) as error:
                 reason = str(error)[:_MAX_REASON_CHARS]
                 raise InputRefused(
                     f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {reason}",
@@ -134,7 +136,7 @@ class TensorHandler:
                     hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
                 )
             started = perf_counter_ns()
-            raw = RawTensors(call.tensors(body), call.outputs)
+            raw = RawTensors(call.tensors(body, may_overflow=False), call.outputs)
             job.trace.prepare_ns = perf_counter_ns() - started
         job.prepared()
         if self._stacked is None:

@@ -14,7 +14,7 @@ from gateway.endpoints.endpoint import Endpoint, Identity
 from gateway.endpoints.entries import Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TensorHandler, TritonCall
-from gateway.errors import BackendRefused, DeadlineExceeded
+from gateway.errors import BackendRefused, DeadlineExceeded, InputRefused
 from gateway.testing import FakeBackend
 from gateway.trace import Trace
 
@@ -133,6 +133,22 @@ async def test_tensor_endpoints_share_calls_and_say_what_these_cost(backend: Fak
     assert [("m", 2)] == backend.calls
     assert endpoint.prices is not None
     assert endpoint.prices["calls"] == 1
+
+
+async def test_a_number_beyond_the_range_of_an_input_is_refused_by_name(backend: FakeBackend) -> None:
+    """1e308 is no float32: the caller is told the input and its type. 1e30 is one."""
+    info = await backend.describe("m")
+    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    assert [[np.float32(2e30)]] == (await ask_version(endpoint, {"x": [[1e30]]}, 5, Trace("r")))["y"].tolist()
+    with pytest.raises(InputRefused, match="input x cannot be made into float32 numbers: overflow"):
+        await ask_version(endpoint, {"x": [[1e308]]}, 5, Trace("r"))
+
+
+async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBackend) -> None:
+    """As in ClearML: hooks mask attention with the smallest float64. No warning is raised."""
+    call = TritonCall(backend, "m", (await backend.describe("m")).inputs, ("y",))
+    mask = np.array([0.0, np.finfo(np.float64).min])
+    assert [0.0, -np.inf] == call.tensors(mask)["x"].tolist()
 
 
 @pytest.mark.parametrize(("merges", "calls"), [(True, 8), (False, 3)])
