@@ -1,7 +1,7 @@
-"""What a person names to have it served: which kind of model it is, or in one sentence why it cannot be served.
+"""Recognises what a user gives to be served: which kind of model it is, or why it cannot be served.
 
-Called by ``deploy`` and ``up --model`` before anything is started, exported or registered. Looks at names and small
-files only: no weights are read and nothing is unpickled. Needs no torch.
+``deploy`` and ``up --model`` call it before anything is started, exported or registered. It looks only at names and
+small files: it reads no weights and unpickles nothing. Needs no torch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from preprocessing.heads import HEADS
 Kind = Literal["transformers", "bundle", "onnx", "torchscript", "sklearn", "xgboost", "lightgbm"]
 
 IN_PYTHON: Final[Mapping[str, str]] = {"sklearn": "scikitlearn", "xgboost": "xgboost", "lightgbm": "lightgbm"}
-"""Kinds that a hook process runs, not Triton, and what ``clearml-serving`` calls their framework."""
+"""Kinds that a hook process runs instead of Triton, and the names of their frameworks in ``clearml-serving``."""
 
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin", "*.bin", "pytorch_model*.pt")
 _FOREIGN: Final[Mapping[str, str]] = {"tf_model*.h5": "from_tf", "flax_model*.msgpack": "from_flax"}
-"""Weights that transformers 4 reads and PyTorch does not, and the argument that says so."""
+"""Weights that transformers 4 can read but PyTorch cannot, and the argument for reading them."""
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _PYTHON_FILES: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(_PICKLES, "sklearn"), ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm",
@@ -57,7 +57,7 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A model that can be served. ``path`` is None for a hub name or a model of the registry."""
+    """A model that can be served. ``path`` is None for a hub name or a registered model."""
 
     kind: Kind
     given: str
@@ -66,20 +66,20 @@ class Given:
     file: Path | None = None
     """The ONNX, TorchScript or pickle file itself."""
     texts: Path | None = None
-    """Where the tokenizer and configuration of an ONNX file lie; None for a model of tensors."""
+    """Folder of an ONNX file's tokenizer and configuration; None for a model of tensors."""
     config: TaskConfig | None = None
     task: str = "auto"
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether it is a name of the hub: neither a path nor a model of the registry."""
+        """True for a hub name: neither a path nor a registered model."""
         return self.path is None and not registry.is_id(self.given)
 
 
 def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) -> Given:
     """Return what ``given`` is: a folder, a file, a hub name, or the id of a ClearML model.
 
-    ``tokenizer`` is the folder that belongs to an ONNX file. Raises ``DeployError`` that says what to do.
+    ``tokenizer`` is the folder that belongs to an ONNX file. Raises ``DeployError``, which says what to do.
     """
     if task != "auto" and task not in HEADS:
         raise DeployError(f"there is no task {task}", hint=f"--task takes one of {', '.join(HEADS)}")
@@ -133,7 +133,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
 
 
 def _refuse_pointers(given: str, path: Path) -> None:
-    """Raise for files of a clone that was made without git-lfs: three lines of text each, in place of the content."""
+    """Raise for files of a clone made without git-lfs: each contains three lines of text instead of its content."""
     files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
     for file in files:
         if file.stat().st_size <= _MOST_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
@@ -144,7 +144,7 @@ def _refuse_pointers(given: str, path: Path) -> None:
 
 
 def _refuse_incomplete(given: str, path: Path) -> None:
-    """Raise for a Hugging Face folder that lacks what an export reads."""
+    """Raise for a Hugging Face folder without files that the export needs."""
     for index in sorted(path.glob("*.index.json")):
         named = _json(index).get("weight_map")
         shards = {*map(str, named.values())} if isinstance(named, dict) else set()
@@ -163,7 +163,7 @@ def _refuse_incomplete(given: str, path: Path) -> None:
 
 
 def _without_weights(given: str, path: Path) -> DeployError:
-    """Return what is said of a folder with a config.json and no weights of PyTorch."""
+    """Return the error for a folder with a config.json but no PyTorch weights."""
     argument = next((argument for pattern, argument in _FOREIGN.items() if any(path.glob(pattern))), "")
     if argument:
         return DeployError(
@@ -213,7 +213,7 @@ def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) 
 
 
 def _python_kind(file: Path) -> Kind | None:
-    """Return what runs the file in Python, by its name or by how XGBoost and LightGBM begin theirs; None if nothing."""
+    """Return what runs the file in Python, by its name or its first bytes (XGBoost, LightGBM); None if nothing does."""
     if file.suffix not in (".json", ".txt", ".model", ".bst"):
         packed = file.suffix in _ARCHIVES and file.suffixes[-2:-1]
         return _PYTHON_FILES.get(packed[0] if packed else file.suffix)
@@ -239,7 +239,7 @@ def _onnx(given: str, name: str, path: Path, file: Path, texts: Path | None, tas
 
 
 def _config(folder: Path, task: str) -> TaskConfig:
-    """Return what the files say. Raises ``DeployError`` with the tasks to choose from where they do not say one."""
+    """Return the configuration. Raises ``DeployError`` with the tasks to choose from if the files do not name one."""
     model = _json(folder / "config.json")
     known = {
         str(one): next((t for suffix, t in ARCHITECTURE_TASKS.items() if str(one).endswith(suffix)), "")

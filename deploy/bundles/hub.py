@@ -1,6 +1,6 @@
-"""Models that are named as the hub names them: fetched, or refused in a sentence that says how to do without a network.
+"""Models named by their hub names: fetched, or refused with an explanation of how to work without a network.
 
-``check`` is asked before anything is started, ``fetch`` when the export begins.
+``check`` runs before anything is started, ``fetch`` when the export begins.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py"
 _IGNORED: Final = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 _ANSWERS_WITHIN_S: Final = 10.0
 _HIDDEN: Final = (401, 403, 404)
-"""What the hub answers for a model that is not there, or not for everybody."""
+"""Statuses for a model that does not exist, or is not public."""
 
 
 def check(name: str) -> None:
-    """Raise ``DeployError`` if the model is neither in the local cache nor given by the hub."""
+    """Raise ``DeployError`` if the model is neither in the local cache nor available from the hub."""
     try:
         from huggingface_hub import HfApi, snapshot_download
     except ModuleNotFoundError as error:
@@ -45,7 +45,7 @@ def fetch(name: str) -> Path:
 
 
 def refusal(name: str, error: Exception) -> DeployError:
-    """Return the sentence for what the hub's client raised."""
+    """Return the error to show for an exception of the hub's client."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in _HIDDEN:
         return DeployError(

@@ -1,4 +1,4 @@
-"""The files a model is made of: which of them a bundle takes over, and the hash of all of them. Needs no torch."""
+"""The files of a model: which of them a bundle takes over, and their hashes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ KEPT: Final = (
     "generation_config.json",
     "chat_template.jinja",
 )
-"""What a bundle takes over besides the modules' own folders."""
+"""Files that a bundle takes over, besides the folders of a sentence-transformers model's modules."""
 
 PIECES: Final = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "tokenizer.model", "sentencepiece.model")
 TOKENIZERS: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
-"""What a folder has at least one of, if it has a tokenizer."""
+"""A folder with a tokenizer has at least one of these files."""
 
 
 def digest(path: Path, *, made_by: str = "") -> str:
-    """Return the hash of every file a model is made of; ``path`` is its folder, or its only file.
+    """Return one hash of all files of a model; ``path`` is its folder, or its only file.
 
-    ``made_by``: what else a hash of something made of these files stands for.
+    ``made_by`` is hashed too: it says what was made of these files.
     """
     found = hashlib.sha256(f"{made_by}\0".encode() if made_by else b"")
     top = path if path.is_dir() else path.parent
@@ -51,7 +51,7 @@ def kept_files(folder: Path) -> dict[str, str]:
 
 
 def copy_texts(source: Path, target: Path) -> None:
-    """Copy the tokenizer and configuration files of ``source``, with the folders ``modules.json`` names."""
+    """Copy the tokenizer and configuration files of ``source``, with the folders that ``modules.json`` names."""
     for name in KEPT:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

@@ -1,6 +1,6 @@
-"""What an export needs, looked for before a stack is started or a model is fetched: packages, and the hub for names.
+"""Checks what an export needs before anything is started or fetched: packages, and the hub for hub names.
 
-Called by ``deploy`` and ``up --model`` first, and by ``optimize``. Imports none of the packages.
+``deploy`` and ``up --model`` call it first, and ``optimize`` calls it too. It imports none of the packages.
 """
 
 from __future__ import annotations

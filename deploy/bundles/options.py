@@ -1,4 +1,4 @@
-"""What a run of ``triton-gateway optimize`` is asked for and what it makes, for every kind of model."""
+"""Options and outcome of a run of ``triton-gateway optimize``, for every kind of model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asks for."""
+    """The user's options."""
 
     model: str
     output: Path
@@ -33,18 +33,18 @@ class Options:
     load: Load = "throughput"
     samples: Path | None = None
     reads: Reads = "transformers"
-    """Whose reading of ``tokenizer.json`` the bundle takes over."""
+    """Whose reading of ``tokenizer.json`` the bundle takes over: transformers' or the file's."""
     tolerance: Mapping[str, float] = field(default_factory=dict)
     accept: str = ""
     name: str = ""
     is_quick: bool = False
     trusts_code: bool = False
-    """Whether the model's own Python code may run here."""
+    """True if the model's own Python code may run here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was made."""
+    """The result of a run."""
 
     bundle: Path
     chosen: Candidate
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class BeyondTolerance(DeployError):
-    """No candidate is as exact as asked for, or the bundle would be wrong."""
+    """No candidate is as exact as required, or the bundle would be wrong."""
 
 
 P = TypeVar("P", bound=Parity)
@@ -67,7 +67,7 @@ def judge_each(
     tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]], make: Callable[[Candidate], Path],
     judge: Callable[[Candidate, Path], P], sentence: Callable[[P], str], say: Say,
 ) -> tuple[list[tuple[Candidate, P]], dict[str, str]]:  # fmt: skip
-    """Return what was found of every candidate whose graph can be made, and by name why the others are left out.
+    """Judge every candidate whose graph can be made; return the verdicts, and why the others are left out, by name.
 
     ``make`` returns a candidate's graph or raises ``ExportFailed``; ``left`` are those that were not tried.
     """
@@ -87,8 +87,9 @@ def judge_each(
 
 
 def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, tuple[Candidate, P]]:
-    """Return the candidates that may be chosen, by name: those within tolerance, with a reason to ``accept`` all that
-    are not wrong. Raises ``BeyondTolerance`` when there is none.
+    """Return the candidates that may be chosen, by name: those within tolerance.
+
+    If there is none and ``accept`` gives a reason, all that have no faults. Raises ``BeyondTolerance`` if none is left.
     """
     usable = {c.name: (c, p) for c, p in judged if p.is_within}
     if not usable and accept:
@@ -107,7 +108,7 @@ def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, 
 def choose(
     usable: Mapping[str, tuple[Candidate, P]], score: Callable[[str], float] | None, load: Load, say: Say
 ) -> tuple[Candidate, P]:
-    """Return the fastest of the candidates that may be chosen; without a ``score`` (times PyTorch) the first."""
+    """Return the fastest of the candidates that may be chosen; without a ``score`` (times PyTorch), the first."""
     if score is None:
         return next(iter(usable.values()))
     name = max(usable, key=score)
@@ -116,7 +117,7 @@ def choose(
 
 
 def verdict(found: Parity, *answers: str) -> str:
-    """Return what was found of a candidate, in a line; ``answers`` is what its kind of model says of its answers."""
+    """Return the verdict on a candidate as one line. ``answers`` are results that only its kind of model has."""
     if found.faults:
         return f"refused: {found.faults[0]}"
     exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"

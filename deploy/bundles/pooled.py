@@ -1,7 +1,7 @@
-"""Pools token vectors inside an ONNX graph, and proves that its answers are those that were pooled outside.
+"""Adds pooling of token vectors to an ONNX graph, and proves that the answers equal those pooled outside.
 
-Most exports of encoders answer one vector per token; the gateway then pools, after tens of times the bytes have come
-through Triton. What ``optimize`` exports is pooled inside already. Needs onnx and ONNX Runtime, no torch.
+Most exported encoders answer one vector per token, and the gateway pools them, after tens of times as many bytes have
+passed through Triton. Graphs of ``optimize`` already pool. Needs onnx and ONNX Runtime, no torch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ EQUAL: Final = 1e-5
 """Largest difference, relative to the largest number above 1."""
 _MODES: Final = ("cls", "mean", "max")
 _LEAST_OPSET: Final = 13
-"""From here on the sums that are added take their axes as an input."""
+"""From this opset on, ReduceSum takes its axes as an input."""
 _MAX_TAKES_AXES: Final = 18
 
 
 def token_vectors(graph: Path, config: TaskConfig) -> str:
-    """Return the output of ``graph`` that holds one vector per token and can be pooled inside it; empty for none."""
+    """Return the output of ``graph`` that holds one vector per token and can be pooled inside it; empty if there is
+    none.
+    """
     if config.task != EMBEDDINGS or not config.pooling or not set(config.pooling) <= set(_MODES):
         return ""
     if config.padding_side != "right" or not config.pools_prompt:
@@ -37,16 +39,16 @@ def token_vectors(graph: Path, config: TaskConfig) -> str:
     if not any(one.name == "attention_mask" for one in signature.inputs):
         return ""
     if any(len(one.dims) == 2 and "embedding" in one.name for one in signature.outputs):
-        return ""  # it answers with sentence vectors already
+        return ""  # it already answers with sentence vectors
     hidden = [one.name for one in signature.outputs if len(one.dims) == 3 and one.dtype == "FP32"]
     return next((name for name in hidden if name == "last_hidden_state"), hidden[0] if hidden else "")
 
 
 def pool_inside(graph: Path, folder: Path, output: str, config: TaskConfig, target: Path) -> float:
-    """Write ``graph`` to ``target`` with one output, the sentence vector; return its largest difference.
+    """Write ``graph`` to ``target`` with one output, the sentence vector; return the largest difference of its answers.
 
-    ``folder`` holds the tokenizer. Weights outside the graph's file are named as before. Raises ``ExportFailed`` when
-    the answers to texts alone and in padded batches differ.
+    ``folder`` holds the tokenizer. Weights outside the graph's file keep their names. Raises ``ExportFailed`` if the
+    answers to texts alone and in padded batches differ.
     """
     import onnx
 
@@ -102,7 +104,7 @@ def _add(graph: Any, hidden: str, mode: str, opset: int) -> str:
 
 
 def _difference(before: Path, after: Path, output: str, processor: TextProcessor) -> float:
-    """Ask both the same: texts alone, batches of unequal length, the longest text the model reads."""
+    """Compare both graphs on texts alone, batches of unequal length, and the longest text that the model reads."""
     import onnxruntime as ort
 
     sessions = [ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (before, after)]

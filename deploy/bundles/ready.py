@@ -1,6 +1,6 @@
-"""Models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
+"""Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
 
-Nothing is judged against an original, for there is none; what is changed (pooling) is proven equal. Needs no torch.
+There is no original to judge them against; the one change (pooling) is proven equal. Needs no torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NUMPY: Final = {
 
 
 def pack(given: Given, output: Path, name: str, say: Callable[[str], None], progress: Callable[[str], None]) -> Path:
-    """Return a folder in ``output`` with what is uploaded; its name is its own: a file server keeps one file per name.
+    """Return a folder in ``output`` with the files to upload. Raises ``DeployError``.
 
-    Raises ``DeployError``.
+    The folder's name is unique, because a file server keeps one file per name.
     """
     if given.path is None or given.file is None:
         raise DeployError(f"{given.given} has no file to upload")
@@ -48,7 +48,7 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
 
 
 def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
-    """Return inputs and outputs of an ONNX file as the stock CLI wants them. Raises the errors of a bad file."""
+    """Return inputs and outputs of an ONNX file as the stock CLI takes them. Raises the errors of an invalid file."""
     signature = onnx_signature(graph)
     if any(one.name.startswith("past_key_values") for one in signature.inputs):
         return list(serving.GENERATION_INPUTS), list(serving.GENERATION_OUTPUTS)
@@ -68,7 +68,7 @@ def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
-    """Put the graph into the bundle, pooled inside where it answers one vector per token."""
+    """Put the graph into the bundle; add pooling if it answers one vector per token."""
     target = folder / "model.onnx"
     output = pooled.token_vectors(file, given.config) if given.config is not None else ""
     if not output or given.config is None:

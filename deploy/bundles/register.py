@@ -1,6 +1,6 @@
-"""What of a bundle is registered: its files, where it came from, what was measured; and originals that are registered.
+"""Registers a bundle: its files, its origin and the measurements. Also downloads originals that are registered models.
 
-Called by ``triton-gateway optimize``. How ClearML keeps it is the registry's (``gateway/registry/clearml/publish.py``).
+Called by ``triton-gateway optimize``. How ClearML stores it is up to ``gateway/registry/clearml/publish.py``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gateway.registry import ArtifactCache, ClearMLRegistry, Publication, Publis
 
 
 def is_registered(source: str) -> bool:
-    """Say whether ``source`` names a model of the registry, not a folder or one of the hub."""
+    """Return True if ``source`` is the id of a registered model, not a folder or a hub name."""
     return is_id(source) and not Path(source).is_dir()
 
 
 def fetch_source(model_id: str, folder: Path) -> Path:
-    """Download a ClearML model that is named as the original into the empty ``folder``; return where its files lie.
+    """Download the ClearML model ``model_id`` into the empty ``folder``; return the folder that holds its files.
 
-    Not with the SDK's ``get_local_copy``: it finds unpacked models again by their address, also when other bytes lie
-    there now. Raises ``DeployError``.
+    The SDK's ``get_local_copy`` is not used: it finds unpacked models again by their address, even if other bytes are
+    stored there now. Raises ``DeployError``.
     """
     with _failing_clearly(f"model {model_id} cannot be fetched: "), contextlib.redirect_stdout(sys.stderr):
         return ArtifactCache(folder, ClearMLRegistry()).model_of(model_id)
@@ -36,7 +36,7 @@ def register(
 ) -> Published:
     """Upload the bundle and publish it. ``source`` is what the user gave: a folder, a hub name or a ClearML model id.
 
-    Raises ``DeployError`` when the bundle is not what its manifest says, and when ClearML refuses or cannot be reached.
+    Raises ``DeployError`` if the bundle differs from its manifest, and if ClearML refuses it or cannot be reached.
     """
     try:
         manifest.check(bundle)
@@ -60,7 +60,7 @@ def register(
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, list[list[str]]]:
-    """Return what the model itself shows in ClearML: accuracy and speed, each with its header."""
+    """Return the tables that ClearML shows with the model: accuracy and speed, each with its header."""
     columns = ("candidate", "mean_cosine", "min_cosine", "max_difference", "decisions", "shift", "neighbours")
     accuracy = [list(columns), *([_shown(row[name]) for name in columns] for row in values["parity"])]
     if not values["speed"]:

@@ -1,8 +1,8 @@
-"""The whole way from a Hugging Face model to a bundle: export, candidates, accuracy, speed, choice, files.
+"""Turns a Hugging Face model into a bundle: export, candidates, accuracy, speed, choice, files.
 
-Called by ``triton-gateway optimize``. Everything on the way lies in a folder of this run alone, which disappears with
-it: nothing is ever taken from another run, so no model can be taken for another. The bundle appears under its final
-name when it is complete.
+Called by ``triton-gateway optimize``. All intermediate files are in a folder of this run, which is removed with it: no
+file is taken from another run, so no model can be mistaken for another. The bundle appears under its final name when it
+is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from preprocessing.config import GENERATION
 
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
-    """Make the bundle. ``say`` gets lasting lines, ``progress`` what is going on. Raises ``DeployError``."""
+    """Make the bundle. ``say`` gets lasting lines, ``progress`` the current step. Raises ``DeployError``."""
     needed.require(openvino=not options.candidate.startswith("ort-"))
     check(options)
     with custom_code.trusted(options.trusts_code), work_folder(options.output) as work:
@@ -46,7 +46,7 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
 
 
 def check(options: Options) -> None:
-    """Refuse what no kind of model has, before a model is fetched. Raises ``DeployError``."""
+    """Refuse options that no kind of model supports, before a model is fetched. Raises ``DeployError``."""
     known = dict.fromkeys(c.name for c in (*candidates.CANDIDATES, *generation.CANDIDATES))
     if options.target == "gpu" and options.precision in ("int8", "bf16"):
         raise DeployError(f"--precision {options.precision} is not supported on GPUs", hint="use fp16, fp32 or auto")
@@ -59,7 +59,7 @@ def check(options: Options) -> None:
 def choose_candidates(
     options: Options, among: Sequence[Candidate]
 ) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
-    """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` when none is left."""
+    """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` if none is left."""
     if options.target == "gpu":
         if among is generation.CANDIDATES:
             raise DeployError(

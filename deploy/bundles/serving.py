@@ -1,7 +1,7 @@
-"""The stock ``clearml-serving model add`` line that serves a bundle, tuned from what was measured.
+"""The stock ``clearml-serving model add`` command that serves a bundle, tuned by what was measured.
 
-Pure: shapes and measurements in, arguments out. The same line works on the embedded server and on a full Triton: what
-is meant for one of them is translated by model sync (``deploy/modelsync/model_folder/native.py``).
+Pure: shapes and measurements in, arguments out. The same command works for the embedded server and for a full Triton:
+model sync translates what concerns only one of them (``deploy/modelsync/model_folder/native.py``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from deploy.tools.clearml_serving import Tensor
 
 GENERATION_INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
 GENERATION_OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
-"""Of the program that runs a graph with a key/value cache in Triton."""
+"""Outputs of the program that runs a graph with a key/value cache in Triton."""
 
 _LEAST_BATCH: Final = 8
-"""Small requests may share a call even where batching gains nothing: each call costs Triton about 1 ms."""
+"""Small requests may share a call even if batching gains nothing: each call costs Triton about 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """How the bundle is to be run: processes, threads of each, rows per call."""
+    """How to run the bundle: processes, threads of each, rows per call."""
 
     instances: int
     threads: int
@@ -34,7 +34,7 @@ class Tuned:
     target: Target = "cpu"
     spinning: bool = False
     task: str = ""
-    """The task that was asked for, where the model's files do not tell."""
+    """The requested task, if the model's files do not name one."""
 
     def pairs(self) -> list[str]:
         """Return the ``--aux-config`` pairs."""
@@ -46,14 +46,14 @@ class Tuned:
             f"instance_group.0.kind={kind}",
         ]
         if self.target == "gpu":
-            # a GPU gains from full batches: waiting 2 ms for neighbours costs less than a call of few rows
+            # a GPU gains from full batches: waiting 2 ms for other requests costs less than a call with few rows
             return [*pairs, "dynamic_batching.max_queue_delay_microseconds=2000"]
         pairs.append(f"parameters.threads={self.threads}")
         return [*pairs, "parameters.spinning=true"] if self.spinning else pairs
 
 
 def tensors(feeds: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return inputs and outputs as the stock CLI wants them; batch and length are −1.
+    """Return inputs and outputs as the stock CLI takes them; batch and length are −1.
 
     ``feeds`` are the inputs of the first request, ``outputs`` the answers to requests of different lengths. A size that
     differs between answers, or that is the length of the first text in a tensor of three dimensions, is a length.
@@ -96,7 +96,7 @@ def endpoint_arguments(
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Return the line to type."""
+    """Return the command line as text."""
     return f"clearml-serving {shlex.join(arguments)}"
 
 

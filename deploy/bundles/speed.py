@@ -1,8 +1,7 @@
-"""The speed table: every candidate on this machine, by batch, length and threads, as a ratio to PyTorch in the same
-round.
+"""The speed table: every candidate on this machine, by batch, length and threads, relative to PyTorch.
 
-Engines take turns within a round, so that whatever else the machine does falls on all of them alike; a cell is the
-best of its rounds, since others can only add to it.
+Engines take turns within a round, so other load on the machine affects all of them alike. A cell is the best of its
+rounds, since other load can only add to it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROUNDS: Final = 3
 _LEAST_CALLS: Final = 2
 _SLICE_S: Final = 0.12
 _MAX_TOKENS: Final = 2048
-"""Cells of more tokens take seconds in PyTorch and say nothing the others do not."""
+"""Most tokens in a cell. Larger cells take seconds in PyTorch and give no further information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Timing:
 
 def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LENGTHS,
          batches: Sequence[int] = BATCHES) -> list[Cell]:  # fmt: skip
-    """Return the cells to measure; lengths above the model's are left out, its own longest is in."""
+    """Return the cells to measure: lengths up to the model's own longest."""
     chosen = sorted({n for n in lengths if n <= max_length} or {max_length})
     return [
         Cell(batch, length, count)
@@ -65,8 +64,9 @@ def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LE
 
 
 def of_size(feeds: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    """Return ``feeds``, a text's tokens, as a batch of equal rows of the cell's length: what begins and ends the text
-    stays at its ends (BART reads where it ends), what is between is repeated.
+    """Return ``feeds``, one text's tokens, as a batch of equal rows of the cell's length.
+
+    The first and last token stay at the ends (BART reads where a text ends); the tokens between them are repeated.
     """
 
     def row(tokens: Any) -> Any:
@@ -85,7 +85,7 @@ def measure(
     cells: Sequence[Cell], open_engines: Callable[[int], Mapping[str, Callable[[Cell], Call]]],
     say: Callable[[str], None], *, clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS,
 ) -> list[Timing]:  # fmt: skip
-    """Measure ``cells``; ``open_engines`` gives, for a number of threads, each engine's call for a cell."""
+    """Measure ``cells``. ``open_engines`` returns, for a number of threads, each engine's call for a cell."""
     opened: tuple[int, Mapping[str, Callable[[Cell], Call]]] | None = None
     found: list[Timing] = []
     for number, cell in enumerate(cells, 1):
@@ -105,7 +105,7 @@ def measure(
 def _rounds(calls: Mapping[str, Call], clock: Callable[[], float], rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
-        call()  # shapes are compiled and memory is allocated by the first call
+        call()  # the first call compiles shapes and allocates memory
     for _ in range(rounds):
         for name, call in calls.items():
             began, done = clock(), 0
@@ -119,7 +119,8 @@ def _rounds(calls: Mapping[str, Call], clock: Callable[[], float], rounds: int) 
 def score(timings: Sequence[Timing], name: str, load: Load) -> float:
     """Return how many times as fast as PyTorch ``name`` is for a load: the geometric mean over its cells.
 
-    Latency: one text at a time on all threads. Throughput: all batches on one thread, as instances run side by side.
+    Latency: one text at a time with all threads. Throughput: all batches with one thread, because instances run side by
+    side.
     """
     chosen = _cells_of(timings, load)
     ratios = [t.ratio(name) for t in chosen if name in t.ms]
@@ -127,7 +128,7 @@ def score(timings: Sequence[Timing], name: str, load: Load) -> float:
 
 
 def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int:
-    """Return the smallest batch that gives at least 90 % of the most rows per second at about ``length`` tokens."""
+    """Return the smallest batch with at least 90 % of the highest rows per second, at about ``length`` tokens."""
     one = min(t.cell.threads for t in timings)
     near = min({t.cell.length for t in timings}, key=lambda n: abs(n - length))
     rates = {
@@ -139,7 +140,7 @@ def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int
 
 
 def side_by_side(instances: Sequence[Call], seconds: float = 1.5) -> float:
-    """Return the calls per second of all ``instances`` running at once, each in a thread of its own."""
+    """Return the calls per second of all ``instances`` running at once, each in its own thread."""
 
     def work(call: Call) -> int:
         call()
@@ -154,7 +155,7 @@ def side_by_side(instances: Sequence[Call], seconds: float = 1.5) -> float:
 
 
 def shapes(count: int, cores: int) -> list[tuple[int, int]]:
-    """Return the (instances, threads) to try on ``cores`` cores, at most ``count`` instances."""
+    """Return the (instances, threads) to try on ``cores`` cores, with at most ``count`` instances."""
     found = {(min(count, cores), max(1, cores // min(count, cores))), (1, cores)}
     if cores >= 4:
         found.add((cores // 2, 2) if cores // 2 <= count else (count, cores // count))
@@ -165,9 +166,9 @@ def best_shape(
     most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None],
     progress: Callable[[str], None], *, per_call: int = 1, unit: str = "",
 ) -> tuple[int, int]:  # fmt: skip
-    """Return the instances and threads, of at most ``most`` instances, that do most at once.
+    """Return the instances and threads with the highest total rate, with at most ``most`` instances.
 
-    ``open_call`` opens an instance with a number of threads; each call of it counts ``per_call`` ``unit``.
+    ``open_call`` opens an instance with a number of threads; each of its calls counts as ``per_call`` ``unit``.
     """
     rates: dict[tuple[int, int], float] = {}
     for instances, threads in shapes(most, cores):

@@ -1,6 +1,6 @@
-"""How a bundle is made of a model that answers texts: encoders, classifiers, rankers and their like.
+"""Makes a bundle of a model that answers texts with numbers: encoders, classifiers, rankers and similar.
 
-Called by ``run`` with this run's own work folder.
+Called by ``run`` with the work folder of this run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from preprocessing.processor import TextProcessor
 
 
 class TextRun:
-    """Of a model that answers texts with numbers: judged on whole requests, timed by batch and length."""
+    """One run for such a model: judged on whole requests, timed by batch and length."""
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
         self.options = options
@@ -110,7 +110,7 @@ class TextRun:
         try:
             return acceptable(judged, self.options.accept)
         except BeyondTolerance as error:
-            # Whichever fault the gate met first: an original that reads its padding has all of them.
+            # If the original itself reads its padding, the gate reports one of the faults that follow from it.
             if any(p.faults for _, p in judged) and self._reads_padding():
                 kind = self.source.config.architecture or "the model"
                 raise BeyondTolerance(
@@ -131,10 +131,10 @@ class TextRun:
         return self.processor.collate_rows(self.processor.prepare(body).rows)
 
     def _example(self) -> dict[str, Any]:
-        """Two texts of different length: nothing about an exported graph may depend on either size being 1 or equal."""
+        """Two texts of different length: an exported graph must not depend on a size being 1, or on two being equal."""
         bodies = self.bodies
         lengths = samples.token_counts(self.processor, bodies)
-        if max(lengths) < 2 or len(bodies) < 2:  # a user's texts of one token each are no example
+        if max(lengths) < 2 or len(bodies) < 2:  # the user's texts have one token each, which is no useful example
             bodies = samples.built_in(self.processor)
             lengths = samples.token_counts(self.processor, bodies)
         fitting = [i for i, n in enumerate(lengths) if 6 <= n <= 40] or list(range(len(lengths)))
@@ -157,7 +157,7 @@ class TextRun:
         return self.original.reads_padding(short, padded)
 
     def _truth(self) -> Truth:
-        """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
+        """Ask PyTorch: the model that the user named, loaded again, since the exported one may have been modified."""
         self.progress("loading the model into PyTorch again, to compare with")
         self.source.check_unchanged()
         self.named = Original(self.source.origin, self.source.config)
@@ -184,7 +184,7 @@ class TextRun:
         return target
 
     def _calibration(self) -> list[dict[str, Any]]:
-        """Texts activations are measured on: the user's own where there are any, else none of the judged ones."""
+        """Texts for measuring activations: the user's own if there are any, otherwise texts that are not judged."""
         if self.options.samples is not None:
             bodies: Sequence[Mapping[str, Any]] = self.bodies[::2]
         else:
@@ -201,7 +201,7 @@ class TextRun:
         return candidate.execution(self.max_length, source=self.source.given)
 
     def _judged_precision(self, candidate: Candidate) -> execution.Precision:
-        # On a GPU target the fp32 graph is what can be judged here; TensorRT makes fp16 of it over there.
+        # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
         return "fp32" if self.options.target == "gpu" else candidate.precision
 
     def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Timing]:
@@ -255,7 +255,7 @@ class TextRun:
         return self._execution(chosen)
 
     def _warm_up(self, chosen: Candidate, folder: Path, tuned: serving.Tuned) -> str:
-        """Return ``warmup.json``, with what the named model answers and the bundle's own graph bears out."""
+        """Return ``warmup.json``: the named model's answers that the bundle's own graph confirms."""
         self.progress("recording the answers that the gateway will ask for")
         engine = self._opener(chosen, folder / "model.onnx", self.cores)()
         names = engine.output_names
@@ -266,7 +266,7 @@ class TextRun:
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        """Return what the tables do not show."""
+        """Return notes for what the tables do not show."""
         notes = []
         if self.original.not_given:
             others = " and ".join(self.original.not_given)

@@ -1,7 +1,6 @@
-"""Where a run of ``optimize`` works: a folder of its own in the output's file system, removed however the run ends.
+"""The work folder of a run of ``optimize``: in the output's file system, removed however the run ends.
 
-Nothing is shared between runs and nothing is found again by a name, so that no run can take another's model, samples or
-answers for its own.
+Runs share nothing and find nothing by name, so no run can use another run's model, samples or answers.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _LOCK: Final = "lock"
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """Make ``output`` and give an empty folder in it, which is removed at the end, also after Ctrl-C or an error.
+    """Create ``output`` and yield an empty folder in it, which is removed at the end, also after Ctrl-C or an error.
 
-    What a killed run left is removed by the next one; runs beside this one keep theirs.
+    The next run removes what a killed run left; folders of concurrent runs stay.
     """
     output.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(output)
@@ -40,7 +39,7 @@ def work_folder(output: Path) -> Iterator[Path]:
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a large file into a bundle: the same one where the disk can, else a copy."""
+    """Put a large file into a bundle: as a hard link if the disk supports it, otherwise as a copy."""
     try:
         os.link(source, target)
     except OSError:

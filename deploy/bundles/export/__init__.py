@@ -1,3 +1,5 @@
-"""The first part of a bundle's making: the original, checked and read (``source``, ``tokens``), run and exported by
-PyTorch (``original``), and turned into what might be faster (``candidates``). Refuses; never judges an answer.
+"""The first step of a bundle: checks the original, exports it, and makes candidates that might be faster.
+
+``source`` and ``tokens`` check and read it, ``original`` runs and exports it with PyTorch, ``candidates`` makes the
+graphs. It refuses models, but never judges an answer.
 """

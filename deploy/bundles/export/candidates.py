@@ -1,9 +1,9 @@
-"""The candidates: what the original can be turned into, on which CPUs that makes sense, and how each is made.
+"""The candidates: the forms into which an original can be turned, their CPUs, and how to make each.
 
-``CANDIDATES`` is the only list of them. A candidate is an ONNX file and an ``Execution``; several share one file. Kept
-out on purpose, each measured worse or wrong: dynamic int8 per tensor, unsigned or through torch (cosine 0.94–0.98 on
-MiniLM), fp16 and block-wise 8 bit on CPUs (right, but no faster), fused attention before calibration (minimum cosine
-0.47).
+``CANDIDATES`` is the only list of them. A candidate is an ONNX file and an ``Execution``; several candidates share one
+file. Left out because they measured worse or wrong: dynamic int8 per tensor, unsigned or through torch (cosine
+0.94–0.98 on MiniLM); fp16 and block-wise 8 bit on CPUs (right, but no faster); fused attention before calibration
+(minimum cosine 0.47).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from deploy.tools.errors import ExportFailed
 Feeds = Mapping[str, Any]
 
 PAD_TO: Final = 16
-"""OpenVINO pays for each new shape once (10 to 40 ms): lengths are rounded up to this, and those are warmed at load."""
+"""OpenVINO compiles each new shape (10 to 40 ms). Lengths are rounded up to multiples of this and warmed up at load."""
 
 CALIBRATION: Final = 96
-"""Texts activations are measured on; more changed nothing measurable."""
+"""Texts for measuring activations; more made no measurable difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Candidate:
     graph: str
     about: str
     any_of: tuple[str, ...] = ()
-    """CPU features of which one must be there; empty: any CPU."""
+    """CPU features of which one is required; empty: any CPU."""
 
     def execution(self, max_length: int, *, source: str) -> Execution:
-        """Return what the bundle of this candidate says about how it wants to be run."""
+        """Return the content of this candidate's ``runtime.json``."""
         is_openvino = self.engine == "openvino"
         return Execution(
             engine=self.engine,
@@ -65,7 +65,7 @@ GPU: Final = (
     Candidate("gpu-fp16", "onnxruntime", "fp16", "fp32", "ONNX Runtime with TensorRT in fp16, in NVIDIA's container"),
     Candidate("gpu-fp32", "onnxruntime", "fp32", "fp32", "ONNX Runtime with TensorRT in fp32, in NVIDIA's container"),
 )
-"""Written and checked as configurations; nothing about them is measured here."""
+"""Only written and checked as configurations; nothing about them is measured here."""
 
 
 def usable(
@@ -85,9 +85,9 @@ def usable(
 
 
 def make_graph(kind: str, exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
-    """Write the graph of ``kind`` made from the ``exported`` one to ``target``, which appears when it is complete.
+    """Write the graph of ``kind``, made from ``exported``, to ``target``. Raises ``ExportFailed``.
 
-    ``calibration`` returns batches of real inputs. Raises ``ExportFailed``.
+    ``target`` appears when it is complete. ``calibration`` returns batches of real inputs.
     """
     aside = target.with_name(f".{target.name}.part")
     try:
@@ -108,7 +108,7 @@ def _plain(exported: Path, target: Path, calibration: Callable[[], Sequence[Feed
 
 
 def _calibrated(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
-    # Its telemetry would ask for consent in a file below the home directory and open connections.
+    # Without this, its telemetry would write a consent file to the home directory and open connections.
     os.environ.setdefault("NNCF_CI", "1")
     import nncf
     import onnx
@@ -118,7 +118,7 @@ def _calibrated(exported: Path, target: Path, calibration: Callable[[], Sequence
         onnx.load(str(exported)),
         nncf.Dataset(data),
         model_type=nncf.ModelType.TRANSFORMER,
-        # "mixed": activations may be asymmetric. With the symmetric preset a third of nearest neighbours changed.
+        # "mixed": activations may be asymmetric. With the symmetric preset, a third of the nearest neighbours changed.
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(data),
     )
@@ -141,8 +141,9 @@ def _dynamic(exported: Path, target: Path, calibration: Callable[[], Sequence[Fe
 
 
 def without_weight_shapes(model: Any) -> Any:
-    """Return the ONNX ``model`` without the shapes of weights in value_info, which the dynamo exporter leaves there and
-    quantisation then contradicts.
+    """Return the ONNX ``model`` without the shapes of weights in value_info.
+
+    The dynamo exporter leaves them there, and quantisation then contradicts them.
     """
     weights = {weight.name for weight in model.graph.initializer}
     kept = [value for value in model.graph.value_info if value.name not in weights]

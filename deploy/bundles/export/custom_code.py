@@ -1,4 +1,4 @@
-"""Models that bring code of their own: it runs on this machine only for who has said so (``--trust-remote-code``)."""
+"""Models with their own code, which runs on this machine only with the user's consent (``--trust-remote-code``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IS_TRUSTED: Final[ContextVar[bool]] = ContextVar("is_trusted", default=False)
 
 @contextlib.contextmanager
 def trusted(is_trusted: bool) -> Iterator[None]:
-    """Let transformers run a folder's own code within this block, or not."""
+    """Allow or forbid transformers to run a folder's own code within this block."""
     token = _IS_TRUSTED.set(is_trusted)
     try:
         yield
@@ -25,25 +25,25 @@ def trusted(is_trusted: bool) -> Iterator[None]:
 
 
 def arguments() -> dict[str, Any]:
-    """Return what ``from_pretrained`` takes besides."""
+    """Return the further arguments of ``from_pretrained``."""
     return {"trust_remote_code": True} if _IS_TRUSTED.get() else {}
 
 
 def check(folder: Path) -> None:
-    """Raise ``ExportFailed`` for a model that only its own code can run, which nobody trusts."""
+    """Raise ``ExportFailed`` for a model that only its own code can run, unless that code is trusted."""
     if _IS_TRUSTED.get():
         return
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return  # who reads it next says what is wrong with it
+        return  # the next reader of the file reports what is wrong with it
     own = config.get("auto_map") if isinstance(config, dict) else None
     if not own:
         return
     from transformers import CONFIG_MAPPING
 
     if config.get("model_type") in CONFIG_MAPPING:
-        return  # transformers has its own class, and takes that
+        return  # transformers has its own class for it and uses that
     named = ", ".join(sorted({str(name).partition(".")[0] for name in dict(own).values()}))
     raise ExportFailed(
         f"this model has its own Python code ({named}), which would run here with your permissions",

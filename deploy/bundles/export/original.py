@@ -1,8 +1,8 @@
-"""The original in PyTorch: run as it is, and exported to ONNX with a dynamic batch and length.
+"""The original in PyTorch: runs it unchanged, and exports it to ONNX with a dynamic batch and length.
 
-``Original`` is the one place that loads weights into torch; the accuracy gate asks it for the truth, the speed table
-for the time to beat. Every architecture goes through ``transformers``' own class for its task, so what it answers is
-what the model's author sees. torch is imported inside the functions that run it.
+Only ``Original`` loads weights into torch; the accuracy gate gets the truth from it, and the speed table the time to
+beat. Every architecture uses ``transformers``' own class for its task, so it answers what the model's author sees.
+torch is imported inside the functions that use it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _CLASSES: Final[Mapping[str, str]] = {
     FILL_MASK: "AutoModelForMaskedLM",
 }
 _BESIDE_TEXT: Final = ("bbox", "image", "pixel_values", "xpath_tags_seq")
-"""What models of pages read besides tokens."""
+"""Inputs besides tokens of models for page layouts."""
 _POOLED: Final = ("cls", "mean", "max")
-"""What is pooled inside the graph, which then answers with one vector per text instead of one per token."""
+"""Pooling modes that are added to the graph, which then answers one vector per text instead of one per token."""
 
 
 class Original:
     """A transformers model in fp32, called with numpy arrays."""
 
     def __init__(self, folder: Path, config: TaskConfig, *, attention: str = "sdpa") -> None:
-        """Load it. Raises ``ExportFailed`` when transformers cannot, or some weights are not in the files."""
+        """Load the model. Raises ``ExportFailed`` if transformers cannot load it, or if its files lack some weights."""
         import torch
 
         if config.task not in _CLASSES:
@@ -72,7 +72,7 @@ class Original:
         self.output_names: tuple[str, ...] = self.module.names
         taken = inspect.signature(model.forward).parameters
         self.not_given = tuple(name for name in _BESIDE_TEXT if name in taken)
-        """Inputs of the model that a text does not have: it answers without them, as its pipeline does."""
+        """Inputs of the model that a text does not have. It answers without them, like its pipeline."""
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""
@@ -88,7 +88,9 @@ class Original:
         return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
 
     def reads_padding(self, short: Arrays, padded: Arrays) -> bool:
-        """Say whether PyTorch itself answers a text otherwise with padding behind it: ``short`` than ``padded``."""
+        """Return True if PyTorch itself answers a text differently when padding follows it (``padded`` instead of
+        ``short``).
+        """
         length = short["input_ids"].shape[1]
         for name, alone in self.run(short).items():
             beside = self.run(padded)[name]
@@ -99,7 +101,7 @@ class Original:
         return False
 
     def weights(self) -> dict[str, Any]:
-        """Return every number the model was loaded with, by its name: arrays that share the model's memory."""
+        """Return every number of the loaded model, by name, as arrays that share the model's memory."""
         return named_numbers(self.module)
 
     def use_threads(self, count: int) -> None:
@@ -111,7 +113,7 @@ class Original:
         try:
             self._export(target, example)
         except ExportFailed:
-            # some models' code around torch's own attention cannot be exported (T5's), the plain one can
+            # the code of some models around torch's own attention cannot be exported (T5's), but the plain one can
             if self._attention != "sdpa" or not _attends(self._model, "eager"):
                 raise
             try:
@@ -122,7 +124,7 @@ class Original:
     def _export(self, target: Path, example: Arrays) -> None:
         torch = self._torch
         names = list(example)
-        # A symbol of size 1 would be taken for a constant: the example has several rows and tokens.
+        # A symbol of size 1 would be taken for a constant, so the example has several rows and tokens.
         sizes = {name: value.shape for name, value in example.items()}
         if any(min(shape) < 2 for shape in sizes.values()):
             raise ValueError(f"the example is too small: {sizes}")
@@ -145,7 +147,7 @@ class Original:
 
 
 def _class_for(config: TaskConfig) -> str:
-    """Return transformers' class for the task; of an encoder with a decoder (T5) features are the encoder's."""
+    """Return transformers' class for the task. For features of an encoder-decoder model (T5), the encoder's class."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES as ENCODERS
 
     if config.task in (EMBEDDINGS, FEATURES) and "Encoder" in ENCODERS.get(config.model_type or "", ""):
@@ -154,9 +156,9 @@ def _class_for(config: TaskConfig) -> str:
 
 
 def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
-    """Return the model in ``folder`` in fp32, by ``kind``, one of transformers' classes of its name.
+    """Return the model in ``folder`` in fp32; ``kind`` is the name of a class of transformers.
 
-    Raises ``ExportFailed`` when transformers cannot load it, or some weights are not in the files.
+    Raises ``ExportFailed`` if transformers cannot load it, or if its files lack some weights.
     """
     import torch
     import transformers
@@ -195,7 +197,7 @@ def _flat(model: Any, config: TaskConfig) -> Any:
     pools_first = config.padding_side == "right"
 
     class Flat(torch.nn.Module):  # type: ignore[misc]
-        """Named tensors in, a tuple of tensors out."""
+        """Wraps a model: named tensors in, a tuple of tensors out."""
 
         names: tuple[str, ...]
 
@@ -207,7 +209,7 @@ def _flat(model: Any, config: TaskConfig) -> Any:
             elif config.task == FEATURES:
                 self.names = ("last_hidden_state",)
             elif config.task == EMBEDDINGS:
-                # not "embedding": that name collides with a value inside the graph, which only loading reveals
+                # not "embedding": that name collides with a value inside the graph, which shows only when it is loaded
                 self.names = ("sentence_embedding",) if is_pooled and pools_first else ("last_hidden_state",)
             else:
                 self.names = ("logits",)
@@ -233,7 +235,7 @@ def _flat(model: Any, config: TaskConfig) -> Any:
 
 
 def _attends(model: Any, how: str) -> bool:
-    """Let the model compute attention in one of transformers' ways; return whether it does now."""
+    """Set how the model computes attention, in one of transformers' ways; return whether it was accepted."""
     try:
         model.set_attn_implementation(how)
     except (AttributeError, ValueError):
@@ -242,9 +244,9 @@ def _attends(model: Any, how: str) -> bool:
 
 
 def _exportable(model: Any, config: TaskConfig) -> Any:
-    """Return what is exported in place of the model where its own code cannot be; None where it can.
+    """Return a module to export in place of a model whose own code cannot be exported; None if it can.
 
-    The same answers in other words, and the gate compares them with the model itself.
+    It computes the same answers in another way, and the gate compares them with the model itself.
     """
 
     if config.task in (CLASSIFICATION, RANKING, ZERO_SHOT) and getattr(model.config, "is_encoder_decoder", False):
@@ -257,8 +259,9 @@ def _exportable(model: Any, config: TaskConfig) -> Any:
 
 
 def _xlnet(flat: Any, *, reads_last: bool) -> Any:
-    """Return an XLNet that gets its mask as a fraction (it subtracts it from 1.0, which the exporter does not do with
-    integers), and whose padding is in front where it reads the last place: batches are padded at either end.
+    """Return an XLNet that takes its mask as a fraction and, if it reads the last place, has its padding in front.
+
+    XLNet subtracts the mask from 1.0, which the exporter does not do with integers. Batches are padded at either end.
     """
     import torch
 
@@ -283,8 +286,8 @@ def _xlnet(flat: Any, *, reads_last: bool) -> Any:
 def _classifier_of_the_end(model: Any, body: Any) -> Any:
     """Return a classifier with a decoder (BART, T5) that reads the last end token of each row.
 
-    transformers picks them with a mask, for which all rows must have as many end tokens; and mBART's own shift loses an
-    axis for a batch of one.
+    transformers picks end tokens with a mask, which requires equally many in all rows. mBART's own shift loses an axis
+    for a batch of one.
     """
     import torch
 
@@ -298,7 +301,7 @@ def _classifier_of_the_end(model: Any, body: Any) -> Any:
             self.body, self.head = body, model.classification_head
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            if wraps:  # these begin with the last token, their language
+            if wraps:  # these begin with the last token, which is their language
                 last = (input_ids.ne(padding).sum(1, keepdim=True) - 1).clamp(min=0)
                 start = input_ids.gather(1, last)
             else:
@@ -333,7 +336,7 @@ def quietly() -> Iterator[None]:
 
 
 def not_exported(error: Exception) -> ExportFailed:
-    """Return what is told of a model that the exporter gives up on."""
+    """Return the error for a model that the exporter cannot export."""
     return ExportFailed(
         f"torch cannot export this model to ONNX: {_exporters_reason(error)}",
         hint="serve it with a Preprocess class and another Triton backend",
@@ -341,7 +344,7 @@ def not_exported(error: Exception) -> ExportFailed:
 
 
 def _exporters_reason(error: BaseException) -> str:
-    """Return why torch's exporter gave up, in a few words, and in which line of which file where it says so."""
+    """Return why torch's exporter failed, briefly, with the file and line if it names them."""
     text = str(error)
     places = re.findall(r'File "[^"]*?(\w+\.py)", line (\d+), in (\w+)', text)
     where = " (" + "{}, line {}, in {}".format(*places[-1]) + ")" if places else ""
@@ -356,7 +359,7 @@ def _exporters_reason(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the line of an error that names it, shortened; never empty."""
+    """Return the line that names an error, shortened; never empty."""
     text = str(error)
     # torch's exporter ends several lines of advice with the exception that it met
     _, _, summary = text.partition("## Exception summary")
@@ -366,6 +369,6 @@ def first_line(error: BaseException) -> str:
         return type(error).__name__
     found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
     after = lines[lines.index(useful[0]) + 1 :]
-    if found.endswith(":") and after:  # what it announces stands below
+    if found.endswith(":") and after:  # the announced text is in the next lines
         found = f"{found} {after[0]}"
     return found[:400]

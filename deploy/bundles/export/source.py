@@ -1,8 +1,8 @@
-"""Where the original comes from: a folder or a hub name, checked to be a model this system can serve.
+"""Finds the original, a folder or a hub name, and checks that it can be served.
 
-Called first by ``triton-gateway optimize``; everything it refuses is refused before weights are loaded. Where the
-tokenizer is not taken over as it is (``tokens``), the source is a copy that belongs to this run alone: nothing is ever
-written into the user's folder, and nothing of another run is ever read.
+``triton-gateway optimize`` calls it first; everything it refuses is refused before weights are loaded. If the tokenizer
+is not taken over unchanged (``tokens``), the source is a copy in this run's folder: nothing is ever written into the
+user's folder, and nothing of another run is read.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The original: its folder, what the user called it, what it does, the hash of all its files."""
+    """The original: its folder, the user's name for it, its task, and the hash of all its files."""
 
     folder: Path
-    """What is exported and bundled: ``origin``, or this run's copy of it with a ``tokenizer.json``."""
+    """The folder that is exported and bundled: ``origin``, or this run's copy of it with a ``tokenizer.json``."""
     origin: Path
-    """The folder the user named, or the hub or registry gave: what every candidate is compared with."""
+    """The folder from the user, the hub or the registry: every candidate is compared with it."""
     given: str
     name: str
     config: TaskConfig
     digest: str
-    """Of the files in ``origin``."""
+    """Hash of the files in ``origin``."""
     notes: tuple[str, ...] = ()
-    """What is worth knowing about it, a sentence each."""
+    """Notes for the user, one sentence each."""
 
     def check_unchanged(self) -> None:
-        """Raise ``ExportFailed`` when the files the user named are not those that were found at first."""
+        """Raise ``ExportFailed`` if the user's files have changed since they were found."""
         if digest(self.origin) != self.digest:
             raise ExportFailed(
                 f"the files of {self.given} changed while the bundle was being made, so no bundle was made",
@@ -48,22 +48,24 @@ class Source:
             )
 
     def kept(self) -> dict[str, str]:
-        """Return the hashes of the files a bundle takes over: the user's own, but for the tokenizer written here."""
+        """Return the hashes of the files that a bundle takes over: the user's own, except a tokenizer written by this
+        run.
+        """
         return {**kept_files(self.origin), "tokenizer.json": kept_files(self.folder)["tokenizer.json"]}
 
     def read_from(self, reads: Reads) -> Path:
-        """Return the folder whose tokenizer is the truth: the user's own, wherever it has what is asked for."""
+        """Return the folder whose tokenizer is the truth: the user's own if it has what ``reads`` asks for."""
         return self.folder if reads == "file" and not (self.origin / "tokenizer.json").is_file() else self.origin
 
 
 def find_source(
     given: str, *, task: str, scratch: Path, reads: Reads = "transformers", fetched: Path | None = None
 ) -> Source:
-    """Return the model named ``given`` (a folder, or a hub name that is fetched or in the local cache; ``fetched`` is
-    where the registry's model of that id lies).
+    """Find the model ``given`` and check it.
 
-    ``task`` is ``auto`` or the task to serve it as, ``reads`` whose tokens are meant, ``scratch`` an empty folder of
-    this run's own. Raises ``DeployError`` with what is wrong and what to do.
+    ``given`` is a folder, or a hub name that is fetched or in the local cache; ``fetched`` is the folder of a model
+    from the registry. ``task`` is ``auto`` or the task to serve, ``reads`` chooses whose tokens count, ``scratch`` is
+    an empty folder of this run. Raises ``DeployError`` with what is wrong and what to do.
     """
     folder = fetched or Path(given).expanduser()
     if not folder.is_dir():

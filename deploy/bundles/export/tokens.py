@@ -1,10 +1,10 @@
-"""The tokens of the original: the tokenizer a bundle takes over, and what it is compared with.
+"""The original's tokens: the tokenizer that a bundle takes over, and the one it is compared with.
 
-The gateway reads ``tokenizer.json`` with the `tokenizers` library. Models that have none get the one transformers makes
-of their other files. transformers in turn does not always read the file as it is written: since version 5 many of its
-classes build the normalizer and the splitting themselves (DeBERTa's leaves out SentencePiece's normalizer). A bundle
-answers as the pipeline does, so it takes over what transformers uses, and says where that is not what the file says;
-``--tokenizer file`` chooses the file. Nothing is ever written into the user's folder.
+The gateway reads ``tokenizer.json`` with the `tokenizers` library. For a model without that file, transformers makes
+one of the other files. But transformers does not always follow the file: since version 5, many of its classes build the
+normalizer and the splitting themselves (DeBERTa's leaves out SentencePiece's normalizer). A bundle must answer like the
+pipeline, so it takes over what transformers uses and says if that differs from the file; ``--tokenizer file`` chooses
+the file. Nothing is ever written into the user's folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deploy.tools.errors import ExportFailed, MissingPart
 from deploy.tools.sentences import SENTENCES
 
 Reads = Literal["transformers", "file"]
-"""Whose reading of ``tokenizer.json`` is served and is the truth."""
+"""Whose reading of ``tokenizer.json`` is served and is the truth: transformers' own, or the file's."""
 
 Tokenize = Callable[..., list[int]]
 """One text, or the two of a pair → its ids, special tokens included."""
@@ -41,10 +41,11 @@ _ODD: Final = (
 
 
 def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
-    """Return a folder whose ``tokenizer.json`` makes the tokens that transformers makes of ``folder``, and a sentence
-    about how its own makes others; ``folder`` itself and no sentence where it does not.
+    """Return a folder whose ``tokenizer.json`` makes the tokens that transformers makes, and a note if it had to
+    change.
 
-    Raises ``ExportFailed`` where transformers cannot read the tokenizer, ``MissingPart`` where it needs a package.
+    Returns ``folder`` itself and an empty note if its own file already makes these tokens. Raises ``ExportFailed`` if
+    transformers cannot read the tokenizer, ``MissingPart`` if a package is missing.
     """
     tokenizer = _from_transformers(folder)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -72,7 +73,7 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
 
 
 def reader(folder: Path, reads: Reads, max_length: int | None = None) -> Tokenize:
-    """Return what makes the true tokens of a text or a pair, cut to ``max_length`` where one is given."""
+    """Return a function that makes the true tokens of a text or a pair, cut to ``max_length`` if it is given."""
     if reads == "file" and (folder / "tokenizer.json").is_file():
         return read_file(folder, max_length)
     tokenizer = _from_transformers(folder)
@@ -81,7 +82,7 @@ def reader(folder: Path, reads: Reads, max_length: int | None = None) -> Tokeniz
 
 
 def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
-    """Return what ``tokenizer.json`` makes, read by the `tokenizers` library alone. Raises ``ExportFailed``."""
+    """Return a function that reads ``tokenizer.json`` with the `tokenizers` library alone. Raises ``ExportFailed``."""
     from tokenizers import Tokenizer
 
     try:
@@ -105,13 +106,13 @@ def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
-    """Return where two lists of tokens begin to differ, in words."""
+    """Describe where two lists of tokens begin to differ."""
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     return f"from token {at} on {list(ours[at : at + 6])} instead of {list(theirs[at : at + 6])}"
 
 
 def shown(text: str | tuple[str, ...]) -> str:
-    """Return a text, or those of a pair, as a message shows it: quoted, at most 80 characters of each."""
+    """Return a text, or the texts of a pair, for a message: quoted, at most 80 characters each."""
     parts = text if isinstance(text, tuple) else (text,)
     return " and ".join(json.dumps(part if len(part) <= 80 else part[:79] + "…", ensure_ascii=False) for part in parts)
 
@@ -137,9 +138,9 @@ def _from_transformers(folder: Path) -> Any:
 
 
 def _why_not(pieces: Path) -> str:
-    """Return why a SentencePiece file cannot be read; transformers hides it behind a question for another package."""
+    """Return why a SentencePiece file cannot be read; transformers hides it behind a request for another package."""
     try:
-        # also where two packages do not fit: its messages ask for a version of protobuf
+        # also if two packages do not fit: its messages ask for a version of protobuf
         messages = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
         messages.ModelProto().ParseFromString(pieces.read_bytes())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
@@ -150,7 +151,7 @@ def _why_not(pieces: Path) -> str:
 def _copy(folder: Path, scratch: Path, backend: Any) -> Path:
     """Return a folder of links to the model's files, with a ``tokenizer.json`` of ``backend``."""
     copy = scratch / "source"
-    copy.mkdir(parents=True)  # it must not exist: what another run left there is another model
+    copy.mkdir(parents=True)  # fails if it exists, because a leftover of another run would be another model
     for path in folder.rglob("*"):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden:

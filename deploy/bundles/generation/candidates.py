@@ -1,8 +1,8 @@
-"""What a causal language model can be turned into for the program that runs it: graphs for ONNX Runtime.
+"""The candidates for a causal language model: graphs for ONNX Runtime. ``CANDIDATES`` is the only list of them.
 
-``CANDIDATES`` is the only list of them. ``deploy/modelsync/runtime/generate_model.py`` runs ONNX Runtime only, so
-nothing here is for OpenVINO. Generating reads every weight once per token, so a token is as fast as memory gives them:
-8 bits are a quarter of the bytes. A graph is a folder, since large weights lie beside it.
+There is none for OpenVINO, because ``deploy/modelsync/runtime/generate_model.py`` runs ONNX Runtime only. Generating a
+token reads every weight once, so memory bandwidth sets the speed, and 8 bits are a quarter of the bytes. A graph is a
+folder, since large weights are in a file of their own.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _BLOCK: Final = 32
 
 
 def make_graph(kind: str, exported: Path, target: Path) -> None:
-    """Write the graph of ``kind`` made from that in the folder ``exported`` to the folder ``target``, which appears
-    when it is complete. Raises ``ExportFailed``.
+    """Write the graph of ``kind``, made from the folder ``exported``, to the folder ``target``.
+
+    ``target`` appears when it is complete. Raises ``ExportFailed``.
     """
     aside = target.with_name(f".{target.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
@@ -52,7 +53,7 @@ def _weights(exported: Path, folder: Path) -> None:
     from onnxruntime.quantization import matmul_nbits_quantizer
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
-    matmul_nbits_quantizer.logger.setLevel(logging.ERROR)  # it tells of every node, and chooses so when imported
+    matmul_nbits_quantizer.logger.setLevel(logging.ERROR)  # it logs every node, and sets its level when imported
     config = DefaultWeightOnlyQuantConfig(block_size=_BLOCK, is_symmetric=True, accuracy_level=4, bits=8)
     quantizer = MatMulNBitsQuantizer(_loaded(exported), algo_config=config)
     quantizer.process()
@@ -75,17 +76,18 @@ def _dynamic(exported: Path, folder: Path) -> None:
 
 
 def _loaded(exported: Path) -> Any:
-    """Return the exported model as quantisers can read it: weights of ``MatMul`` as they are multiplied."""
+    """Return the exported model as quantisers can read it: weights of ``MatMul`` laid out as they are multiplied."""
     import onnx
 
     return lay_out_weights(without_weight_shapes(onnx.load(str(exported))))
 
 
 def lay_out_weights(model: Any) -> Any:
-    """Return ``model`` with every product by a weight as a ``MatMul`` by a weight of its own: quantisers see it then.
+    """Return ``model`` with every product by a weight as a ``MatMul`` by its own weight, which quantisers recognise.
 
-    They pass by what is not a weight, and the exporter leaves ``Transpose`` in front of large ones (a head that is tied
-    to the embedding, for example); blocks of weights are made of ``MatMul`` only, and GPT-2's layers are ``Gemm``.
+    Quantisers skip everything that is not a weight. The exporter leaves a ``Transpose`` in front of large weights (for
+    example a head tied to the embedding), quantisation in blocks handles only ``MatMul``, and GPT-2's layers are
+    ``Gemm``.
     """
     from onnx import helper, numpy_helper
 

@@ -1,4 +1,4 @@
-"""A candidate's graph opened in this process by the very program that runs it inside Triton."""
+"""Opens a candidate's graph in this process with the program that runs it inside Triton."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.tools.errors import ExportFailed
 
 
 class Generator:
-    """One graph with a number of threads. Raises ``ExportFailed`` when it does not load or is not in the right form."""
+    """One graph with a number of threads. Raises ``ExportFailed`` if it does not load or has the wrong form."""
 
     def __init__(self, path: Path, *, threads: int) -> None:
         import onnxruntime
@@ -30,8 +30,10 @@ class Generator:
             raise ExportFailed(f"ONNX Runtime cannot load the graph: {generate_model.first_line(error)}") from error
 
     def follow(self, prompt: Sequence[int], tokens: Sequence[int]) -> NDArray[Any]:
-        """Return the logits from which each of ``tokens`` would be chosen after ``prompt`` ([tokens, vocabulary]): the
-        prompt in one go, then token by token with the cache. Raises ``ExportFailed`` naming the length that failed.
+        """Return the logits from which each of ``tokens`` would be chosen after ``prompt`` ([tokens, vocabulary]).
+
+        The prompt is read at once, then the tokens one by one with the cache. Raises ``ExportFailed`` with the length
+        that failed.
         """
         sequence = _sequence(prompt)
         found = []
@@ -41,18 +43,18 @@ class Generator:
         return np.stack(found)
 
     def whole(self, ids: Sequence[int]) -> NDArray[Any]:
-        """Return the logits after ``ids`` read in one go, without a cache ([vocabulary]). Raises ``ExportFailed``."""
+        """Return the logits after ``ids``, read at once without a cache ([vocabulary]). Raises ``ExportFailed``."""
         return np.asarray(self._next(_sequence(ids)))
 
     def continue_(self, prompt: Sequence[int], tokens: int) -> tuple[int, ...]:
-        """Return ``tokens`` tokens, the best each time. Raises ``ExportFailed``."""
+        """Return ``tokens`` tokens, always the best one. Raises ``ExportFailed``."""
         sequence = _sequence(prompt)
         for _ in range(tokens):
             sequence.ids.append(int(self._next(sequence).argmax()))
         return tuple(sequence.ids[-tokens:])
 
     def pace(self, prompt: Sequence[int], tokens: int) -> tuple[float, float]:
-        """Return milliseconds to the first token, and per token after it (``tokens`` of at least 2)."""
+        """Return milliseconds to the first token, and per further token (``tokens`` must be at least 2)."""
         sequence = _sequence(prompt)
         ticks = [time.perf_counter()]
         for _ in range(tokens):

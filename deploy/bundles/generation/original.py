@@ -1,11 +1,11 @@
-"""The original causal language model in PyTorch: its own greedy texts, its pace, and its export with a key/value cache.
+"""The original causal language model in PyTorch: its greedy texts, its speed, and its export with a key/value cache.
 
-The counterpart of ``deploy/bundles/export/original.py``. What it exports is what
-``deploy/modelsync/runtime/generate_model.py`` reads: ``input_ids``, ``attention_mask``, ``position_ids`` where the
-model takes them and ``past_key_values.LAYER.key`` and ``.value`` in; ``logits`` and ``present.LAYER.key`` and
-``.value`` out; batch, new tokens and past of any size. ``logits`` are those of the last token only where the model can
-leave out the others, as ``generate`` itself does: the head is a third of a small model's work on a long prompt, and its
-answer 200 kB per token. torch is imported inside the functions that run it.
+The counterpart of ``deploy/bundles/export/original.py``. The export has the form that
+``deploy/modelsync/runtime/generate_model.py`` reads. Inputs: ``input_ids``, ``attention_mask``, ``position_ids`` if the
+model takes them, ``past_key_values.LAYER.key`` and ``.value``. Outputs: ``logits``, ``present.LAYER.key`` and
+``.value``. Batch, new tokens and past may have any size. ``logits`` are only those of the last token if the model can
+leave out the others, as in ``generate``: the head is a third of a small model's work on a long prompt, and its answer
+takes 200 kB per token. torch is imported inside the functions that use it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from deploy.tools.errors import ExportFailed
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "model.onnx.data"
-"""Beside the graph, where the weights are more than a protobuf message holds."""
+"""File next to the graph for weights that do not fit into a protobuf message."""
 MOST_INLINE: Final = 1_500_000_000
-"""Bytes of weights inside the graph's own file: a message ends at 2 GiB, and tied weights may come twice."""
+"""Most bytes of weights inside the graph's own file: a message ends at 2 GiB, and tied weights may occur twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A prompt, the tokens that follow it greedily, and the logits each was chosen from ([tokens, vocabulary])."""
+    """A prompt, its greedy continuation, and the logits that each token was chosen from ([tokens, vocabulary])."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -41,7 +41,7 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """A key or value tensor of the cache: its name without prefix, attention heads, numbers per head."""
+    """A key or value tensor of the cache: name without prefix, number of attention heads, numbers per head."""
 
     name: str
     heads: int
@@ -52,7 +52,9 @@ class CausalOriginal:
     """A transformers causal language model in fp32."""
 
     def __init__(self, folder: Path) -> None:
-        """Load it. Raises ``ExportFailed`` when transformers cannot, or it has no cache of keys and values."""
+        """Load the model. Raises ``ExportFailed`` if transformers cannot load it, or if it has no cache of keys and
+        values.
+        """
         import torch
         import transformers
 
@@ -60,17 +62,17 @@ class CausalOriginal:
         self._model = load_model(folder, "AutoModelForCausalLM")
         own = self._model.generation_config.eos_token_id
         self.eos_ids: frozenset[int] = frozenset([own] if isinstance(own, int) else own or [])
-        # Penalties, draws and early ends are the program's in Triton: the graph is judged on plain greedy steps.
+        # Penalties, sampling and early ends are up to the program in Triton: the graph is judged on plain greedy steps.
         self._model.generation_config = transformers.GenerationConfig(pad_token_id=0)
         window = getattr(self._model.config, "sliding_window", None)
         self.window: int | None = window if isinstance(window, int) else None
-        """How far back some layers look, in tokens; None: as far as the text goes."""
+        """Tokens that some layers look back; None: as far as the text goes."""
         self._takes = frozenset(inspect.signature(self._model.forward).parameters)
         self.cache = self._find_cache()
         self.weight_bytes = sum(p.numel() * p.element_size() for p in self._model.parameters())
 
     def weights(self) -> dict[str, Any]:
-        """Return every number the model was loaded with, by its name: arrays that share the model's memory."""
+        """Return every number of the loaded model, by name, as arrays that share the model's memory."""
         return named_numbers(self._model)
 
     def use_threads(self, count: int) -> None:
@@ -89,13 +91,13 @@ class CausalOriginal:
         return Continued(tuple(prompt), tuple(found.sequences[0, len(prompt) :].tolist()), logits)
 
     def read(self, ids: Sequence[int]) -> NDArray[Any]:
-        """Read ``ids`` in one go; return the logits behind each of them ([tokens, vocabulary])."""
+        """Read ``ids`` at once; return the logits after each of them ([tokens, vocabulary])."""
         with quietly(), self._torch.inference_mode():
             logits = self._model(input_ids=self._torch.tensor([list(ids)]), use_cache=False).logits
         return np.asarray(logits[0].float().numpy())
 
     def pace(self, prompt: Sequence[int], tokens: int) -> tuple[float, float]:
-        """Return milliseconds to ``generate``'s first token, and per token after it (``tokens`` of at least 2)."""
+        """Return milliseconds to ``generate``'s first token, and per further token (``tokens`` must be at least 2)."""
         ids = self._torch.tensor([list(prompt)])
         ticks: list[float] = []
 
@@ -116,7 +118,7 @@ class CausalOriginal:
         own reason.
         """
         torch = self._torch
-        # No two sizes are equal and none is 1: the exporter would take them for one symbol, or for a constant.
+        # No two sizes are equal and none is 1, because the exporter would take them for one symbol, or for a constant.
         rows, new, past = 2, 5, 3
         inputs: dict[str, Any] = {
             "input_ids": torch.ones(rows, new, dtype=torch.int64),
@@ -150,7 +152,7 @@ class CausalOriginal:
                 raise not_exported(error) from error
 
     def _find_cache(self) -> list[CacheTensor]:
-        """Ask the model for a cache and look at it."""
+        """Call the model and inspect the cache that it returns."""
         torch, tokens = self._torch, 3
         with quietly(), torch.inference_mode():
             try:
@@ -184,7 +186,7 @@ def _flat(model: Any, *, keeps_last: bool) -> Any:
     from transformers.cache_utils import DynamicCache
 
     class Flat(torch.nn.Module):  # type: ignore[misc]
-        """Tensors in, a tuple of tensors out; the cache as a plain list."""
+        """Wraps the model: tensors in, a tuple of tensors out, the cache as a plain list."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -193,8 +195,8 @@ def _flat(model: Any, *, keeps_last: bool) -> Any:
         def forward(
             self, input_ids: Any, attention_mask: Any, position_ids: Any = None, past: Sequence[Any] = ()
         ) -> Any:
-            # Without the configuration: layers with a window would drop what is behind it, while the mask the graph is
-            # given covers all tokens.
+            # Without the configuration: layers with a window would drop what is outside it, while the graph's mask
+            # covers all tokens.
             cache = DynamicCache()
             for layer in range(len(past) // 2):
                 cache.update(past[2 * layer], past[2 * layer + 1], layer)

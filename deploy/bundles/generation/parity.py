@@ -1,11 +1,11 @@
-"""The accuracy gate for generated text: logits and tokens of a candidate against ``transformers``' own ``generate``.
+"""The accuracy gate for generated text: compares a candidate's logits and tokens with ``transformers``' ``generate``.
 
-The truth is PyTorch, greedy, with its own cache. A candidate reads each prompt in one go and then PyTorch's tokens one
-by one with its cache, so that every step can be compared even after a different token; then it continues the prompt
-alone. As elsewhere (``deploy/bundles/judge/parity.py``) a *fault* is never accepted: other tokens, another end token, a
-chat template that renders otherwise, a length the graph cannot run, a cache that is not what the tokens were. An
-*excess* may be, with a reason. Logits are compared about their mean: a constant added to all of them changes no text,
-and a model whose logits are all near −100 would have cosines of 1 whatever they say.
+The truth is PyTorch, greedy, with its own cache. A candidate reads each prompt at once and then PyTorch's tokens one by
+one with its cache, so every step can be compared even after a different token. Then it continues the prompt alone. As
+in ``deploy/bundles/judge/parity.py``, a *fault* is never accepted: other tokens, another end token, a different
+rendering of the chat template, a length that the graph cannot run, a wrong cache. An *excess* may be accepted with a
+reason. Logits are compared less their mean: a constant added to all of them changes no text, and if all were near −100,
+cosines would be 1 whatever they say.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 
 REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.98, float("inf"), 0.0)
-"""Of int8. ``decisions``: a token in fifty may be another one where PyTorch's own two best are close."""
+"""For int8. ``decisions``: one token in fifty may differ, if PyTorch's own two best are close."""
 
 _CACHE_COSINE: Final = 0.99
-"""Below this a token read with the cache has other logits than the same text read in one go."""
+"""Cosine below which a token read with the cache counts as having other logits than the same text read at once."""
 _CHATS: Final = (
     [{"role": "user", "content": "What is the capital of Peru?"}],
     [
@@ -48,29 +48,31 @@ _CHATS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TextParity(Parity):
-    """``decisions``: share of steps with the same best token, each behind PyTorch's tokens. ``companions``: largest
-    difference between a token read with the cache and the whole text read in one go.
+    """What was found for one candidate.
+
+    ``decisions`` is the share of steps with the same best token, each after PyTorch's tokens. ``companions`` is the
+    largest difference between a token read with the cache and the same text read at once.
     """
 
     continued: float = 0.0
-    """Share of the tokens before the first that differs, left alone after the prompt."""
+    """Share of the tokens before the first different one, when the candidate continues the prompt alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The original's answers, and what transformers makes of the same texts and conversations."""
+    """The original's answers, and the tokens and rendered conversations of transformers."""
 
     texts: Sequence[str]
     tokens: Sequence[Sequence[int]]
-    """Each text as transformers' tokenizer makes it; empty where it is longer than the model reads."""
+    """Each text's tokens by transformers' tokenizer; empty if the text is longer than the model reads."""
     continued: Sequence[Continued]
     eos_ids: frozenset[int]
     chats: Sequence[str]
-    """``_CHATS`` as transformers renders them; empty for a model without a chat template."""
+    """``_CHATS`` as rendered by transformers; empty for a model without a chat template."""
     files: Mapping[str, str]
-    """Hashes of the files a bundle takes over as they are."""
+    """Hashes of the files that a bundle takes over unchanged."""
     probes: Probes | None = None
-    """What is judged besides the texts."""
+    """Further probes of the model, besides the texts."""
 
 
 def find_truth(
@@ -78,9 +80,10 @@ def find_truth(
     eos_ids: frozenset[int], *, reads: Reads = "transformers", files: Mapping[str, str] | None = None,
     probed: Probes | None = None,
 ) -> Truth:  # fmt: skip
-    """Put together what PyTorch answered and what the tokenizer in ``folder`` makes: through transformers, or as its
-    file says. ``files`` are the hashes of what a bundle takes over, if that does not lie in ``folder`` as it is,
-    ``probed`` what PyTorch answers besides.
+    """Combine PyTorch's answers with the tokens of the tokenizer in ``folder``, read by transformers or from its file.
+
+    ``files`` are the hashes of the files that a bundle takes over, if they are not in ``folder`` unchanged; ``probed``
+    are PyTorch's answers to the probes.
     """
     from transformers import AutoTokenizer
 
@@ -96,8 +99,9 @@ def judge(
     candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator], tolerance: Tolerance,
     options: Mapping[str, object] | None = None,
 ) -> TextParity:  # fmt: skip
-    """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
-    candidate's fault: it is in the result.
+    """Compare a candidate, with the tokenizer and configuration in ``bundle``, to the truth.
+
+    Never raises for a fault of the candidate: the result contains it.
     """
     texts = len(truth.continued)
     try:
@@ -152,17 +156,17 @@ def _probed(truth: Truth, engine: Generator, tolerance: Tolerance) -> tuple[list
 
 
 def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
-    """Return what is asked of a precision; ``overrides`` (by field) win."""
+    """Return the tolerance of a precision; ``overrides`` (by field) win."""
     return replace(EXACT if precision == "fp32" else REDUCED, **dict(overrides))
 
 
 def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return every step of every text about its own mean: a list of [vocabulary]."""
+    """Return every step of every text less its own mean: a list of [vocabulary]."""
     return [step - step.mean() for steps in logits for step in steps]
 
 
 def agreeing(true: Sequence[int], found: Sequence[int]) -> float:
-    """Return the share of tokens before the first that differs."""
+    """Return the share of tokens before the first different one."""
     same = next((i for i, (a, b) in enumerate(zip(true, found, strict=True)) if a != b), len(true))
     return same / len(true)
 

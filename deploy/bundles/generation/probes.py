@@ -1,8 +1,8 @@
-"""Prompts of every length, caches of every length and every token, which a candidate must answer as PyTorch does.
+"""Prompts of every length, caches of every length, and every token: a candidate must answer them like PyTorch.
 
-The counterpart of ``deploy/bundles/judge/probes.py`` for generated text. PyTorch reads one running text in one go,
-which gives the logits behind every token of it; a candidate reads it as a prompt of each length, and token by token
-with its cache. Then rows that together hold the tokens of the vocabulary are read as prompts.
+The counterpart of ``deploy/bundles/judge/probes.py`` for generated text. PyTorch reads one running text at once, which
+gives the logits after each of its tokens. A candidate reads it as a prompt of each length, and token by token with its
+cache. Then rows that together contain the vocabulary are read as prompts.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from deploy.bundles.generation.engine import Generator
 from deploy.tools.errors import ExportFailed
 
 Read = Callable[[Sequence[int]], NDArray[Any]]
-"""Tokens → the logits behind each of them ([tokens, vocabulary])."""
+"""Tokens → the logits after each of them ([tokens, vocabulary])."""
 
 _LONGEST: Final = 256
 _EVERY: Final = 128
-"""Every length up to this one is read as a prompt, above it every multiple of 16."""
+"""Every length up to this one is read as a prompt; above it, every multiple of 16."""
 _ROW: Final = 128
 _MAX_TOKENS: Final = 1 << 16
 _MAX_WORK: Final = 4e12
-"""Weights times tokens of the vocabulary: of a large model's every n-th is tried, all would take hours."""
+"""Most weights times vocabulary tokens. For a large model only every n-th token is tried; all would take hours."""
 _WRONG: Final = 0.3
-"""Relative difference from which a step has other logits, not less exact ones."""
+"""Relative difference from which logits count as wrong, not as less exact."""
 _REDUCED: Final = (0.6, 0.9)
-"""The same for a reduced precision: of running text, and of tokens that no text has together."""
+"""The same for a reduced precision: for running text, and for tokens that never occur together in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """``text`` with PyTorch's logits behind each of its tokens ([tokens, vocabulary]); rows of the vocabulary, each
-    with the logits behind its last token ([vocabulary]).
+    """``text`` with PyTorch's logits after each of its tokens ([tokens, vocabulary]), and rows of the vocabulary.
+
+    Each row of the vocabulary comes with the logits after its last token ([vocabulary]).
     """
 
     text: tuple[int, ...]
@@ -45,8 +46,10 @@ class Probes:
 
 
 def make(read: Read, text: Sequence[int], *, longest: int, vocabulary: int, weights: int) -> Probes:
-    """Ask PyTorch (``read``). ``text`` are running tokens, ``longest`` how many the model reads, ``vocabulary`` how
-    many tokens there are, ``weights`` how many numbers the model has.
+    """Ask PyTorch (``read``) and return the probes.
+
+    ``text`` is a running text as tokens, ``longest`` the number of tokens that the model reads, ``vocabulary`` the
+    number of tokens in the vocabulary, ``weights`` the number of weights.
     """
     own = tuple(np.resize(text, min(longest, _LONGEST)).tolist())
     most = max(1, min(_MAX_TOKENS, int(_MAX_WORK // max(weights, 1))))
@@ -57,8 +60,10 @@ def make(read: Read, text: Sequence[int], *, longest: int, vocabulary: int, weig
 
 
 def judge(probes: Probes, engine: Generator, difference: float) -> tuple[list[str], list[str]]:
-    """Return what is wrong and what is less exact than asked for. ``difference`` is what a logit may be off, as in
-    ``Tolerance``; infinite for a reduced precision. Raises ``ExportFailed`` if the graph cannot run a length.
+    """Return faults, and what is less exact than required.
+
+    ``difference`` is the largest allowed difference of a logit, as in ``Tolerance``; infinite for a reduced precision.
+    Raises ``ExportFailed`` if the graph cannot run a length.
     """
     count = len(probes.text)
     lengths = [n for n in range(1, count + 1) if n <= _EVERY or n % 16 == 0 or n == count]
@@ -83,8 +88,10 @@ def judge(probes: Probes, engine: Generator, difference: float) -> tuple[list[st
 
 
 def _off(true: NDArray[Any], found: NDArray[Any]) -> tuple[float, float]:
-    """Return how far logits are off about their mean: the largest, relative to the largest number above 1, and their
-    share of the size.
+    """Return how far logits (less their mean) differ: the largest difference, and the difference as a share of their
+    size.
+
+    The largest difference is relative to the largest number above 1.
     """
     if true.shape != found.shape:
         raise ExportFailed(f"logits cover {found.shape[-1]} tokens instead of {true.shape[-1]}")

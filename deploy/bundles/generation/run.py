@@ -1,6 +1,6 @@
-"""The way from a causal language model to a bundle: export with a cache, candidates, accuracy, pace, choice, files.
+"""Makes a bundle of a causal language model: export with a cache, candidates, accuracy, speed, choice, files.
 
-Called by ``deploy/bundles/run.py`` with this run's own work folder.
+Called by ``deploy/bundles/run.py`` with the work folder of this run.
 """
 
 from __future__ import annotations
@@ -37,23 +37,26 @@ from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
 
 NEW_TOKENS: Final = 16
-"""Tokens each prompt is continued by; twice as many would take twice as long and find the same faults."""
+"""Tokens that each prompt is continued by. Twice as many take twice as long and find the same faults."""
 
 _MAX_PROMPTS: Final = 32
-"""Each is continued by PyTorch, which takes seconds, and keeps logits of the whole vocabulary for every token."""
+"""Most judged prompts. PyTorch takes seconds for each and keeps logits of the whole vocabulary for every token."""
 _BUILT_IN: Final = 12
 _LONG: Final = (1, 64, 200, 500, 2048)
-"""Lengths, in tokens, of the running texts among the built-in prompts."""
+"""Lengths, in tokens, of the long texts among the built-in prompts."""
 _WARM_UP_TOKENS: Final = 8
 _WARM_UP_SAMPLES: Final = 4
 _CLEAR: Final = 0.05
-"""A step whose two best logits are closer than this could end otherwise on another machine."""
+"""Difference of the two best logits below which another machine could choose the other token."""
 _MAX_INSTANCE_BYTES: Final = 2_000_000_000
-"""Each instance holds the weights for itself: several are only tried where they are small."""
+"""Most bytes of weights in all instances. Each instance has its own copy, so several are tried only if they are small.
+"""
 
 
 class CausalRun:
-    """Of a causal language model: judged on prompts that it continues, timed to the first token and after it."""
+    """One run for a causal language model: judged on prompts that it continues, timed to the first and per further
+    token.
+    """
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
         self.options = options
@@ -147,7 +150,7 @@ class CausalRun:
         return [*short, *(str(built_in[i]["text"]) for i in sorted(nearest))]
 
     def _prompt(self, text: str) -> list[int]:
-        """The text's tokens as the gateway would continue them: their end where there are too many."""
+        """Return the text's tokens as the gateway would continue them; of a text that is too long, its end."""
         ids: list[int] = self.processor.prepare({"text": text}).rows[0].ids.tolist()
         return ids[-(self.source.config.max_length - self.new_tokens) :]
 
@@ -161,7 +164,7 @@ class CausalRun:
         return target
 
     def _truth(self) -> Truth:
-        """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
+        """Ask PyTorch: the model that the user named, loaded again, since the exported one may have been modified."""
         self.progress("loading the model into PyTorch again, to compare with")
         self.source.check_unchanged()
         original = self.named = CausalOriginal(self.source.origin)
@@ -229,7 +232,7 @@ class CausalRun:
     # --- files --------------------------------------------------------------------------------------------------
 
     def _warm_up(self, truth: Truth, folder: Path) -> str:
-        """Return ``warmup.json``: prompts which the bundle continues as PyTorch does and in which no step is close."""
+        """Return ``warmup.json``: prompts that the bundle continues like PyTorch, with no close decision."""
         engine = self._opener(folder, self.cores)()
         listed: list[dict[str, Any]] = []
         parameters = {"max_new_tokens": _WARM_UP_TOKENS, "do_sample": False, "repetition_penalty": 1.0}
@@ -253,7 +256,7 @@ class CausalRun:
         return bool(self.processor.prepare({"text": text}).rows[0].ids.tolist() == list(true.prompt))
 
     def _answer(self, true: Continued) -> dict[str, Any]:
-        """What the gateway answers when PyTorch's tokens come: their text up to an end token."""
+        """Return the gateway's answer for PyTorch's tokens: their text up to an end token."""
         made = Continuation(self.processor.tokenizer, true.prompt)
         text, generated, reason = "", 0, "length"
         for token in true.tokens[:_WARM_UP_TOKENS]:
@@ -265,7 +268,7 @@ class CausalRun:
         return {"text": text + made.rest(), "generated_tokens": generated, "finish_reason": reason}
 
     def _notes(self, longest: int) -> list[str]:
-        """Return what the tables do not show; ``longest`` is the longest judged prompt, in tokens."""
+        """Return notes for what the tables do not show. ``longest`` is the longest judged prompt, in tokens."""
         notes = []
         window = self.original.window
         if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:

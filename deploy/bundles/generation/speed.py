@@ -1,7 +1,7 @@
-"""How fast text is generated: milliseconds to the first token and for each token after it, beside ``transformers``.
+"""Measures how fast text is generated: milliseconds to the first token and per further token, next to ``transformers``.
 
-By prompt length and threads; engines take turns within a round, and a cell is the best of its rounds, as in
-``deploy/bundles/speed.py``. Cells are written down as they are finished.
+By prompt length and number of threads. As in ``deploy/bundles/speed.py``, engines take turns within a round, and a cell
+is the best of its rounds. Each cell is reported when it is finished.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from deploy.bundles.speed import ORIGINAL, Load
 
 Pacer = Callable[[Sequence[int], int], tuple[float, float]]
-"""Continues a prompt by a number of tokens: milliseconds to the first, and per token after it."""
+"""Continues a prompt by a number of tokens; returns milliseconds to the first token, and per further token."""
 
 PROMPTS: Final = (16, 128, 512)
 QUICK: Final = (16, 128)
@@ -33,11 +33,11 @@ class Pace:
     token_ms: Mapping[str, float]
 
     def ratios(self, name: str) -> tuple[float, float]:
-        """How many times as fast as PyTorch: the first token, a token after it."""
+        """How many times as fast as PyTorch: for the first token, and for a further token."""
         return self.first_ms[ORIGINAL] / self.first_ms[name], self.token_ms[ORIGINAL] / self.token_ms[name]
 
     def tokens_per_second(self, name: str) -> float:
-        """Tokens after the first."""
+        """Tokens per second after the first."""
         return 1000 / self.token_ms[name]
 
 
@@ -45,7 +45,7 @@ def measure(
     prompts: Sequence[Sequence[int]], threads: Iterable[int], open_engines: Callable[[int], Mapping[str, Pacer]],
     say: Callable[[str], None], *, tokens: int = TOKENS, rounds: int = ROUNDS,
 ) -> list[Pace]:  # fmt: skip
-    """Measure every prompt on every number of threads."""
+    """Measure every prompt with every number of threads."""
     found: list[Pace] = []
     for count in sorted(set(threads)):
         engines = open_engines(count)
@@ -65,7 +65,7 @@ def measure(
 
 def _cell(engines: Mapping[str, Pacer], prompt: Sequence[int], tokens: int, rounds: int) -> dict[str, list[float]]:
     for pacer in engines.values():
-        pacer(prompt, 2)  # memory is allocated by the first call
+        pacer(prompt, 2)  # the first call allocates memory
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
     for _ in range(rounds):
         for name, pacer in engines.items():
@@ -74,8 +74,9 @@ def _cell(engines: Mapping[str, Pacer], prompt: Sequence[int], tokens: int, roun
 
 
 def score(paces: Sequence[Pace], name: str, load: Load) -> float:
-    """Return how many times as fast as PyTorch ``name`` is for a load: the geometric mean over first tokens and tokens
-    after them; for latency on all threads, for throughput on one, as texts run side by side.
+    """Return how many times as fast as PyTorch ``name`` is: the geometric mean over first and further tokens.
+
+    For latency with all threads, for throughput with one, because texts then run side by side.
     """
     threads = {pace.threads for pace in paces}
     wanted = max(threads) if load == "latency" else min(threads)

@@ -1,4 +1,6 @@
-"""The second part: whether a candidate still answers as the original does (``gate``), shown by texts (``samples``,
-``parity``), by rows of every length and batches of every size (``probes``) and by its weights (``weights``), in the
-program that runs it in Triton (``engine``). Never changes a candidate, and never looks at speed.
+"""The second step of a bundle: does a candidate still give the original's answers?
+
+``gate`` decides. It compares texts (``samples``, ``parity``), rows of every length and batches of every size
+(``probes``) and weights (``weights``), in the program that runs the candidate in Triton (``engine``). It never changes
+a candidate and never looks at speed.
 """

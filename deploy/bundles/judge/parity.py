@@ -1,10 +1,10 @@
-"""The accuracy gate: the original and a candidate answer the same texts through the same ``preprocessing``, compared.
+"""The accuracy gate: compares how the original and a candidate answer the same texts through ``preprocessing``.
 
-The truth is every text alone, unpadded, in PyTorch; a candidate answers them alone and in padded batches of mixed
+The truth is every text alone, unpadded, in PyTorch. A candidate answers the texts alone and in padded batches of mixed
 length, with the bundle's own tokenizer and labels, through the program that runs it in Triton; then rows of every
-length in batches of every size (``probes``). Two kinds of verdict: a *fault* means the bundle is wrong (other tokens,
-other labels, other files, a length it cannot do, a mask it ignores) and is never accepted; an *excess* means it is less
-exact than asked for, which a person may accept with a reason.
+length in batches of every size (``probes``). There are two kinds of verdict. A *fault* means that the bundle is wrong
+(other tokens, labels or files, a length that it cannot do, a mask that it ignores) and is never accepted. An *excess*
+means that it is less exact than required, which a person may accept with a reason.
 """
 
 from __future__ import annotations
@@ -35,30 +35,32 @@ Answer = Mapping[str, Any]
 Say = Callable[[str], None]
 
 BESIDE: Final = "depends on its padding or on the other texts of its batch"
-"""In the words of the fault that says so."""
+"""Words of that fault, which other code looks for."""
 _MAX_TREND: Final = 1 << 22
-"""Numbers that a trend is looked for in; of more every n-th."""
+"""Most numbers in which a trend is searched; of more, every n-th."""
 _MASK_COSINE: Final = 0.99
-"""Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
+"""Cosine below which a text's answer in a batch counts as another answer. int8 that scales whole batches stays above
+it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What a candidate may lose. ``difference`` is relative to the largest number of the original above 1."""
+    """What a candidate may lose. ``difference`` is relative to the original's largest number above 1."""
 
     difference: float
     mean_cosine: float
     min_cosine: float
     decisions: float
-    """Share of texts with the same answer, numbers aside."""
+    """Least share of texts with the same answer, numbers aside."""
     shift: float
     """Largest change of a class's mean score, and of its share of the predictions."""
     neighbours: float
-    """Share of embeddings whose nearest neighbour stays the same."""
+    """Least share of embeddings whose nearest neighbour stays the same."""
     gain: float = 0.05
-    """How far from 1 the factor between the original's outputs and the candidate's may be."""
+    """Largest distance from 1 of the factor between the original's outputs and the candidate's."""
     bias: float = 0.1
-    """How far outputs may be moved on average, as a share of how far they spread."""
+    """Largest mean shift of the outputs, as a share of their spread."""
 
 
 EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99, 0.001, 0.001)
@@ -66,7 +68,7 @@ REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.02, 0.95)
 
 
 def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
-    """Return what is asked of a precision; ``overrides`` (by field) win."""
+    """Return the tolerance of a precision; ``overrides`` (by field) win."""
     base = EXACT if precision == "fp32" else REDUCED
     return replace(base, **dict(overrides))
 
@@ -87,13 +89,13 @@ class Parity:
     companions: float = float("nan")
     """Largest difference between a text alone and the same text in a padded batch."""
     gain: float = 1.0
-    """What the outputs are multiplied by on average: 1 unless something scales them."""
+    """Mean factor of the outputs: 1 unless something scales them."""
     bias: float = 0.0
-    """How far the outputs are moved on average, as a share of how far they spread."""
+    """Mean shift of the outputs, as a share of their spread."""
     rows: int = 0
     """Rows of every length that were compared, besides the texts."""
     batches: int = 0
-    """Batches of every size they were put into."""
+    """Batches of every size that contained them."""
     classes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Class → share of the predictions, original and candidate."""
     faults: tuple[str, ...] = ()
@@ -101,14 +103,16 @@ class Parity:
 
     @property
     def is_within(self) -> bool:
-        """Nothing wrong and nothing beyond the tolerance."""
+        """True if nothing is wrong and nothing exceeds the tolerance."""
         return not self.faults and not self.excesses
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The original's answers: for each body its tokens as transformers makes them, raw outputs, finished answer; to
-    rows of every length; and what its files say.
+    """The original's answers and files.
+
+    For each body: its tokens by transformers, raw outputs and finished answer. Also its answers to rows of every
+    length.
     """
 
     bodies: Sequence[Mapping[str, Any]]
@@ -118,7 +122,7 @@ class Truth:
     config: TaskConfig
     probes: Probes
     files: Mapping[str, str]
-    """Hashes of the files a bundle takes over as they are."""
+    """Hashes of the files that a bundle takes over unchanged."""
 
 
 def find_truth(
@@ -126,8 +130,10 @@ def find_truth(
     run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say, *, reads: Reads = "transformers",
     files: Mapping[str, str] | None = None,
 ) -> Truth:  # fmt: skip
-    """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own, or those of
-    the file; ``files`` are the hashes of what a bundle takes over, where that is not in ``folder`` as it is.
+    """Ask the original in ``folder`` every body, alone.
+
+    ``run`` is PyTorch. Tokens are transformers' own, or those of the file. ``files`` are the hashes of the files that a
+    bundle takes over, if they are not in ``folder`` unchanged.
     """
     tokenize = reader(folder, reads, processor.config.max_length)
     tokens: list[Sequence[int]] = []
@@ -153,8 +159,9 @@ def judge(
     candidate: str, bundle: Path, truth: Truth, engine: Callable[[], Engine], tolerance: Tolerance,
     options: Mapping[str, object] | None = None, *, say: Say,
 ) -> Parity:  # fmt: skip
-    """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
-    candidate's fault: it is in the result.
+    """Compare a candidate, with the tokenizer and configuration in ``bundle``, to the truth.
+
+    Never raises for a fault of the candidate: the result contains it.
     """
     texts = len(truth.bodies)
     try:
@@ -241,8 +248,9 @@ def _compared(
 
 
 def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> dict[str, NDArray[Any]]:
-    """Return what a head reads of one request's outputs: without the padding of a text of several rows, where a graph
-    may answer anything, and PyTorch answers something else for every way to compute attention.
+    """Return the outputs that a head reads for one request, without the padding of a text with several rows.
+
+    In the padding, a graph may answer anything, and PyTorch's answer there depends on how attention is computed.
     """
     found = {name: np.asarray(value) for name, value in outputs.items()}
     lengths = [row.n_tokens for row in prepared.rows]
@@ -256,7 +264,7 @@ def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> 
 
 
 def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> list[str]:
-    """Return what is beyond the tolerance, each in a few words; ``what`` the decisions are."""
+    """Return what exceeds the tolerance, briefly; ``what`` names the decisions."""
     lines = []
     if not found.max_difference <= tolerance.difference * found.scale:
         lines.append(
@@ -281,7 +289,7 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
 
 
 def _percent(share: float, limit: float) -> tuple[str, str]:
-    """Return both in percent, with as many digits as it takes to tell them apart."""
+    """Return both in per cent, with enough digits to tell them apart."""
     for digits in range(1, 8):
         shown, most = f"{share:.{digits}%}", f"{limit:.{digits}%}"
         if shown != most:
@@ -290,8 +298,10 @@ def _percent(share: float, limit: float) -> tuple[str, str]:
 
 
 def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[float, float]:
-    """Return the factor and the shift between two lists of outputs: of vectors as long as each other about the mean of
-    each place, of others about their common mean. Rounding goes both ways and leaves 1 and 0; a wrong scale does not.
+    """Return the factor and the shift between two lists of outputs.
+
+    Vectors of equal length are compared about the mean of each place, others about their common mean. Rounding goes
+    both ways and gives 1 and 0; a wrong scale does not.
     """
     step = 1 + sum(v.size for v in true) // _MAX_TREND
     if len({v.size for v in true}) == 1:
@@ -300,13 +310,13 @@ def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[
         t, f = (np.concatenate([v[::step] for v in vectors]).astype(np.float64)[:, None] for vectors in (true, found))
     at, spread = t.mean(0), float(np.sqrt(np.square(t - t.mean(0)).sum(1).mean()))
     if spread <= 1e-6 * max(1.0, float(np.abs(t).max())):
-        return 1.0, 0.0  # one answer to everything has neither
+        return 1.0, 0.0  # a model that always answers the same has neither
     gain = float(((t - at) * (f - f.mean(0))).sum() / np.square(t - at).sum())
     return gain, float(np.linalg.norm(f.mean(0) - at)) / spread
 
 
 def cosine(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return the cosine of two vectors; a single number is compared as a direction with 1 beside it."""
+    """Return the cosine of two vectors. A single number is compared as a direction, with a 1 next to it."""
     a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
     if a.size == 1:
         a, b = np.append(a, 1.0), np.append(b, 1.0)
@@ -344,7 +354,7 @@ def class_shift(true: Sequence[Answer], found: Sequence[Answer]) -> tuple[dict[s
 
 def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:
     if len(prepared.rows) > len(prepared.request.texts):
-        return ()  # read in several windows, which transformers cuts elsewhere: shorter texts show the tokenizer
+        return ()  # read in several windows, which transformers cuts differently: shorter texts show the tokenizer
     text = prepared.request.texts[0]
     return tokenize(*text) if isinstance(text, tuple) else tokenize(text)
 
@@ -380,7 +390,9 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
 
 
 def changed_files(bundle: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Return which file of ``bundle`` is not the original's, of those it takes over as they are, as a sentence."""
+    """Return a sentence about the first file of ``bundle`` that differs from the original's, of those taken over
+    unchanged.
+    """
     own = kept_files(bundle)
     changed = [name for name in sorted({*own, *hashes}) if own.get(name) != hashes.get(name)]
     return [f"the bundle's {changed[0]} differs from the original's"] if changed else []
@@ -435,7 +447,7 @@ def _plain(answer: object) -> Answer:
 
 
 def _decision(answer: Answer) -> str:
-    """Return the part of an answer that is a decision: its label, else everything that is not a fraction."""
+    """Return the part of an answer that is a decision: its label, or everything that is not a fraction."""
     if "label" in answer:
         return str(answer["label"])
 

@@ -1,12 +1,11 @@
-"""Rows of every length and batches of every size, which a candidate must answer as PyTorch answers each row alone.
+"""Rows of every length and batches of every size; a candidate must answer each row as PyTorch answers it alone.
 
-Texts are of the lengths that texts happen to have; a graph may be wrong from 60 tokens on, at exactly the longest row,
-or in batches of more than eight. Probes are put together from the tokens of running text instead, between the special
-tokens of the task: every length up to 128, every multiple of 16 and its neighbours up to 512, powers of two above that,
-the longest row; each row alone, every batch size up to ``ROWS``, and short rows beside long ones in every order, padded
-by Triton's program as well as by the tokenizer; rows that are padded though they are alone. A row's answer must be
-PyTorch's wherever the row stands. Then rows that together hold every token of the vocabulary, since a graph may be
-wrong for one of them alone.
+Texts have only some lengths. A graph may be wrong from 60 tokens on, at exactly the longest row, or in batches of more
+than eight. So probes are made of the tokens of running text, between the special tokens of the task. Lengths: every one
+up to 128; every multiple of 16 and its neighbours up to 512; powers of two above that; the longest row. Calls: each row
+alone, every batch size up to ``ROWS``, short rows next to long ones in every order, padded by Triton's program as well
+as by the tokenizer, and rows that are padded although they are alone. A row's answer must be PyTorch's in every call.
+Finally, rows that together contain every token of the vocabulary, since a graph may be wrong for a single token.
 """
 
 from __future__ import annotations
@@ -38,54 +37,55 @@ _EVERY: Final = 128
 _BUCKET: Final = 16
 _DENSE: Final = 512
 _PADDED: Final = 12
-"""How many rows are padded though they are alone."""
+"""Number of rows that are padded although they are alone."""
 _SHORT: Final = 10
-"""How many different lengths the rows of large batches have."""
+"""Number of different lengths among the rows of large batches."""
 _MAX_TOKENS: Final = 16384
 _MAX_SCORES: Final = 1 << 26
 _MAX_VOCABULARY: Final = 1 << 16
-"""Tokens of the vocabulary that are tried; of a larger one every n-th: all of them would take an hour."""
+"""Most vocabulary tokens that are tried; of a larger vocabulary only every n-th, since all would take an hour."""
 _PAIRS: Final = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
-"""Lengths of the rows of two texts, where a model may be asked for one text as well as for two."""
+"""Lengths of rows with two texts, for models that take one text as well as two."""
 _MAX_KEPT: Final = 1 << 16
-"""Numbers of one output of one row that are compared; of larger ones every n-th column, another n for each row."""
+"""Most compared numbers of one output of one row; of a larger one every n-th column, with another n for each row."""
 
 PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
 """Tasks whose outputs have a second axis of tokens."""
 
 _WRONG: Final = 0.3
-"""Relative difference from which a row has another answer, not a less exact one."""
+"""Relative difference from which an answer counts as wrong, not as less exact."""
 _OTHER: Final = 0.9
-"""The same for rows of tokens that no text has together, which a reduced precision was never calibrated for."""
+"""The same for rows of tokens that never occur together, for which a reduced precision was never calibrated."""
 _AT_A_THRESHOLD: Final = 20.0
-"""T5 rounds logarithms of distances to whole buckets: where one lies between two, the last bit of a logarithm decides,
-which is another in every program. Rows that have the distance are off by some 0.001 of their size.
+"""T5 rounds logarithms of distances to whole buckets. If one lies between two, the last bit of a logarithm decides, and
+it differs between programs. Rows with such a distance are off by about 0.001 of their size.
 """
 _ROW_NOISE: Final = (8.0, _WRONG, 0.6)
 _GROUP_NOISE: Final = (3.0, 0.1, 0.35)
-"""What rounding explains of a reduced precision: so many times its usual difference, always so much, never more; for
-one row, and for the middle row of a group (of neighbouring lengths, of one batch size, of one place in a batch).
+"""What rounding of a reduced precision explains: multiple of its usual difference, least and most.
+
+For one row, and for the median row of a group (neighbouring lengths, one batch size, or one place in a batch).
 """
 _GROUP: Final = 8
-"""Rows of neighbouring lengths that are looked at together; shorter rows than this round otherwise than texts do."""
+"""Rows of neighbouring lengths that are examined together. Rows shorter than this round differently from texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Rows, PyTorch's answer to each alone (output → array, cut to what is compared), and the calls to make of them."""
+    """Rows, PyTorch's answer to each alone (output → array, cut to what is compared), and the calls to make."""
 
     rows: tuple[Encoded, ...]
     truths: tuple[Mapping[str, NDArray[Any]], ...]
     calls: tuple[tuple[int, ...], ...]
     shortest: int
-    """Tokens of the shortest row that a text can become; what is shorter need not be answered, but not wrongly."""
+    """Tokens of the shortest row that a text can become. Shorter rows may be refused, but not answered wrongly."""
     padded: tuple[tuple[int, int], ...] = ()
-    """Rows that are asked alone, each padded to the length of another."""
+    """Rows that are sent alone, each padded to the length of another."""
     vocabulary_rows: int = 0
-    """How many rows, the last ones, together hold the tokens of the vocabulary."""
+    """Number of rows, at the end, that together contain the vocabulary."""
 
     def is_vocabulary(self, row: int) -> bool:
-        """Say whether this row is one of them."""
+        """Return True if ``row`` is one of the vocabulary rows."""
         return row >= len(self.rows) - self.vocabulary_rows
 
     @property
@@ -96,7 +96,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the probes showed: reasons never to accept, reasons to accept with care, and the largest difference."""
+    """What the probes showed: faults that are never accepted, excesses that may be, and the largest difference."""
 
     faults: tuple[str, ...]
     excesses: tuple[str, ...]
@@ -107,7 +107,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One row in one call: how far it is from PyTorch's, as numbers and as a share."""
+    """One row's answer in one call, and its difference from PyTorch's, as a number and as a share."""
 
     row: int
     call: int
@@ -117,14 +117,14 @@ class _Answer:
 
 
 def lengths(longest: int) -> list[int]:
-    """Return the row lengths that are judged of a model that reads ``longest`` tokens."""
+    """Return the row lengths to judge for a model that reads ``longest`` tokens."""
     near = {n + d for n in range(_EVERY, _DENSE + 1, _BUCKET) for d in (-1, 0, 1)}
     far = {1 << power for power in range(10, longest.bit_length())}
     return sorted(n for n in {*range(1, _EVERY + 1), *near, *far, longest - 1, longest} if 1 <= n <= longest)
 
 
 def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say) -> Probes:
-    """Put the probes for ``processor`` together and ask PyTorch (``run``) each row alone.
+    """Build the probes for ``processor`` and ask PyTorch (``run``) each row alone.
 
     Rows that PyTorch itself cannot answer (some models need an end token, or more than one token) are left out.
     """
@@ -150,7 +150,7 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
             reason = reason or first_line(error)
             continue
         if not all(np.isfinite(value).all() for value in found.values()):
-            continue  # what PyTorch does not know cannot be compared
+            continue  # what PyTorch cannot answer cannot be compared
         truths.append({name: _kept(np.asarray(value), len(rows)) for name, value in found.items()})
         rows.append(row)
         vocabulary += number >= first_vocabulary
@@ -170,10 +170,10 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
 def depends_on_what_came_before(
     processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> bool:
-    """Whether a model that was just loaded answers its longest row otherwise once it was asked a short one.
+    """Return True if a freshly loaded model answers its longest row differently after a short one.
 
-    BigBird does, in PyTorch: the first text too short for sparse attention switches that off for all that follow. No
-    graph has both answers.
+    BigBird does in PyTorch: the first text that is too short for sparse attention switches it off for all following
+    ones. No graph can give both answers.
     """
     build = _Builder(processor)
     longest = processor.collate_rows([build.row(judged_length(processor), start=0)])
@@ -191,8 +191,10 @@ def depends_on_what_came_before(
 
 
 def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: float, say: Say) -> Finding:
-    """Let ``engine`` make every call. ``difference`` is what a number may be off, as in ``Tolerance``; infinite for a
-    reduced precision, which is held to its own usual difference instead.
+    """Let ``engine`` make every call.
+
+    ``difference`` is the largest allowed difference, as in ``Tolerance``; infinite for a reduced precision, which is
+    compared with its own usual difference instead.
     """
     answers: list[_Answer] = []
     usual_size = float(np.median([_size(true) for true in probes.truths])) or 1.0
@@ -200,7 +202,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
         found = _answer(probes, call, processor, engine, collated=number % 2 == 1)
         if isinstance(found, str):
             if min(probes.rows[i].n_tokens for i in call) < probes.shortest:
-                continue  # no text becomes such a row
+                continue  # no text can become such a row
             longest = max(probes.rows[i].n_tokens for i in call)
             fault = f"the graph cannot run {len(call)} row(s) of up to {longest} tokens: {found}"
             return Finding((fault,), (), float("nan"), len(probes.rows), number)
@@ -232,7 +234,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
 
 
 class _Builder:
-    """Makes rows of any length from the tokens of running text."""
+    """Builds rows of any length from the tokens of running text."""
 
     def __init__(self, processor: TextProcessor, make_body: Callable[[str], Mapping[str, Any]] | None = None) -> None:
         make_body, tokenizer = make_body or bodies_of(processor), processor.tokenizer
@@ -252,12 +254,12 @@ class _Builder:
         long = encode(text)
         self._before = _part(one, 0, before)
         self._after = _part(one, one.n_tokens - after, one.n_tokens)
-        start = min(before, long.n_tokens - 1)  # of a tokenizer that knows no word, all texts may be the same
+        start = min(before, long.n_tokens - 1)  # a tokenizer that knows no word may turn all texts into the same tokens
         self._content = _part(long, start, max(long.n_tokens - after, start + 1))
         self.shortest = min(before + after + 1, limit)
 
     def row(self, tokens: int, *, start: int) -> Encoded:
-        """Return a row of ``tokens``; one too short for the special tokens has none."""
+        """Return a row of ``tokens``; empty if it is too short for the special tokens."""
         room = tokens - len(self._before[0]) - len(self._after[0])
         size = len(self._content[0])
         places = [(start + i) % size for i in range(room if room > 0 else tokens)]
@@ -267,15 +269,16 @@ class _Builder:
         return Encoded(np.array(ids), np.array(types) if any(types) else None)
 
     def with_padding_inside(self, tokens: int, pad_id: int) -> Encoded:
-        """Return a row in whose middle the padding token stands as a word: `[PAD]` in a text, which is read."""
+        """Return a row with the padding token in its middle as a word: `[PAD]` in a text, which the model must read."""
         row = self.row(tokens, start=0)
         ids = row.ids.copy()
         ids[tokens // 2] = pad_id
         return Encoded(ids, row.type_ids)
 
     def vocabulary(self, tokens: int, pad_id: int) -> list[Encoded]:
-        """Return rows of at most ``tokens`` that together hold every token, save those that frame a text and padding:
-        some models find a text's end by them.
+        """Return rows of at most ``tokens`` that together contain every token.
+
+        Padding and tokens that frame a text are left out: some models use them to find a text's end.
         """
         framing = {pad_id, *self._before[0], *self._after[0]}
         step = -(-len(self._ids) // _MAX_VOCABULARY)
@@ -291,7 +294,7 @@ class _Builder:
 
 
 def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tuple[int, ...]]:
-    """Every row alone; every batch size; short beside long in every order; many rows that are long."""
+    """Return the calls: every row alone, every batch size, short next to long in every order, many long rows."""
     count = len(rows)
     yield from ((i,) for i in range(count))
     short = list(range(count - few, count))
@@ -307,7 +310,7 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
         mixed += [own[start::step] for start in range(step)]
     if len(dense) > 8:
         mixed += [[dense[-1], *dense[:4], dense[-1], dense[4]], [*dense[:3], dense[-1]], dense[-16:], dense[-ROWS:]]
-        # every number of padding tokens up to 126: rows of 65 to 128 tokens, and of 2 to 64 beside one of 128
+        # every number of padding tokens up to 126: rows of 65 to 128 tokens, and of 2 to 64 next to one of 128
         one_of = {rows[i].n_tokens: i for i in reversed(dense)}
         mixed += [[i for n, i in sorted(one_of.items()) if _EVERY - ROWS < n <= _EVERY]]
         mixed += [[*(i for n, i in sorted(one_of.items()) if 2 <= n <= ROWS), one_of.get(_EVERY, dense[-1])][-ROWS:]]

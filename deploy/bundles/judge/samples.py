@@ -1,8 +1,8 @@
-"""The texts a candidate is judged on: a built-in multilingual set of every length, or the user's own.
+"""The texts on which a candidate is judged: a built-in multilingual set of every length, or the user's own.
 
-Pure: the built-in texts are put together from sentences of many languages and scripts, cut to token counts from the
-shortest there is up to what the model reads (at most 512), always the same for the same tokenizer. A user's file has
-one text per line, or one JSON request body per line.
+Pure. The built-in texts are combined from sentences in many languages and scripts and cut to token counts from the
+shortest to what the model reads (at most 512); they are always the same for the same tokenizer. A user's file has one
+text per line, or one JSON request body per line.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ MOST_SAMPLES: Final = 2000
 _QUESTION: Final = "Where is the hotel?"
 
 _CUT: Final = (1.3, 2.5)
-"""Texts that are so many times as long as the model reads, of which it reads a part."""
+"""Lengths of texts that are cut, as multiples of what the model reads."""
 
 _ATTENTION_BYTES: Final = 96
-"""Of a layer for every pair of tokens: two tables of numbers for each of a dozen heads."""
+"""Bytes of a layer per pair of tokens: two tables of numbers for each of a dozen heads."""
 
 _LONG: Final = (24, 33, 48, 64, 65, 96, 127, 128, 129, 160, 200, 255, 256, 257, 300, 384, 385, 448, 511, 512)
 
 
 def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
-    """Return request bodies of every length this model reads up to 512 tokens, its longest, longer ones of which a part
-    is read, and each built-in sentence alone.
-    """
+    """Return bodies of every length up to 512 tokens, the longest, longer ones that are cut, and each sentence."""
     make = bodies_of(processor)
     bodies = [make(text) for text in SENTENCES]
     longest = judged_length(processor)
@@ -54,8 +52,9 @@ def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
 
 
 def judged_length(processor: TextProcessor) -> int:
-    """Return the longest row, in tokens, that is judged: the longest the model reads, or what attention over it fits
-    into half of this machine's free memory.
+    """Return the longest row, in tokens, that is judged.
+
+    It is the longest that the model reads, or that whose attention fits into half of this machine's free memory.
     """
     try:
         free = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
@@ -66,7 +65,7 @@ def judged_length(processor: TextProcessor) -> int:
 
 
 def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
-    """Return the request bodies of a user's file. Raises ``DeployError`` naming the line that cannot be used."""
+    """Return the request bodies of a user's file. Raises ``DeployError`` with the line that cannot be used."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -95,7 +94,7 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
 
 
 def bodies_of(processor: TextProcessor) -> Callable[[str], dict[str, Any]]:
-    """Return what makes one text into a request body of the processor's task."""
+    """Return a function that makes a request body of the processor's task from one text."""
     config = processor.config
     if config.task == RANKING:
         return lambda text: {"query": _QUESTION, "documents": [text]}
@@ -110,7 +109,7 @@ def bodies_of(processor: TextProcessor) -> Callable[[str], dict[str, Any]]:
 
 
 def together(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one request for the texts of several, each made by ``bodies_of``."""
+    """Return one request for several texts, each made by ``bodies_of``."""
     task = processor.config.task
     if task == RANKING:
         return {**bodies[0], "documents": [text for body in bodies for text in body["documents"]]}
@@ -119,12 +118,12 @@ def together(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> d
 
 
 def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return how many tokens each body is."""
+    """Return the number of tokens of each body."""
     return [max(row.n_tokens for row in processor.prepare(body).rows) for body in bodies]
 
 
 def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
-    """Return words of running sentences that are ``wanted`` tokens, or as close below as words allow."""
+    """Return words of running sentences with ``wanted`` tokens, or slightly fewer."""
     make = bodies_of(processor)
     words = _words(wanted * 2, start=start)
     low, high = 1, len(words)
@@ -149,7 +148,7 @@ def _words(count: int, *, start: int) -> list[str]:
 def _masked_first(
     processor: TextProcessor, words: Sequence[str], make: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the body of a text that is too long; of a fill-mask task with the mask where it is not cut off."""
+    """Return the body of a text that is too long; for a fill-mask task, with the mask in the part that is kept."""
     if processor.config.task != FILL_MASK:
         return make(" ".join(words))
     return {"text": f"{make('')['text'].strip()} {' '.join(words)}"}

@@ -22,7 +22,7 @@ class _Stack(ctypes.Structure):
 
 @contextmanager
 def former_signal_stack() -> Iterator[None]:
-    """Leave this thread the signal stack that it has now, most often none, whatever is set up inside."""
+    """Keep this thread's current signal stack, usually none, whatever is loaded inside the block."""
     if sys.platform != "linux":
         yield
         return

@@ -21,25 +21,27 @@ from numpy.typing import NDArray
 from deploy.bundles.export.original import first_line
 
 _LEAST: Final = 16
-"""Tensors of fewer numbers agree by chance."""
+"""Tensors with fewer numbers agree by chance."""
 _MOSTLY: Final = 0.5
-"""Share of equal numbers from which a tensor is taken for that weight."""
+"""Share of equal numbers from which a tensor counts as that weight."""
 _NEARLY: Final = 0.99
 _STEPS: Final = 0.51
-"""How far an honest int8 number is from its weight, in steps; a little more than half, for rounding on the way."""
+"""Largest distance, in steps, of a correct int8 number from its weight: a little more than half, for rounding on the
+way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A tensor of the graph as real numbers; ``step`` (of its shape, or one): what they are rounded to, 0 for fp32."""
+    """A tensor of the graph as real numbers. ``step`` (its shape, or one number) is its rounding step, 0 for fp32."""
 
     value: NDArray[Any]
     step: NDArray[Any]
 
 
 def faults(weights: Mapping[str, NDArray[Any]], graph: Path) -> list[str]:
-    """Return what is wrong with the weights in ``graph``, one sentence each; nothing where all that can be recognised
-    are those of ``weights``.
+    """Return the faults of the weights in ``graph``, one sentence each; empty if all recognisable ones equal
+    ``weights``.
     """
     import onnx
 
@@ -68,7 +70,7 @@ def faults(weights: Mapping[str, NDArray[Any]], graph: Path) -> list[str]:
 
 
 def _factor(weight: NDArray[Any], tensor: _Stored) -> float:
-    """Return the one number that a rounded tensor is the weight times of; 0 where there is none."""
+    """Return the one number by which a rounded tensor is the weight multiplied; 0 if there is none."""
     for value, step in _ways(weight, tensor):
         factor = float((value * weight).sum() / np.square(weight).sum())
         if factor and _agrees(weight * factor, value, 1.5 * step).mean() > _NEARLY:
@@ -84,8 +86,9 @@ def _is_equal(weight: NDArray[Any], tensor: _Stored) -> bool:
 
 
 def _agreement(weight: NDArray[Any], tensor: _Stored) -> float:
-    """Return the share of numbers that agree, whichever way the tensor lies: of those that are not zero within half a
-    step, since zeros agree by chance.
+    """Return the share of equal numbers, whichever way the tensor is laid out.
+
+    Only numbers other than zero count, since zeros agree by chance; equal means within half a step.
     """
     best = 0.0
     for value, step in _ways(weight, tensor):
@@ -112,7 +115,7 @@ def _is_constant(weight: NDArray[Any]) -> bool:
 
 
 def _tensors(model: Any) -> Iterator[_Stored]:
-    """The graph's weights as real numbers: fp32 as they lie there, int8 with the scales that are beside them."""
+    """Return the graph's weights as real numbers: fp32 unchanged, int8 with the scales stored next to them."""
     from onnx import numpy_helper
 
     raw = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
@@ -138,7 +141,7 @@ def _tensors(model: Any) -> Iterator[_Stored]:
     for name in list(raw):
         base = name.removesuffix("_quantized")
         scale = raw.get(f"{base}_scale")
-        if base != name and scale is not None and raw[name].ndim == 2:  # onnxruntime's names
+        if base != name and scale is not None and raw[name].ndim == 2:  # names given by onnxruntime
             yield _real(raw[name], scale, raw.get(f"{base}_zero_point"), 1)
 
 

@@ -1,3 +1,4 @@
-"""The last part: what lies in a bundle beside its graph (``manifest``, ``warm_up``, ``reference``, ``report``).
-Called by ``run`` for the candidate that was chosen. Never judges and never chooses.
+"""The last step of a bundle: the files next to its graph (``manifest``, ``warm_up``, ``reference``, ``report``).
+
+Called by ``run`` for the chosen candidate. It never judges and never chooses.
 """

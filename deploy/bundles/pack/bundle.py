@@ -1,4 +1,4 @@
-"""A bundle is written: every file of it, beside its final name, which it gets when what was judged lies in it."""
+"""Writes a bundle: all files under a temporary name, then the final name once they are the judged ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deploy.tools.clearml_serving import Tensor
 from deploy.tools.folders import aside
 
 LEAST_REFERENCE: Final = 100
-"""Texts of the user's own from which reference distributions are made."""
+"""Least number of the user's own texts for reference distributions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run made and found, whatever the kind of model."""
+    """Results of a run, for any kind of model."""
 
     chosen: Candidate
     parity: Parity
@@ -44,23 +44,25 @@ class Made:
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
     texts: int
-    """How many samples there are, judged or not."""
+    """Number of samples, judged or not."""
     lengths: Sequence[int]
-    """Tokens of the judged ones."""
+    """Tokens of the judged samples."""
     drifts: reference.Distributions
     notes: Sequence[str]
     judged_on: str
-    """What the built-in samples are called in a note."""
+    """Name of the built-in samples in a note."""
     facts: Mapping[str, Any]
-    """What else the manifest tells of the samples."""
+    """Further facts about the samples for the manifest."""
 
 
 def write(
     options: Options, source: Source, work: Path, made: Made, *, warm_up: Callable[[Path], str],
     draw: Callable[[Path], None], page: Callable[[Mapping[str, Any], str], str],
 ) -> Outcome:  # fmt: skip
-    """Write the bundle. ``warm_up`` gives ``warmup.json`` for the bundle in a folder, ``draw`` the report's picture,
-    ``page`` the report, of the manifest and the line that serves it. Raises ``DeployError``.
+    """Write the bundle. Raises ``DeployError``.
+
+    ``warm_up`` returns ``warmup.json`` for the bundle in a folder, ``draw`` draws the report's picture, and ``page``
+    returns the report from the manifest and the command that serves it.
     """
     name = options.name or source.name
     is_users = options.samples is not None

@@ -1,4 +1,4 @@
-"""What makes a bundle reproducible: versions, machine, arguments and the hash of every file in it."""
+"""The manifest of a bundle, which makes it reproducible: versions, machine, arguments and the hash of every file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES: Final = (
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that takes part, with Python's."""
+    """Return the versions of Python and of every package involved."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what this machine is, as far as it matters: CPU, cores, the instructions candidates differ by."""
+    """Return this machine's CPU, cores, and the instructions in which candidates differ."""
     try:
         found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -61,7 +61,7 @@ def describe(
     options: Options, source: Source, name: str, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned,
     ratio: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what every manifest begins with; ``ratio`` is how many times as fast as PyTorch the chosen one is."""
+    """Return the part that all manifests share; ``ratio`` is the chosen candidate's speed in multiples of PyTorch's."""
     return {
         "format": FORMAT,
         "name": name,
@@ -83,7 +83,7 @@ def describe(
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file of a bundle, the manifest itself aside."""
+    """Return the sha256 of every file of a bundle except the manifest."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE)
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
 
@@ -115,11 +115,11 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
-    """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
+    """Return the suffix of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
     parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 
 def check(bundle: Path) -> None:
-    """Raise ``GatewayError`` if the bundle's files are not what its manifest says was judged."""
+    """Raise ``GatewayError`` if the bundle's files differ from those that its manifest says were judged."""
     judged.check(bundle, is_used=lambda _: True)

@@ -1,7 +1,7 @@
-"""The reference distributions of a bundle: what the built-in drift variables look like on the user's own texts.
+"""The reference distributions of a bundle: the built-in drift variables of the user's own texts. Pure.
 
-Pure. Written as ``reference.json``, which the gateway reads from the model's folder, only for texts that are the
-user's: against the built-in samples every real traffic would look like drift.
+Written as ``reference.json``, which the gateway reads from the model's folder. Only for the user's texts: compared with
+the built-in samples, all real traffic would look like drift.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gateway.metrics import drift, texts, variables
 from preprocessing.types import Prepared
 
 Distributions = Mapping[str, drift.Bins]
-"""The bins of each variable, by its name."""
+"""The bins of each variable, by name."""
 
 
 def distributions(
     prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]], labels: int
 ) -> dict[str, drift.Bins]:
-    """Return the bins of every variable these requests and answers have."""
+    """Return the bins of every variable that these requests and answers have."""
     rows = [row for request in prepared for row in request.rows]
     found: dict[str, drift.Bins] = {
         variables.TOKENS: drift.scalar_bins([float(row.n_tokens) for row in rows]),
@@ -47,7 +47,7 @@ def encode(found: Distributions, *, source: str) -> str:
 
 
 def describe(found: Distributions) -> dict[str, dict[str, float]]:
-    """Return each variable's bins and counts, for people."""
+    """Return each variable's bins and counts as readable lines."""
     return {name: dict(zip(bins.names, bins.counts, strict=True)) for name, bins in found.items()}
 
 

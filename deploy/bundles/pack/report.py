@@ -1,4 +1,4 @@
-"""The report of a bundle: parity and speed as Markdown, and one picture. Pure but for ``draw``, which writes a PNG."""
+"""The report of a bundle: parity and speed as Markdown, and one picture. Pure except ``draw``, which writes a PNG."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def page(
     manifest: Mapping[str, Any], accuracy: str, accuracy_rows: Sequence[Sequence[str]], speed: str,
     rows: Sequence[Sequence[str]], line: str,
 ) -> str:  # fmt: skip
-    """Return a report: two tables, each with a sentence that says what it shows. ``rows`` may be empty."""
+    """Return a report: two tables, each with a sentence about its content. ``rows`` may be empty."""
     chosen, machine = manifest["chosen"], manifest["machine"]
     parts = [
         f"# {manifest['name']}: {chosen['candidate']}",
@@ -82,7 +82,7 @@ def page(
 
 
 def draw(path: Path, parities: Sequence[Parity], timings: Sequence[Timing]) -> None:
-    """Draw speed as a heatmap of ratios to PyTorch, accuracy beside it."""
+    """Draw speed as a heatmap of ratios to PyTorch, with accuracy next to it."""
     draw_ratios(
         path,
         parities,
@@ -94,7 +94,7 @@ def draw(path: Path, parities: Sequence[Parity], timings: Sequence[Timing]) -> N
 
 
 def draw_ratios(path: Path, parities: Sequence[Parity], cells: Sequence[tuple[str, Mapping[str, float]]]) -> None:
-    """Draw ``cells`` (what it is; candidate → times as fast as PyTorch) as a heatmap, accuracy beside it."""
+    """Draw ``cells`` (label; candidate → times as fast as PyTorch) as a heatmap, with accuracy next to it."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,8 +1,7 @@
-"""The samples that travel in a bundle (``warmup.json``): short texts, long ones, cut ones and batches, as PyTorch
-answers them.
+"""The samples in a bundle (``warmup.json``): short, long and cut texts and batches, with PyTorch's answers.
 
-The gateway has every version answer them before anybody else asks it. Texts that rounding could decide otherwise are
-left out, and the tolerance is the smallest that rounding as it was measured here stays below.
+The gateway lets every version answer them before it serves requests. Texts whose answer rounding could change are left
+out, and the tolerance is the smallest that covers the rounding measured here.
 """
 
 from __future__ import annotations
@@ -27,16 +26,18 @@ _LENGTHS: Final = (1, 16, 32, 64, 128, 256, 512)
 _OWN: Final = 4
 _TOLERANCES: Final = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 _LEAST: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "bf16": 1e-3, "fp16": 0.01, "int8": 1e-3}
-"""What another processor of the same kind may add to the rounding that was measured."""
+"""Rounding that another processor of the same kind may add to what was measured."""
 _MARGIN: Final = 3.0
-"""How many times the measured rounding a sample has to bear."""
+"""Multiple of the measured rounding that a sample must tolerate."""
 _MAX_BYTES: Final = 1 << 20
 _MAX_BYTES_TOGETHER: Final = 8 << 20
 
 
 def bodies(processor: TextProcessor, own: Sequence[Body], rows: int) -> list[Body]:
-    """Return the requests to record: ``own`` texts of the user's where there are some, texts of every length up to one
-    that is cut, a batch of short and long ones, and one of ``rows`` short ones.
+    """Return the requests to record.
+
+    They are texts of the user's own if there are any, texts of every length up to one that is cut, a batch of short and
+    long texts, and a batch of ``rows`` short ones.
     """
     texts = samples.built_in(processor)
     counts = samples.token_counts(processor, texts)
@@ -78,7 +79,7 @@ def encode(processor: TextProcessor, asked: Sequence[Body], original: Run, candi
 
 
 def _answers(processor: TextProcessor, body: Body, true: Mapping[str, Any], rounding: float) -> list[Any]:
-    """The original's answer, then what it would be with some rounding; one that cannot be read agrees with none."""
+    """Return the original's answer, then its answers with some rounding. An unreadable one agrees with none."""
     prepared = processor.prepare(body)
     noise = np.random.default_rng(0)
     found: list[Any] = []
