@@ -341,7 +341,7 @@ async def test_models_become_endpoints_that_generate(
         run.optimize(replace(options, tolerance={"mean_cosine": 2.0}), said.append, said.append)
     assert not [line for line in said if "speed" in line]  # nothing is timed that may not be chosen
     made = run.optimize(options, str, str)
-    assert ["Judged on the built-in prompts"] == [note.partition(":")[0] for note in made.manifest["notes"]]
+    assert ["Judged on the built-in prompts"] == [note.partition(".")[0] for note in made.manifest["notes"]]
     bundles = {"gpt2": (Path(deployed["bundle"]), {}), "llama": (made.bundle, {})}
     fields = endpoints(environment, task, tmp_path)
     assert {"gpt2"} == set(fields)
