@@ -1,6 +1,7 @@
-"""The command line ``triton-gateway`` and what its operator's commands do.
+"""The command line ``triton-gateway`` and the work of its commands.
 
-``cli`` finds the command, ``commands/`` parse options and print, the other modules do the work of one command each
-(``http_load`` of ``bench``, ``drift_counts`` of ``drift``, …). Runs where an operator or a container's entry point
-types it, so it may use every room of ``deploy``; no room may use it, and it must never be on a request's way.
+``cli`` finds the command, ``commands/`` parse options and print, and each of the other modules does the work of one
+command (``http_load`` for ``bench``, ``drift_counts`` for ``drift``, …). Runs on an operator's machine and as the entry
+point of images. It may import all other packages of ``deploy``; none of them may import it. It must never be part of
+the request path.
 """

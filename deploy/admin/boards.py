@@ -1,4 +1,4 @@
-"""The Grafana boards that come with the package, as ``dashboards export`` writes and ``dashboards push`` sends them."""
+"""Reads the Grafana boards that come with the package, for ``dashboards export`` and ``dashboards push``."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def boards() -> dict[str, dict[str, Any]]:
     folder = installed("grafana")
     found = {path.name: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))} if folder else {}
     if not found:
-        raise DeployError("this installation has no boards", hint="install the whole package")
+        raise DeployError("this installation contains no boards", hint="reinstall the package triton-gateway")
     return found

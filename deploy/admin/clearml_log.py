@@ -1,8 +1,8 @@
-"""What a gateway does, in ClearML: scalars and console lines of the serving Task, beside the training runs.
+"""Reports a gateway's figures to ClearML: scalars and console lines of the serving Task.
 
-A process of its own that asks the gateway for ``/v1/status`` now and then and adds events to the Task: requests never
-wait for ClearML, whatever it does. Bounded on both sides: so many scalars and lines per round, and a round that cannot
-be sent is left out, not kept. ``compare`` is pure; ``follow`` is the loop. Called by ``commands/clearml_log.py``.
+Runs as a separate process that reads ``/v1/status`` periodically and adds events to the Task, so requests never wait
+for ClearML. The number of scalars and lines per report is limited, and a report that cannot be sent is dropped.
+``compare`` is pure; ``follow`` is the loop. Called by ``commands/clearml_log.py``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any, Final, Protocol
 from deploy.tools.errors import GatewayError
 
 MOST_SCALARS: Final = 500
+"""Most scalars of one report."""
 MOST_LINES: Final = 50
+"""Most console lines of one report."""
 
 Status = Mapping[str, Any]
 
 
 class EventSink(Protocol):
-    """Where events go; raises ``GatewayError`` in bounded time where they cannot."""
+    """The receiver of events. Raises ``GatewayError`` within bounded time if it cannot take them."""
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Add events to the Task they name."""
@@ -30,20 +32,20 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one look found: (title, series, value) to plot, lines to print."""
+    """One report: scalars as (title, series, value), and console lines."""
 
     scalars: tuple[tuple[str, str, float], ...]
     lines: tuple[str, ...]
 
 
 def compare(status: Status | None, before: Status | None) -> Round:
-    """Return what there is to say of ``status`` (None: no gateway answers), given what it was at the last look."""
+    """Return the report on ``status`` (None: the gateway does not answer), given the status ``before``."""
     if status is None:
         return Round((), ("the gateway does not answer",) if before is not None else ())
     scalars: list[tuple[str, str, float]] = []
     for row in status.get("last_minute", ()):
         if not row["endpoint"]:
-            continue  # paths that clients invent
+            continue  # requests for paths that do not exist
         series = " ".join(part for part in (row["endpoint"], row["version"], row["route"]) if part)
         scalars += [("requests per second", series, row["rate"]), ("failed, share", series, row["failed"])]
         scalars += [
@@ -60,14 +62,14 @@ def compare(status: Status | None, before: Status | None) -> Round:
     left_out = len(scalars) - MOST_SCALARS
     lines = _changes(_facts(status), _facts(before) if before is not None else {})
     if left_out > 0:
-        lines.append(f"{left_out} numbers are left out: {MOST_SCALARS} is the most at a time")
+        lines.append(f"{left_out} scalars are left out: a report has {MOST_SCALARS} at most")
     if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} lines more"]
+        lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more lines"]
     return Round(tuple(scalars[:MOST_SCALARS]), tuple(lines))
 
 
 def _facts(status: Status) -> dict[str, str]:
-    """What is worth a line when it changes, by subject."""
+    """Return the facts whose changes are reported as lines, by subject."""
     found = {"gateway": "ready" if status["ready"] else f"not ready: {'; '.join(status['not_ready_because'])}"}
     for endpoint in status["endpoints"]:
         model = " ".join(part for part in (endpoint["model_name"], endpoint["model_id"]) if part)
@@ -96,7 +98,7 @@ def _changes(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
 
 
 def events(found: Round, task_id: str, *, iteration: int, now: float) -> list[dict[str, Any]]:
-    """Return a round as ClearML's events; ``now`` is Unix time."""
+    """Return a report as ClearML's events; ``now`` is Unix time."""
     common = {"task": task_id, "timestamp": int(now * 1000), "worker": "triton-gateway"}
     return [
         *({**common, "type": "training_stats_scalar", "iter": iteration, "metric": title, "variant": series,
@@ -115,9 +117,9 @@ def follow(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Look and report every ``every`` seconds until ``wait`` (which waits) returns True.
+    """Read the status and report every ``every`` seconds until ``wait`` (which waits) returns True.
 
-    Iterations are seconds since 1970, so that a curve goes on where it was after a restart and with another ``every``.
+    The iteration of a scalar is Unix time in seconds, so a curve continues after a restart or with another ``every``.
     """
     before: Status | None = None
     trouble = ""

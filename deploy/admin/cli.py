@@ -1,7 +1,7 @@
-"""The ``triton-gateway`` command: finds the sub-command, runs it, turns every failure into one line and an exit code.
+"""The ``triton-gateway`` command: runs a sub-command, and turns each failure into one line and an exit code.
 
-Sub-commands live in ``commands/``, one noun each, and are imported only when they are used: ``--help`` is fast and
-``serve`` never loads the control plane or torch. Nothing below this file decides how an error looks.
+Sub-commands are in ``commands/``, one file each, and are imported only when they are used. ``--help`` is therefore
+fast, and ``serve`` never loads the control plane or torch. Only this file decides how an error is shown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
 class _LazyGroup(click.Group):
-    """A group whose commands are modules of ``deploy.admin.commands``, loaded when named."""
+    """A group whose commands are modules of ``deploy.admin.commands``, imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_COMMANDS)
@@ -106,14 +106,14 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # the reader of our output has gone (`… | head`): nothing to say and nobody to say it to
+        # the reader of our output has ended (`… | head`), so nothing more can be printed
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             return _fail(_unexpected(error), _FAILED)
-        from deploy.tools import extras  # here, as below: a command that works does not wait for its failures
+        from deploy.tools import extras  # imported only for a failure, to keep commands fast
 
         given = sys.argv[1:] if argv is None else argv
         remedy = extras.remedy(error.name, next((word for word in given if word in (*_COMMANDS, *_INTERNAL)), ""))
@@ -140,7 +140,7 @@ def _unexpected(error: BaseException) -> str:
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{' '.join(sys.argv)}\n\n")
         traceback.print_exception(error, file=file)
-    return f"an unexpected error, please report it: {type(error).__name__}: {error} (details: {Path(path)})"
+    return f"unexpected error, please report it: {type(error).__name__}: {error} (details: {Path(path)})"
 
 
 if __name__ == "__main__":

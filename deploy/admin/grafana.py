@@ -1,7 +1,7 @@
-"""Our boards in an existing Grafana, through its HTTP API: the only file that imports ``grafana_client``.
+"""Puts our boards into an existing Grafana through its HTTP API. The only file that imports ``grafana_client``.
 
-``push`` makes the folder and the boards what this version has, by their fixed uids: running it twice changes nothing
-the second time. Called by ``commands/dashboards.py``.
+``push`` creates or updates the folder and the boards by their fixed uids; a second run changes nothing. Called by
+``commands/dashboards.py``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from deploy.tools.errors import DeployError
 FOLDER: Final = "triton-gateway"
 _TIMEOUT_S: Final = 15.0
 _GRAFANAS_OWN: Final = ("id", "version")
-"""What Grafana writes into a board when it stores it."""
+"""Fields that Grafana adds to a stored board."""
 
 Change = Literal["created", "updated", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What became of one board; ``url`` is its path in Grafana."""
+    """The result for one board; ``url`` is its path in Grafana."""
 
     title: str
     change: Change
@@ -37,21 +37,24 @@ class Pushed:
 def push(
     url: str, token: str, *, folder: str = FOLDER, dry_run: bool = False, tell: Callable[[Pushed], None]
 ) -> None:  # fmt: skip
-    """Bring folder and boards up to date and ``tell`` about each. Raises ``DeployError``."""
+    """Bring folder and boards up to date, and call ``tell`` for each board. Raises ``DeployError``."""
     if not url.startswith(("http://", "https://")):
-        raise DeployError(f"{url} is not an address", hint="write https://GRAFANA")
+        raise DeployError(f"{url} is not an http(s) address", hint="write https://GRAFANA")
     try:
         _push(GrafanaApi.from_url(url.rstrip("/"), TokenAuth(token), timeout=_TIMEOUT_S), folder, dry_run, tell)
     except GrafanaException as error:
         raise _refused(url, error) from error
     except requests.exceptions.SSLError as error:
         raise DeployError(
-            f"the certificate of {url} is not trusted", hint="set REQUESTS_CA_BUNDLE to the authority's certificate"
+            f"the certificate of {url} is not trusted",
+            hint="set REQUESTS_CA_BUNDLE to the file of the certificate authority",
         ) from error
     except requests.RequestException as error:
         raise DeployError(f"nothing answers at {url}", hint=str(error)[:200]) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise DeployError(f"{url} does not answer as a Grafana does", hint="is it Grafana's own address?") from error
+        raise DeployError(
+            f"{url} does not answer like Grafana", hint="check that this is the address of Grafana itself"
+        ) from error
 
 
 def _push(grafana: Any, folder: str, dry_run: bool, tell: Callable[[Pushed], None]) -> None:
@@ -71,11 +74,11 @@ def _push(grafana: Any, folder: str, dry_run: bool, tell: Callable[[Pushed], Non
 
 
 def _folder(grafana: Any, title: str, dry_run: bool) -> str:
-    """Return the uid of the folder called ``title``, made where there is none."""
+    """Return the uid of the folder called ``title``. The folder is created if there is none."""
     for folder in grafana.folder.get_all_folders():
         if folder["title"] == title:
             return str(folder["uid"])
-    # A uid of our own only for the folder of our own: another name may be taken under it.
+    # Only the default folder gets our uid: a folder of another name must not take it.
     wanted = FOLDER if title == FOLDER else None
     return str(wanted or "new") if dry_run else str(grafana.folder.create_folder(title, uid=wanted)["uid"])
 
@@ -97,9 +100,9 @@ def _bare(board: Mapping[str, Any]) -> dict[str, Any]:
 def _refused(url: str, error: GrafanaException) -> DeployError:
     if error.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
         return DeployError(
-            f"Grafana at {url} refuses the token ({error.message})",
-            hint="use a service account's token with the role Editor: Administration → Service accounts",
+            f"Grafana at {url} refused the token ({error.message})",
+            hint="use the token of a service account with the role Editor: Administration → Service accounts",
         )
     if error.status_code == requests.codes.not_found:
         return DeployError(f"{url} has no Grafana API", hint="give Grafana's own address, with its path prefix if any")
-    return DeployError(f"Grafana at {url} answers {error.status_code}: {error.message}")
+    return DeployError(f"Grafana at {url} answered {error.status_code}: {error.message}")

@@ -1,8 +1,8 @@
-"""Uploads the code of deployed endpoints again whenever its file changes, and tells what a gateway makes of it.
+"""Uploads the code of deployed endpoints whenever its file changes, and reports whether a gateway serves it.
 
-What is written is what ``clearml-serving model add --preprocess`` writes: the artifact of the serving Task, through the
-ClearML SDK, in a process of its own (the SDK talks, and keeps threads). Gateways take it over as any other change.
-Called by ``commands/hook.py``; ``up --watch`` starts that command.
+Writes what ``clearml-serving model add --preprocess`` writes: an artifact of the serving Task, through the ClearML SDK.
+The SDK runs in a separate process, because it prints and keeps threads. Gateways apply it like any other change. Called
+by ``commands/hook.py``; ``up --watch`` starts that command.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from deploy.tools import http_client
 from deploy.tools.errors import GatewayError
 
 _LOOK_S: Final = 0.3
+"""Seconds between two checks of the files."""
 _TASK_S: Final = 3.0
+"""Seconds between two reads of the serving Task."""
 _LIVE_S: Final = 60.0
+"""Seconds to wait until a gateway serves the new code."""
 _UPLOAD_S: Final = 120.0
+"""Seconds that an upload may take."""
 
 _UPLOAD: Final = """
 import sys
@@ -37,12 +41,12 @@ sys.exit(0 if done else 1)
 """
 
 Upload = Callable[[str, str, Path], str]
-"""``upload(task id, artifact name, file or folder)``; returns why it failed, or nothing."""
+"""``upload(task id, artifact name, file or folder)``; returns the reason of a failure, or an empty string."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One artifact and where its source is."""
+    """One artifact, the urls of the endpoints that use it, and the path of its source."""
 
     key: str
     urls: tuple[str, ...]
@@ -50,7 +54,7 @@ class Watched:
 
 
 def match(folder: Path, endpoints: Mapping[str, EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
-    """Which artifact's source is where: as ``known``, else by equal content, else by name. Keys are artifact names."""
+    """Return the source of each artifact, by artifact name: from ``known``, else by content, else by file name."""
     urls: dict[str, list[str]] = {}
     for url, endpoint in sorted(endpoints.items()):
         if endpoint.preprocess is not None:
@@ -82,7 +86,7 @@ def _named(folder: Path, name: str, *, is_archive: bool) -> Path | None:
 
 
 def syntax_fault(path: Path) -> str:
-    """Why the Python files of ``path`` cannot be imported, as ``file:line: reason``; empty if they can be parsed."""
+    """Return the first syntax error in the Python files of ``path``, as ``file:line: reason``; empty if none."""
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
         try:
             compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
@@ -94,7 +98,7 @@ def syntax_fault(path: Path) -> str:
 
 
 class Watcher:
-    """Looks at the files a few times a second and at the serving Task every few seconds."""
+    """Checks the files a few times a second, and the serving Task every few seconds."""
 
     def __init__(
         self,
@@ -126,7 +130,7 @@ class Watcher:
             time.sleep(_LOOK_S)
 
     def step(self) -> None:
-        """Look once; upload what has changed."""
+        """Check once, and upload changed code."""
         now = time.monotonic()
         if now - self._looked_at >= _TASK_S or not self._looked_at:
             self._looked_at = now
@@ -135,7 +139,7 @@ class Watcher:
             try:
                 digest = _fingerprint(watched.path)
             except OSError:
-                continue  # an editor is just writing it
+                continue  # an editor is writing it right now
             if digest != self._prints.get(watched.key):
                 self._changed(watched, digest)
 
@@ -153,7 +157,7 @@ class Watcher:
                 code = serving.endpoints[watched.urls[0]].preprocess
                 assert code is not None  # noqa: S101 - matched for it
                 is_same = watched.path.is_file() and _sha256(watched.path) == code.sha256
-                # What differs from what is served is uploaded at once; a folder's archive cannot be compared.
+                # A file that differs from the served code is uploaded at once. Archives of folders cannot be compared.
                 self._prints[key] = _fingerprint(watched.path) if is_same or watched.path.is_dir() else ""
                 self._say(f"{watched.path.relative_to(self._folder)} is the code of {', '.join(watched.urls)}")
         self._watched = found
@@ -171,7 +175,7 @@ class Watcher:
         if reason:
             self._say(f"{name} could not be uploaded: {reason}")
             return
-        self._say(f"{name} is uploaded")
+        self._say(f"{name} was uploaded")
         for url in watched.urls:
             self._say(f"  {url} {self._outcome(url, before)}")
 
@@ -180,17 +184,17 @@ class Watcher:
         while time.monotonic() - began < _LIVE_S:
             now = self._serving(url)
             if now is None:
-                return f"is not known: {self._gateway} does not answer"
+                return f"cannot be checked: {self._gateway} does not answer"
             state, reason, build = now
             if state == "failed":
-                return f"is not served with it: {reason}"
+                return f"cannot be served with the new code: {reason}"
             if state == "serving" and (before is None or build != before[2]):  # type: ignore[index] # as now
-                return f"is live after {time.monotonic() - began:.1f} s"
+                return f"serves the new code after {time.monotonic() - began:.1f} s"
             time.sleep(0.2)
-        return "is not live yet; look at `triton-gateway status`"
+        return f"does not serve the new code after {_LIVE_S:.0f} s; see `triton-gateway status`"
 
     def _serving(self, url: str) -> tuple[str, str, str] | None:
-        """State, reason and build of an endpoint at the gateway; None when it cannot be asked."""
+        """Return state, reason and fingerprint of an endpoint at the gateway; None if it does not answer."""
         answer = http_client.call_gateway(f"{self._gateway}/v1/status")
         if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
             return None
@@ -215,7 +219,7 @@ def upload_through_sdk(task_id: str, key: str, path: Path) -> str:
             env={**os.environ, "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1"}, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"it did not end within {_UPLOAD_S:g} s"
+        return f"it took longer than {_UPLOAD_S:g} s"
     if done.returncode == 0:
         return ""
     return (done.stdout.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -1,9 +1,9 @@
-"""HTTP load, closed loop or open loop, one process, bounded in time, connections and requests.
+"""Generates HTTP load, as a closed or open loop, in one process, with limits on time and connections.
 
-A closed loop keeps every connection busy: the next request leaves when the answer is there. An open loop sends at
-times fixed beforehand and counts latency from the time a request was due, so a server that stalls is charged for the
-requests it delayed. One thread over ``epoll`` with prepared request bytes: the generator must cost little beside what
-it measures. Used by ``triton-gateway bench`` and by the benchmark.
+A closed loop keeps every connection busy: the next request is sent when the answer has arrived. An open loop sends at
+times that are fixed in advance, and measures latency from the time a request was due. A stalling server is therefore
+charged for the requests that it delayed. One thread uses ``epoll`` and prepared request bytes, because the generator
+must cost little compared with what it measures. Used by ``triton-gateway bench`` and by the benchmarks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from urllib.parse import urlsplit
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _GRACE_S = 5.0
-"""How long answers to requests already sent are waited for when the time is over."""
+"""Seconds to wait for outstanding answers when the time is over."""
 _MAX_SECONDS = 600.0
 _MAX_CONNECTIONS = 1024
 _MAX_FAILURES = 100
+"""Lost connections after which the load ends: the server is down."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one load saw. Latencies are in seconds; ``requests`` are answers of status 200 within the time."""
+    """The result of one load. Latencies are in seconds; ``requests`` counts answers of status 200 within the time."""
 
     requests: int = 0
     errors: int = 0
@@ -74,7 +75,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
 
 
 def render(url: str, bodies: Iterable[bytes], key: str = "") -> list[bytes]:
-    """Return one complete HTTP/1.1 request per body; ``key``: who asks, if that counts."""
+    """Return one complete HTTP/1.1 request per body; ``key``: the caller's API key, if any."""
     parts = urlsplit(url)
     shown = f"authorization: Bearer {key}\r\n" if key else ""
     head = (
@@ -85,8 +86,9 @@ def render(url: str, bodies: Iterable[bytes], key: str = "") -> list[bytes]:
 
 
 def address_of(url: str, *, anywhere: bool) -> tuple[str, int]:
-    """Return host and port of ``url``. Raises ``ValueError`` where it is not HTTP, or another machine's unless
-    ``anywhere``.
+    """Return host and port of ``url``.
+
+    Raises ``ValueError`` if it is not HTTP, or names another machine without ``anywhere``.
     """
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
@@ -108,9 +110,9 @@ class _Connection:
 
 
 class Load:
-    """One load on one address: connections, requests taken in turn, what came back.
+    """One load on one address: its connections, the requests (sent in turn), and the result.
 
-    Raises ``ValueError`` for an address of another machine unless ``anywhere``, and ``OSError`` where nothing listens.
+    Raises ``ValueError`` for an address of another machine without ``anywhere``, ``OSError`` if nothing listens.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class Load:
             self._next = 0
 
     def _read(self, connection: _Connection) -> tuple[_Connection, bool] | None:
-        """Return where to go on and whether the answer was good; None while it is not complete."""
+        """Return the connection to continue with, and whether the answer was 200; None if it is not complete yet."""
         try:
             data = connection.sock.recv(262144)
         except OSError as error:
@@ -250,7 +252,7 @@ class Load:
             status = data[9:12].decode("latin-1")
             self._outcome.statuses[status] = self._outcome.statuses.get(status, 0) + 1
             self._failed(data[:600].decode("latin-1"), 1)
-        # A server that says it is the last answer here (it leaves, or spreads connections) has failed nobody.
+        # `connection: close` is no failure: the server shuts down, or balances its connections.
         return (self._replace(connection) if connection.is_last else connection), is_good
 
     def _lost(self, connection: _Connection, reason: str) -> tuple[_Connection, bool]:
@@ -274,4 +276,4 @@ class Load:
 
 def _check(seconds: float) -> None:
     if not 0 < seconds <= _MAX_SECONDS:
-        raise ValueError(f"a load takes up to {_MAX_SECONDS:.0f} s")
+        raise ValueError(f"a load must be longer than 0 s and take {_MAX_SECONDS:.0f} s at most")

@@ -1,4 +1,4 @@
-"""Keys as the command line edits them: in a file (whole or not at all, one writer at a time), or in the registry."""
+"""Stores of API keys for the command line: a file (written atomically, one writer at a time), or the registry."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _log = logging.getLogger("triton_gateway.callers")
 
 
 class KeyFileStore:
-    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` for what cannot be used.
+    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` if they cannot be used.
 
-    What is changed is recorded beside the file, ``by`` whom.
+    Changes are recorded in a history beside the file. ``by``: who makes them.
     """
 
     def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
@@ -44,12 +44,13 @@ class KeyFileStore:
         return str(self.path)
 
     def pepper(self) -> bytes:
-        """Return the pepper; the first time there is none, it is made."""
-        with _told(self):
+        """Return the pepper. It is created if there is neither a pepper nor a key."""
+        with _errors_of(self):
             if not self.pepper_path.exists():
                 if self._content()["keys"]:
                     raise DeployError(
-                        f"the pepper of {self.path} is not at {self.pepper_path}", hint="say where with --pepper-file"
+                        f"the pepper of {self.path} is not at {self.pepper_path}",
+                        hint="give the path of the pepper with --pepper-file",
                     )
                 return first_pepper(self.pepper_path)
             return callers.read_pepper(self.pepper_path.read_bytes())
@@ -57,27 +58,27 @@ class KeyFileStore:
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too. Raises ``DeployError`` if there is no file."""
         if not self.path.exists():
-            raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` makes it")
-        with _told(self):
+            raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` creates it")
+        with _errors_of(self):
             return callers.read_file(json.dumps(self._content()).encode())[1]
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
-        """Hold the list of keys, which is written when the context ends well."""
+        """Yield the list of keys for changes. It is written if the context ends without an error."""
         with self._editing() as content:
             _, keys = callers.read_file(json.dumps(content).encode())
             yield keys
             content["keys"] = [key.to_json() for key in keys]
 
     def quotas(self) -> dict[str, Any]:
-        """Return the limits of tenants, as they are written."""
-        with _told(self):
+        """Return the limits of tenants, as the file has them."""
+        with _errors_of(self):
             callers.quotas_of(content := self._content())
             return dict(content.get("quotas", {}))
 
     @contextlib.contextmanager
     def editing_quotas(self) -> Iterator[dict[str, Any]]:
-        """Hold the limits of tenants, which are written when the context ends well."""
+        """Yield the limits of tenants for changes. They are written if the context ends without an error."""
         with self._editing() as content:
             found = content.setdefault("quotas", {})
             yield found
@@ -85,16 +86,16 @@ class KeyFileStore:
 
     @contextlib.contextmanager
     def _editing(self) -> Iterator[dict[str, Any]]:
-        with _told(self):
+        with _errors_of(self):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _told(self), held(self.path.with_name(f"{self.path.name}.lock")):
+        with _errors_of(self), held(self.path.with_name(f"{self.path.name}.lock")):
             content = self._content()
             before = copy.deepcopy(content)
             secret = self.pepper()
             if content["keys"] and content.get("pepper", callers.name_of(secret)) != callers.name_of(secret):
                 raise DeployError(
                     f"the keys in {self.path} were made with another pepper than {self.pepper_path}",
-                    hint="say where it is with --pepper-file",
+                    hint="give the path of their pepper with --pepper-file",
                 )
             yield content
             content["pepper"] = callers.name_of(secret)
@@ -102,7 +103,7 @@ class KeyFileStore:
             try:
                 history.add(self.path, before, content, by=self._by)
             except OSError as error:
-                _log.warning("%s was changed, but its history cannot be written: %s", self.path, error.strerror)
+                _log.warning("%s was changed, but the history could not be written: %s", self.path, error.strerror)
 
     def _content(self) -> dict[str, Any]:
         if not self.path.exists():
@@ -112,9 +113,9 @@ class KeyFileStore:
 
 
 class RegistryKeyStore:
-    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` for what cannot be used.
+    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` if they cannot be used.
 
-    What is changed is recorded, ``by`` whom.
+    Changes are recorded in the history. ``by``: who makes them.
     """
 
     def __init__(self, store: registry.RegistryWriter, pepper: Path | None = None, *, by: str = "") -> None:
@@ -129,12 +130,12 @@ class RegistryKeyStore:
         """Return the pepper; the first time there is none, it is made."""
         if self.pepper_path is None:
             raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
-        with _told(self):
+        with _errors_of(self):
             if not self.pepper_path.exists():
                 if self.keys():
                     raise DeployError(
                         f"the pepper of the registry's keys is not at {self.pepper_path}",
-                        hint="every gateway has it: copy it from TRITON_GATEWAY_PEPPER_FILE",
+                        hint="copy it from a gateway: TRITON_GATEWAY_PEPPER_FILE is its path there",
                     )
                 return first_pepper(self.pepper_path)
             pepper = callers.read_pepper(self.pepper_path.read_bytes())
@@ -142,18 +143,19 @@ class RegistryKeyStore:
             if others:
                 raise DeployError(
                     f"the registry's keys were made with another pepper than {self.pepper_path}",
-                    hint="gateways know keys of one pepper only: use their TRITON_GATEWAY_PEPPER_FILE",
+                    hint="gateways accept the keys of one pepper only: use the file of their "
+                    "TRITON_GATEWAY_PEPPER_FILE",
                 )
             return pepper
 
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too."""
-        with _told(self):
+        with _errors_of(self):
             return callers.keys_in(self._registry.ledger.read())
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
-        """Hold the list of keys; what was changed in it is written when the context ends well."""
+        """Yield the list of keys for changes. Changed keys are written if the context ends without an error."""
         keys = self.keys()
         before = list(keys)
         yield keys
@@ -165,12 +167,12 @@ def new_key(
     store: KeyFileStore | RegistryKeyStore, *, tenant: str, priority: str, endpoints: tuple[str, ...],
     operations: tuple[str, ...], expires: str, by: str, note: str, now: float,
 ) -> tuple[str, Key]:  # fmt: skip
-    """Return a key as it is shown once, and what is kept of it; nothing is stored. ``now`` in Unix seconds.
+    """Return a new key: its text, which is shown once, and its record. Nothing is stored. ``now``: Unix seconds.
 
-    No endpoints: all; no operations: to infer, and to read what there is. Raises ``DeployError`` for rights that no key
-    can have.
+    No ``endpoints``: all endpoints. No ``operations``: inference and reading metadata. Raises ``DeployError`` if a key
+    cannot have these rights.
     """
-    text, name, kept, pepper = _made(store)
+    text, name, kept, pepper = _new_key(store)
     key = callers.Key(
         name, kept, tenant, priority, endpoints or callers.ANYTHING,
         operations or (callers.INFER, callers.METADATA), expires, "", callers.written(now), by, note, pepper,
@@ -178,18 +180,18 @@ def new_key(
     try:
         callers.key_of(key.to_json())
     except ValueError as error:
-        raise DeployError(f"such a key cannot be made: {str(error).partition(': ')[2]}") from error
+        raise DeployError(f"such a key cannot be created: {str(error).partition(': ')[2]}") from error
     return text, key
 
 
 def successor(
     store: KeyFileStore | RegistryKeyStore, old: Key, end: str, expires: str, *, by: str, now: float
 ) -> tuple[str, callers.Key, Key]:
-    """Return a new key with the rights of ``old`` (as it is shown, and what is kept), and ``old`` ending at ``end``.
+    """Return a new key with the rights of ``old`` (its text and its record), and ``old`` with the end ``end``.
 
-    ``expires``: when the new key ends.
+    ``expires``: the end of the new key.
     """
-    text, name, kept, pepper = _made(store)
+    text, name, kept, pepper = _new_key(store)
     new = replace(old, id=name, hash=kept, created=callers.written(now), by=by, expires=expires, pepper=pepper)
     if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
         old = replace(old, expires=end)
@@ -197,24 +199,24 @@ def successor(
 
 
 def revoked(key: Key, now: float) -> Key:
-    """Return ``key`` as one that was ended at ``now``, unless it was before."""
+    """Return ``key`` revoked at ``now``; unchanged if it was revoked before."""
     return key if key.revoked else replace(key, revoked=callers.written(now))
 
 
 def state_of(key: Key, now: float) -> Literal["good", "expired", "revoked"]:
-    """Say what a key is worth at ``now``."""
+    """Return the state of a key at ``now`` (Unix seconds)."""
     if key.revoked:
         return "revoked"
     return "expired" if key.expires and has_passed(key.expires, now) else "good"
 
 
 def has_passed(written: str, now: float) -> bool:
-    """Say whether a time, as it is kept, is over at ``now``."""
+    """Return True if a stored time is in the past at ``now``."""
     return callers.seconds(written) <= now
 
 
 def time_of(text: str, now: float) -> str:
-    """Return a time that a person gave (``90d``, ``2027-01-31T12:00Z``) as it is kept; nothing for nothing."""
+    """Return a time given by a person (``90d``, ``2027-01-31T12:00Z``) as it is stored; empty for empty."""
     if not text:
         return ""
     found = _DURATION.match(text.strip())
@@ -226,8 +228,8 @@ def time_of(text: str, now: float) -> str:
         raise DeployError(f"{text!r} is not a time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
 
 
-def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
-    """Return a key, its id, its hash, and the name of its pepper if each key says that for itself."""
+def _new_key(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
+    """Return the text of a key, its id, its hash, and for a registry the name of its pepper (otherwise empty)."""
     text, name = callers.new_key()
     pepper = store.pepper()
     return (
@@ -237,7 +239,7 @@ def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
 
 
 @contextlib.contextmanager
-def _told(store: KeyFileStore | RegistryKeyStore) -> Iterator[None]:
+def _errors_of(store: KeyFileStore | RegistryKeyStore) -> Iterator[None]:
     try:
         yield
     except callers.BadKeys as error:
@@ -247,7 +249,7 @@ def _told(store: KeyFileStore | RegistryKeyStore) -> Iterator[None]:
 
 
 def first_pepper(path: Path) -> bytes:
-    """Make a pepper at ``path``, unless somebody else just did; return the one that is there."""
+    """Create a pepper at ``path`` unless another process has just done so; return the one that is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path, callers.new_pepper()) as new, contextlib.suppress(FileExistsError):
         path.hardlink_to(new)
@@ -255,15 +257,15 @@ def first_pepper(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a new file in the place of ``path``, for those who could read the old one: a gateway is another user."""
-    path = path.resolve()  # a link goes on leading there
+    """Replace the file at ``path``, and keep its owner and mode: a gateway may read it as another user."""
+    path = path.resolve()  # a symbolic link stays a link
     with _written(path, content) as new:
         new.replace(path)
 
 
 @contextlib.contextmanager
 def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """Hold a file beside ``path``, with its owner and mode if there is one; for its owner only if not."""
+    """Yield a temporary file beside ``path`` with ``content``, and the owner and mode of ``path``, or mode 0600."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -273,7 +275,8 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
                     os.fchown(file.fileno(), was.st_uid, was.st_gid)
                 except PermissionError:
                     raise DeployError(
-                        f"{path} belongs to another user, who could no longer read it", hint="run this as its owner"
+                        f"{path} belongs to another user, who could not read the new file",
+                        hint="run this command as that user",
                     ) from None
                 os.fchmod(file.fileno(), was.st_mode & 0o777)
             file.write(content)

@@ -1,4 +1,4 @@
-"""Reads the metrics of one gateway as plain samples, for ``bench``, ``drift`` and ``status``."""
+"""Reads the metrics of one gateway as samples, for ``bench``, ``drift`` and ``status``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series' value."""
+    """The value of one series."""
 
     name: str
     labels: Mapping[str, str]
@@ -32,7 +32,7 @@ class Sample:
 
 
 def from_gateway(url: str) -> list[Sample]:
-    """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
+    """Return the metrics of the gateway at ``url``, counted since it started. Raises ``DeployError``."""
     text = get(f"{url.rstrip('/')}/metrics?detail=full", os.environ.get(KEY, ""))
     try:
         families = text_string_to_metric_families(text.decode())
@@ -42,13 +42,13 @@ def from_gateway(url: str) -> list[Sample]:
 
 
 def get(url: str, key: str = "") -> bytes:
-    """GET ``url``, with a gateway's ``key`` if there is one; no proxy is asked.
+    """GET ``url``, with a gateway's ``key`` if there is one, and without a proxy.
 
-    Raises ``DeployError`` in one line for whatever is not an answer of 200.
+    Raises ``DeployError`` for anything but an answer of 200.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     if not url.startswith(("http://", "https://")):
-        raise DeployError(f"{url} is not an address", hint="write http://HOST:PORT")
+        raise DeployError(f"{url} is not an http(s) address", hint="write http://HOST:PORT")
     request = urllib.request.Request(url, headers=shown(key))  # noqa: S310 - the scheme was checked
     try:
         with opener.open(request, timeout=30) as reply:
@@ -56,8 +56,8 @@ def get(url: str, key: str = "") -> bytes:
             return content
     except urllib.error.HTTPError as error:
         with error:
-            raise DeployError(f"{url.partition('?')[0]} answers {error.code}") from error
+            raise DeployError(f"{url.partition('?')[0]} answered {error.code}") from error
     except OSError as error:
         why = getattr(error, "reason", error)
-        hint = f"{getattr(why, 'strerror', None) or why}: is it running, and is the address right?"
+        hint = f"{getattr(why, 'strerror', None) or why}: check that it runs, and that the address is right"
         raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=hint) from error

@@ -1,7 +1,7 @@
-"""The serving Task as commands meet it: opened, looked at as a gateway would, and what the registry knows of a model.
+"""The serving Task for commands: connects to it, previews what a gateway makes of it, and looks up a model's lineage.
 
-What commands use of the gateway for that is named here. Those that print their ``--help`` without it import this where
-they use it: what speaks to ClearML takes longer to import than that.
+Names all that commands use of the gateway for this. Commands import it inside functions, because the ClearML client
+takes long to import and ``--help`` must be fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ check_counted = preview.check_counted
 
 
 def connect(serving_task_id: str, say: Callable[[str], None] = lambda _text: None) -> Registry:
-    """Return the registry of the serving Task (empty: of the only one that runs); ``say`` gets what it is waiting for.
+    """Return the registry of the serving Task (empty: the only running one); ``say`` gets progress lines.
 
     Raises ``RegistryRefused`` and ``RegistryUnavailable``.
     """
@@ -31,26 +31,26 @@ def connect(serving_task_id: str, say: Callable[[str], None] = lambda _text: Non
 
 
 def planned(store: Registry) -> Preview:
-    """Return what a gateway would make of the serving Task as it is now. Raises the registry's errors."""
+    """Return the plan that a gateway would make of the current serving Task. Raises the registry's errors."""
     return preview.preview(store, store.spec())
 
 
 def lineage(store: Registry, asked: str) -> dict[str, Any]:
-    """Return where the model of ``asked`` comes from: an endpoint with its version, or the id of a model.
+    """Return where a model comes from. ``asked``: an endpoint with its version, or the id of a model.
 
-    ``url`` is the endpoint that was asked for, ``served_as`` all that serve this model. Raises ``DeployError`` for what
-    is neither, and what the registry raises.
+    In the result, ``url`` is the requested endpoint, and ``served_as`` lists all endpoints with this model. Raises
+    ``DeployError`` if ``asked`` is neither, and the registry's errors.
     """
     endpoints = store.spec().endpoints
     endpoint = endpoints.get(asked.strip("/"))
     if endpoint is None and not registry.is_id(asked):
         raise DeployError(
             f"there is no endpoint {asked}",
-            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}; of a version that was removed, name "
-            "the model's id (an answer's header x-model-id)",
+            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}. For a version that was removed, give "
+            "the id of its model (header x-model-id of its answers)",
         )
     if endpoint is not None and not endpoint.model_id:
-        raise DeployError(f"{asked} has no model of the registry: it is code only")
+        raise DeployError(f"{asked} has no model in the registry: it consists of code only")
     model_id = asked if endpoint is None else str(endpoint.model_id)
     urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
     url = endpoint.url if endpoint is not None else ""
@@ -59,5 +59,7 @@ def lineage(store: Registry, asked: str) -> dict[str, Any]:
     except RegistryRefused as error:
         if endpoint is not None:
             raise
-        raise DeployError(f"ClearML has no model {asked}", hint="x-model-id of an answer names one") from error
+        raise DeployError(
+            f"ClearML has no model {asked}", hint="the header x-model-id of an answer is the id of its model"
+        ) from error
     return {"url": url, "served_as": urls, **found}

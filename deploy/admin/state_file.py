@@ -1,8 +1,8 @@
-"""The state of a serving Task as a document: written from a Task, compared with one, and made true again.
+"""The state of a serving Task as a document: made from a Task, compared with one, and applied to one.
 
-Used by ``export``, ``diff`` and ``apply``. A document has what people decide: endpoints with their code, auto-update
-rules with the numbers they have given, canaries, metrics, defaults; ClearML's own names of fields, without what is
-empty. Models are named by id and, for another server, by project and name.
+Used by ``export``, ``diff`` and ``apply``. A document contains what people decide: endpoints with their code,
+auto-update rules with the version numbers they have assigned, canaries, metrics, defaults, objectives. Fields have
+ClearML's names; empty ones are left out. Models are named by id and, for use on another server, by project and name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway import registry, spec, version_numbers
 
 FORMAT: Final = 1
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
-"""Parts of a document, in the order in which one needs the other."""
+"""Parts of a document; each one needs only those before it."""
 _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
 }  # fmt: skip
@@ -38,15 +38,16 @@ _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_ur
                      "metrics": "endpoint"}  # fmt: skip
 _MAX_CODE_BYTES: Final = 1 << 20
 _SHOWN: Final = 80
-"""Characters of a value in a line."""
+"""Characters of a value that are shown in a line."""
 _NO_NAME: Final = re.compile(r"(^|/)\.\.?(/|$)|^/|\\")
+"""Matches names of code files that would leave their folder."""
 
 Document = dict[str, Any]
 Entries = dict[str, dict[str, Any]]
 
 
 class Store(registry.RegistryWriter, Protocol):
-    """A registry that also knows what a project is called."""
+    """A registry that also knows the names of projects."""
 
     def project_name(self, project_id: str) -> str:
         """Return a project's name."""
@@ -54,7 +55,7 @@ class Store(registry.RegistryWriter, Protocol):
 
 
 class Change(NamedTuple):
-    """One entry that is not as the document says. ``fields`` of a changed one: name → (now, then)."""
+    """One entry that differs from the document. ``fields`` of a changed entry: name → (now, then)."""
 
     what: str
     """``add``, ``change`` or ``remove``."""
@@ -73,7 +74,7 @@ class Change(NamedTuple):
 
 
 def document_of(store: Store, task: Mapping[str, Any]) -> Document:
-    """Return what ``task`` says as a document. Raises ``DeployError`` for a Task that cannot be read whole."""
+    """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
     found: Document = {kind: _entries(task, kind) for kind in _SECTIONS}
     serving = spec.decode(task)
     code = _code(store, task, found)
@@ -90,7 +91,7 @@ def document_of(store: Store, task: Mapping[str, Any]) -> Document:
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
             versions = found["auto_update"][one.endpoint].setdefault("versions", {})
             versions[one.version] = models[one.model_id]
-    for name, canary in serving.canaries.items():  # as it is in force, whatever an old copy says
+    for name, canary in serving.canaries.items():  # the weights in force, even if the Task has an old copy
         found["canaries"][name] = _fields({
             "weights": [float(weight) for weight in canary.weights], "load_endpoints": list(canary.load_endpoints),
             "load_endpoint_prefix": canary.prefix,
@@ -104,31 +105,33 @@ def document_of(store: Store, task: Mapping[str, Any]) -> Document:
 
 
 def written(document: Document, title: str) -> str:
-    """Return a document as YAML that people read: code as blocks of text, nothing that is empty."""
+    """Return a document as YAML for people: code as blocks of text, without empty parts."""
     shown = {"version": FORMAT, **{kind: document[kind] for kind in KINDS if document[kind]}}
     text: str = yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return f"# {' '.join(title.split())}\n{text}"
 
 
 def parsed(text: str, name: str) -> Document:
-    """Return the document that a file (YAML, or JSON) holds. Raises ``DeployError``, which says where it is wrong."""
+    """Return the document in the text of a file (YAML or JSON). Raises ``DeployError``, which names the wrong part."""
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         said = " ".join(str(error).split())[:200]
-        raise DeployError(f"{name} is not YAML: {said}", hint="`triton-gateway export` writes such a file") from None
+        hint = "write the file with `triton-gateway export`"
+        raise DeployError(f"{name} is not valid YAML: {said}", hint=hint) from None
     if not isinstance(found, dict) or found.get("version") != FORMAT:
         raise DeployError(
-            f"{name} is no state of a serving Task of version {FORMAT}", hint="`triton-gateway export` writes one"
+            f"{name} is not the state of a serving Task: it has no `version: {FORMAT}`",
+            hint="write the file with `triton-gateway export`",
         )
     document: Document = {kind: {} if found.get(kind) is None else found[kind] for kind in KINDS}
     unknown = [str(key) for key in found if key not in (*KINDS, "version")]
     if unknown:
-        raise DeployError(f"{name} has an unknown part {unknown[0]}", hint=f"known are {', '.join(KINDS)}")
+        raise DeployError(f"{name} has an unknown part {unknown[0]}", hint=f"known parts: {', '.join(KINDS)}")
     for kind in KINDS:
         wanted: type = str if kind == "defaults" else dict
         if not isinstance(document[kind], dict):
-            raise DeployError(f"{kind} of {name} must have a name for each entry")
+            raise DeployError(f"{kind} of {name} must map names to entries")
         for key, fields in document[kind].items():
             if not isinstance(key, str) or not key.strip("/ ") or not isinstance(fields, wanted):
                 raise DeployError(
@@ -144,14 +147,14 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
     where = f"{kind} {key} of {name}"
     for file, text in _mapping(fields.get("code") or {}, f"code of {where}").items():
         if not isinstance(file, str) or not isinstance(text, str) or _NO_NAME.search(file) or not file:
-            raise DeployError(f"{where} has code in a file of no usable name, or that is no text")
+            raise DeployError(f"{where} has a code file with an invalid name, or code that is not text")
     for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
         if not str(number).isdecimal():
-            raise DeployError(f"{where} has a version that is no number")
+            raise DeployError(f"{where} has the version {number}, which is not a number")
     if kind == "objectives":
         if unknown := [str(part) for part in fields if part not in spec.OBJECTIVE]:
             raise DeployError(
-                f"{where} has an unknown part {unknown[0]}", hint=f"known are {', '.join(spec.OBJECTIVE)}"
+                f"{where} has an unknown part {unknown[0]}", hint=f"known parts: {', '.join(spec.OBJECTIVE)}"
             )
         return objective.checked({part: str(value) for part, value in fields.items()}, where)
     if kind == "canaries":
@@ -170,7 +173,7 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
 
 
 def resolved(store: Store, document: Document) -> Document:
-    """Return ``document`` with models by this registry's ids. Raises ``DeployError`` for one that is not there."""
+    """Return ``document`` with the model ids of this registry. Raises ``DeployError`` for a model that it lacks."""
     wanted = {str(m.get("id") or "") for m in _models_in(document)} - {""}
     known = store.records(wanted) if wanted else {}
 
@@ -184,9 +187,13 @@ def resolved(store: Store, document: Document) -> Document:
         called = f"{project}/{name}" if project else name or model_id
         if ids:
             raise DeployError(
-                f"{where}: {len(ids)} models are called {called} ({', '.join(ids[:5])})", hint="give the id in the file"
+                f"{where}: {len(ids)} models are called {called} ({', '.join(ids[:5])})",
+                hint="write the id of the right one into the file",
             )
-        raise DeployError(f"{where}: this registry has no model {called}", hint="upload it there, or give its id")
+        raise DeployError(
+            f"{where}: this registry has no model {called}",
+            hint="upload the model to this ClearML server, or write the id of a model there into the file",
+        )
 
     found: Document = {kind: dict(document[kind]) for kind in KINDS}
     for kind in ("endpoints", "auto_update"):
@@ -204,9 +211,9 @@ def resolved(store: Store, document: Document) -> Document:
 
 
 def compared(now: Document, wanted: Document) -> list[Change]:
-    """Return what differs, in the order of ``KINDS``; what only the Task has comes as ``remove``.
+    """Return the differences, in the order of ``KINDS``. Entries that only the Task has are ``remove``.
 
-    Versions of an auto-update rule are the rule's: they differ only where the Task has none of them. A default is never
+    The versions of an auto-update rule belong to the rule: they differ only if the Task has none. A default is never
     removed.
     """
     found: list[Change] = []
@@ -251,7 +258,7 @@ class _Writes:
 
 
 def check(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document) -> None:
-    """Raise ``DeployError`` if after ``changes`` the Task would say what cannot be served, and does not say it now."""
+    """Raise ``DeployError`` if ``changes`` would add a fault to the Task, so that it could not be served."""
     writes = _writes(task, changes, wanted, "")
     texts = {name: {"value": text} for name, text in _texts(writes).items()}
     code = [{"key": key, "uri": "file:///code", "type": "custom"} for key in writes.code]
@@ -260,23 +267,24 @@ def check(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document) 
             "execution": {**(task.get("execution") or {}), "artifacts": artifacts}}  # fmt: skip
     known = set(spec.decode(task).faults)
     for fault in spec.decode(then).faults:
-        # Of weights that would be undone the records say otherwise, which are written with them.
+        # Weights that differ from the last decision are fine: a new decision is recorded together with them.
         if fault not in known and "another ClearML client" not in fault.message:
-            raise DeployError(f"this could not be served: {fault.subject}: {fault.message}", hint="nothing was changed")
+            raise DeployError(
+                f"the result could not be served: {fault.subject}: {fault.message}", hint="nothing was changed"
+            )
 
 
 def _texts(writes: _Writes) -> dict[str, str]:
     try:
         return {name: sections.render(section) for name, section in writes.sections.items()}
     except (sections.Unparsable, TypeError, ValueError) as error:
-        raise DeployError(f"a section cannot be written as ClearML reads it: {error}") from error
+        raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 
 def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, *, by: str) -> None:
-    """Make ``changes`` to the Task as it was read as ``task``: code first, then our records, then the sections that
-    change, all at once.
+    """Make ``changes`` to the Task that was read as ``task``: first the code, then our records and all sections.
 
-    Raises ``DeployError`` if somebody else has changed the Task since, and what the registry raises.
+    Raises ``DeployError`` if somebody else has changed the Task since, and the registry's errors.
     """
     writes = _writes(task, changes, wanted, by)
     texts = _texts(writes)
@@ -285,7 +293,9 @@ def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], want
             _attach(store, key, files)
         again = store.task()
         if _said(again) != _said(task):
-            raise DeployError("someone else is changing this serving Task now", hint="look at it, and apply again")
+            raise DeployError(
+                "someone else has just changed this serving Task", hint="see the changes with `diff`, and apply again"
+            )
         store.write(texts, writes.records)
 
 
@@ -319,7 +329,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
 def _decided(
     task: Mapping[str, Any], what: str, key: str, fields: Mapping[str, Any], now: float, by: str, why: str
 ) -> list[registry.Record]:
-    """What is recorded of a route's new weights, so that an old copy of the Task does not undo them."""
+    """Return the records of a route's new weights, so that an old copy of the Task does not undo them."""
     if what != "remove" and fields.get("load_endpoints"):
         shares = dict(zip(fields["load_endpoints"], map(float, fields["weights"]), strict=True))
         return [record.decided(task, key, shares, now=now, by=by, why=why)]
@@ -328,7 +338,7 @@ def _decided(
 
 
 def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry as clearml-serving writes it."""
+    """Return an entry as clearml-serving writes it."""
     found = {name: value for name, value in fields.items() if name not in ("model", "code", "versions")}
     name = key
     if kind == "endpoints" and found.get("version"):
@@ -359,7 +369,7 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 
 
 def _said(task: Mapping[str, Any]) -> list[object]:
-    """What of a Task a document tells of; its artifacts are ours while we apply."""
+    """Return the parts of a Task that a document covers, to detect changes; without artifacts, which `apply` adds."""
     texts = [registry.section_text(task, name) for name in (*_SECTIONS.values(), _VERSIONS)]
     return [*texts, task.get(spec.RECORDS)]
 
@@ -375,13 +385,13 @@ def _entries(task: Mapping[str, Any], kind: str) -> Entries:
 
 
 def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what says nothing; a version is a text, however it was written."""
+    """Return the fields that are not empty; a version becomes text, even if it was written as a number."""
     said = {str(name): value for name, value in fields.items() if value not in (None, "", [], {})}
     return {name: str(value) if name == "version" else value for name, value in said.items()}
 
 
 def _code(store: Store, task: Mapping[str, Any], entries: Document) -> dict[str, dict[str, str]]:
-    """The files of every piece of code that an entry names, by its artifact."""
+    """Return the code files of all entries, by artifact: file name → text."""
     named = {str(fields.get("preprocess_artifact")) for kind in ("endpoints", "auto_update")
              for fields in entries[kind].values()}  # fmt: skip
     found = {}
@@ -395,7 +405,7 @@ def _code(store: Store, task: Mapping[str, Any], entries: Document) -> dict[str,
 
 
 def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
-    """Return the texts of a file, or of the files of a zip. Raises ``DeployError`` for what is no text."""
+    """Return the texts of a file, or of the files of a zip. Raises ``DeployError`` if one is not text."""
     try:
         if not is_archive:
             return {path.name: _text(path.read_bytes(), key)}
@@ -406,17 +416,21 @@ def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
                 if not one.is_dir() and "__pycache__" not in one.filename
             }
     except (zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise DeployError(f"the code {key} is not text: {error}", hint="add it with clearml-serving instead") from error
+        raise DeployError(
+            f"the code {key} is not text and cannot be exported: {error}", hint="add this endpoint with clearml-serving"
+        ) from error
 
 
 def _text(raw: bytes, key: str) -> str:
     if len(raw) > _MAX_CODE_BYTES:
-        raise DeployError(f"the code {key} has more than {_MAX_CODE_BYTES} bytes", hint="put data into the model")
+        raise DeployError(
+            f"the code {key} has more than {_MAX_CODE_BYTES} bytes", hint="move data from the code into the model"
+        )
     return raw.decode()
 
 
 def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[str, dict[str, str]]:
-    """How models are named in a document."""
+    """Return the entry of each model in a document, by model id."""
     ids = {str(fields["model_id"]) for kind in ("endpoints", "auto_update") for fields in found[kind].values()
            if fields.get("model_id")}  # fmt: skip
     ids |= {*serving.model_ids}
@@ -457,7 +471,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # without types
-    """Writes texts of several lines as blocks."""
+    """Writes texts with several lines as blocks."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

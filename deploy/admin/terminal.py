@@ -1,8 +1,8 @@
-"""What a person sees while a command works: lines that stay, and one that changes.
+"""Shows the progress of a command: lines that stay, and one line that changes.
 
-Used by every command that can take longer than two seconds. Lines carry the seconds since the start. Where nobody looks
-(a log, a pipe) the changing line is printed now and then instead. Must never raise: a closed terminal is no reason to
-leave children running.
+Used by every command that can take longer than two seconds. Lines begin with the seconds since the start. If the output
+is not a terminal (a log, a pipe), the changing line is printed from time to time instead. Must never raise: with a
+closed terminal, a command must still stop its child processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final, TextIO
 
 _QUIET_S: Final = 2.0
-"""So long after the last line, a log gets the line that a terminal would show."""
+"""Seconds after the last line when a log gets the line that a terminal would show."""
 
 
 class Terminal:
@@ -36,12 +36,12 @@ class Terminal:
         self.show(f"[{self.elapsed():6.1f} s] {text}")
 
     def show(self, text: str) -> None:
-        """Show a line as it is, fit to be copied."""
+        """Show a line without the seconds, so that it can be copied."""
         self._write(f"{self._erase()}{text}\n")
         self._live = ""
 
     def live(self, text: str, *, topic: str = "") -> None:
-        """Show what is being waited for, in place; in a log as a line when ``topic`` changes, or now and then."""
+        """Replace the changing line. A log gets a line when ``topic`` changes, or every few seconds without one."""
         if self._is_tty:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"{self._erase()}[{self.elapsed():6.1f} s] {text} …"[: width + len(self._erase())])
@@ -52,7 +52,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Show what is being waited for while the context lasts; nothing of it stays."""
+        """Show ``text`` as the changing line while the context lasts."""
         self.live(text)
         try:
             yield
@@ -60,7 +60,7 @@ class Terminal:
             self.clear()
 
     def clear(self) -> None:
-        """Take the changing line away, before something else prints."""
+        """Remove the changing line, before something else is printed."""
         if self._is_tty and self._live:
             self._write(self._erase())
             self._live = ""
@@ -77,6 +77,6 @@ class Terminal:
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Return rows under their headings, in columns as wide as they need to be, wherever they are printed."""
+    """Return the lines of a table, with columns as wide as their longest cell."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]

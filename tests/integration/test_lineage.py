@@ -52,6 +52,6 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         assert model in client.ours("lineage", "e/1")
         client.stock("model", "remove", "--endpoint", "e/1")
         retired = client.ours("lineage", model)
-        assert "no version of the serving Task (any more)" in retired
+        assert "not in the serving Task (any more)" in retired
         assert task in retired
         assert f"ClearML has no model {'0' * 32}" in client.ours("lineage", "0" * 32, code=1, both=True)

@@ -1,4 +1,4 @@
-"""What the sub-commands' options share: types, and options made from a settings class so that none is missing."""
+"""Option types and options that several sub-commands share, some generated from a settings class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from deploy.laptop.state_dir import StateDir, uses_no_clearml
 from deploy.tools.errors import DeployError
 
-if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
+if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for its launcher's imports
     from pydantic_settings import BaseSettings
 
     from deploy.admin.serving_task import Registry
@@ -28,20 +28,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="BaseSettings")
 
 OpenRegistry = Callable[[], "Registry"]
-"""Connects to the registry of the serving Task that is meant; raises its errors."""
+"""Connects to the registry of the chosen serving Task; raises the registry's errors."""
 
 PORT = click.IntRange(0, 65535)
 
 
 _EMPTY_VALUES = (None, "")
 _STATE_DIR: Final = "triton-gateway.state-dir"
-"""Where a command's context keeps its state directory."""
+"""Key of the state directory in a command's context."""
 
 
 def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATEWAY_") -> Callable[[F], F]:
-    """Decorate a command with one option per field of ``settings``; values stay text for the class to check.
+    """Decorate a command with one option per field of ``settings``. Values stay text; the class checks them.
 
-    The variables shown are the field's own aliases, so help, environment and documentation cannot disagree.
+    The variables in the help are the field's aliases, so help, environment and documentation always agree.
     """
 
     from pydantic import AliasChoices
@@ -68,7 +68,7 @@ def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATE
 
 
 def make_settings(settings: type[S], given: dict[str, Any]) -> S:
-    """Build ``settings`` from the options that were given. Raises ``DeployError`` naming the option that is wrong."""
+    """Build ``settings`` from the given options. Raises ``DeployError``, which names the invalid option."""
     from pydantic import ValidationError
 
     values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
@@ -81,8 +81,8 @@ def make_settings(settings: type[S], given: dict[str, Any]) -> S:
         field = known.get(name.casefold(), name)
         variables = " or ".join(_names(settings, field)[:-1]) or name
         raise DeployError(
-            f"--{field.replace('_', '-')} is not usable: {first['msg'].removeprefix('Value error, ')}",
-            hint=f"got {first.get('input')!r}; it can also come from {variables}",
+            f"--{field.replace('_', '-')} is invalid: {first['msg'].removeprefix('Value error, ')}",
+            hint=f"the value is {first.get('input')!r}, from this option or from {variables}",
         ) from error
 
 
@@ -124,7 +124,7 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new ver
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error that names the option for what is none."""
+        """Return the number. Raises a usage error that names the option if ``value`` is invalid."""
         from gateway import settings
 
         try:
@@ -147,7 +147,7 @@ _GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
 
 
 def state_dir_option(function: F) -> F:
-    """Decorate a command with ``--state-dir``, which ``chosen_state_dir`` reads; once, whoever else asks for it."""
+    """Decorate a command with ``--state-dir``, which ``chosen_state_dir`` reads. A second decoration does nothing."""
     if any(option.name == "state_dir" for option in getattr(function, "__click_params__", ())):
         return function
 
@@ -163,13 +163,13 @@ def state_dir_option(function: F) -> F:
 
 
 def chosen_state_dir() -> StateDir:
-    """Return what ``--state-dir`` of the running command says."""
+    """Return the state directory of the running command."""
     found: StateDir = click.get_current_context().meta[_STATE_DIR]
     return found
 
 
 def gateway_options(function: F) -> F:
-    """Decorate a command with the options that name one gateway; it gets ``gateway``, an address without `/` behind."""
+    """Decorate a command with the options for one gateway; it gets ``gateway``, an address without a `/` at its end."""
 
     @click.option(
         "--url",
@@ -186,7 +186,7 @@ def gateway_options(function: F) -> F:
 
 
 def gateways_options(function: F) -> F:
-    """Decorate a command with the options that name every gateway; it gets ``gateways``, their addresses."""
+    """Decorate a command with the options for all gateways; it gets ``gateways``, their addresses."""
 
     @click.option(
         "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
@@ -200,22 +200,22 @@ def gateways_options(function: F) -> F:
 
 
 def _addresses(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the gateways that were named, or the one of `up`, or the usual one."""
+    """Return the given gateways, otherwise the one of `up`, otherwise the default one."""
     found = tuple(address.rstrip("/") for address in given)
     return found or (str(chosen_state_dir().recall().get("gateway") or _DEFAULT_GATEWAY).rstrip("/"),)
 
 
 def who() -> str:
-    """Return who runs this command, as it is written down: TRITON_GATEWAY_USER, else the user of this machine."""
+    """Return who runs this command, as records name them: TRITON_GATEWAY_USER, otherwise user@host."""
     named = os.environ.get("TRITON_GATEWAY_USER", "").strip()[:100]
     return named or f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
 
 
 def registry_options(function: F) -> F:
-    """Decorate a command with the options that name the serving Task; it gets ``open_registry``, which connects to it.
+    """Decorate a command with the options for the serving Task; it gets ``open_registry``, which connects to it.
 
-    What `up` wrote for the shell is used if ``--state-dir`` was given, or if nothing else says which ClearML server is
-    meant.
+    The variables that `up` wrote for the shell are used if ``--state-dir`` was given, or if no other ClearML server is
+    configured.
     """
 
     @click.option(
@@ -239,7 +239,7 @@ def registry_options(function: F) -> F:
 
 
 def _variables_of_up() -> dict[str, str]:
-    """Return the variables of the ``up`` that is meant; empty if none is."""
+    """Return the variables of the ``up`` to use; empty if none is to be used."""
     given = click.get_current_context().get_parameter_source("state_dir")
     is_named = given not in (None, ParameterSource.DEFAULT)
     if not is_named and not uses_no_clearml(os.environ):
@@ -248,23 +248,25 @@ def _variables_of_up() -> dict[str, str]:
     variables = state.read_env()
     if is_named and not variables and uses_no_clearml(os.environ):
         raise DeployError(
-            f"{state.root} is not the state directory of an `up`", hint="start it, or set CLEARML_API_HOST and its keys"
+            f"{state.root} is not the state directory of an `up`",
+            hint="start `triton-gateway up`, or set CLEARML_API_HOST and its keys",
         )
     return variables
 
 
 def stop_on_signal() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, in place of ending the process.
+    """Return an event that Ctrl-C and SIGTERM set instead of ending the process.
 
-    The handler only writes into a pipe, and a thread sets the event: a signal may come while the main thread, or a
-    handler, holds the event's own lock (a part of `up` gets two when its parent is killed), and would wait for itself.
+    The handler only writes into a pipe, and a thread sets the event. Otherwise a signal that arrives while the main
+    thread or another handler holds the event's lock would deadlock (a part of `up` gets two signals when its parent is
+    killed).
     """
     stop = threading.Event()
     read, write = os.pipe()
     os.set_blocking(write, False)
 
     def asked(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):  # it was asked thousands of times already
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: thousands of signals are pending
             os.write(write, b"!")
 
     def wait() -> None:

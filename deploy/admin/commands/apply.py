@@ -1,4 +1,4 @@
-"""``triton-gateway apply``: make a serving Task what a file says."""
+"""``triton-gateway apply``: change a serving Task to match a file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
         left = state_file.compared(state_file.document_of(store, store.task()), wanted)
     if [change for change in left if change in changes]:
         raise DeployError(
-            "the serving Task differs from what was written", hint="someone else changed it meanwhile: apply again"
+            "the serving Task differs from what was written",
+            hint="someone else has changed it at the same time: apply again",
         )
     click.echo(f"{len(changes)} changes made", err=True)
     return 0

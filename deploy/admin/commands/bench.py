@@ -1,4 +1,4 @@
-"""``triton-gateway bench``: how fast a running endpoint answers, and where the time goes."""
+"""``triton-gateway bench``: measure rate, latency and stage times of a running endpoint."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def command(
     try:
         address_of(gateway, anywhere=remote)
     except ValueError as error:
-        hint = "--remote allows it" if "this machine" in str(error) else "give it with --url"
+        hint = "--remote allows other machines" if "this machine" in str(error) else "give the address with --url"
         raise DeployError(str(error), hint=hint) from error
     requests = render(
         f"{gateway}/serve/{urllib.parse.quote(path)}", _bodies(texts, bodies), os.environ.get(http_client.KEY, "")
@@ -93,13 +93,13 @@ def command(
     terminal = Terminal(sys.stderr)
     _require_answer(gateway, path, requests[0].partition(b"\r\n\r\n")[2])
     if warm_up:
-        terminal.live(f"{warm_up:g} s to warm up")
+        terminal.live(f"warming up for {warm_up:g} s")
         _run(gateway, requests, loads[0][0], 0.0, warm_up, start, remote=remote)
         start += len(requests) // 3
     found = []
     for number, (most, per_second) in enumerate(loads, 1):
         before = _counted(gateway)
-        terminal.live(f"[{number}/{len(loads)}] {seconds:g} s of load")
+        terminal.live(f"[{number}/{len(loads)}] sending load for {seconds:g} s")
         outcome = _run(gateway, requests, most, per_second, seconds, start, remote=remote)
         start += len(requests) // (len(loads) + 2)
         cell = {
@@ -150,14 +150,14 @@ def _bodies(texts: Path | None, bodies: Path | None) -> list[bytes]:
     elif texts is not None:
         lines = [_body(line) for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
-        # A little different each time: a cache of answers must not stand for the model.
+        # The texts differ a little, so that a cache of answers does not answer for the model.
         chooser = random.Random(1)  # noqa: S311 - texts, not secrets
         lines = [
             _body(f"{chooser.choice(SENTENCES)} {chooser.choice(SENTENCES)} {chooser.randrange(1000)}")
             for _ in range(_BODIES)
         ]
     if not lines:
-        raise DeployError(f"{texts or bodies} holds nothing to send")
+        raise DeployError(f"{texts or bodies} is empty: there is nothing to send")
     return lines
 
 
@@ -171,7 +171,7 @@ def _numbers(option: str, given: str, *, whole: bool) -> list[float]:
     except ValueError:
         numbers = []
     if not numbers or len(numbers) > _MAX_LOADS or min(numbers) <= 0:
-        raise click.UsageError(f"{option} takes up to {_MAX_LOADS} numbers above 0, with commas: 1,16,64")
+        raise click.UsageError(f"{option} takes up to {_MAX_LOADS} numbers above 0, separated by commas: 1,16,64")
     return numbers
 
 
@@ -190,13 +190,13 @@ def _run(
     try:
         return (load.open_loop(rate, seconds) if rate else load.closed_loop(seconds)).summary()
     except ConnectionError as error:
-        raise DeployError(f"the load ended early: {error}", hint="look at the gateway's log") from error
+        raise DeployError(f"the load ended early: {error}", hint="read the gateway's log") from error
     finally:
         load.close()
 
 
 def _counted(address: str) -> dict[tuple[str, ...], float]:
-    """Sums and counts of stages and calls, by (metric, url, stage)."""
+    """Return sums and counts of stages and calls, by (metric, url, stage)."""
     wanted = {
         f"{metric.name}_{part}"
         for metric in (metrics.catalog.STAGE_SECONDS, metrics.catalog.BATCH_ROWS)
@@ -214,7 +214,7 @@ def _counted(address: str) -> dict[tuple[str, ...], float]:
 def _stages(
     before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float], path: str
 ) -> dict[str, float]:
-    """Mean ms of each stage and mean rows per call; over all versions where ``path`` is a canary."""
+    """Return the mean ms of each stage and the mean rows per call; over all versions if ``path`` is a canary."""
     names = {key[1] for key in after}
     mine = {path} if path in names else names
 

@@ -1,4 +1,4 @@
-"""``triton-gateway canary``: weights set by hand, and rollouts that grow step by step behind the statistical gate."""
+"""``triton-gateway canary``: set weights by hand, or roll a version out step by step behind the statistical gate."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _TESTS: Final = ("errors", "latency", "labels", "pairs")
 _MIRRORED: Final = (
     "text-classification", "token-classification", "zero-shot-classification", "sentence-embeddings",
 )  # fmt: skip
-"""Tasks whose answers are the same for the same text every time, labels or what is near what: compared on mirrored
-requests unless told otherwise."""
+"""Tasks that give the same answer to the same text every time. Their answers are compared on mirrored requests by
+default."""
 _MIRRORED_PERCENT: Final = 5.0
 _MIRRORED_FIRST_PERCENT: Final = 20.0
-"""Until enough were compared; what is mirrored is dropped first when a backend is busy."""
+"""Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
 _MIRROR_WAIT_STEPS: Final = 10
+"""Default of --mirror-wait, in step times."""
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -87,7 +88,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     rollout, _ = record.read(task, endpoint)
     if rollout is not None and not rollout.is_over:
         raise DeployError(
-            f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
+            f"a rollout of {endpoint} is {rollout.phase}",
+            hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
         )
     serving_task.check_weights(serving, endpoint, shares)
     wanted = dict(shares)
@@ -205,7 +207,7 @@ def run(
             terminal.clear()
             runner.release()
             click.echo(
-                f"interrupted; {endpoint} stays at {rollout.weight:g} %. Continue: "
+                f"interrupted; {rollout.canary} keeps {rollout.weight:g} %. To continue: "
                 f"triton-gateway canary run --endpoint {endpoint}", err=True,
             )  # fmt: skip
             return 130
@@ -281,9 +283,9 @@ _order("abort", "Abort a rollout: send all requests back to the stable version n
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What a person chose of a rollout; shares between 0 and 1, save ``steps`` and ``mirror`` in percent.
+    """The options of a rollout. Shares are between 0 and 1, but ``steps`` and ``mirror`` are in percent.
 
-    None: what is usual; see the options.
+    None: the default; see the options.
     """
 
     steps: tuple[float, ...]
@@ -317,7 +319,7 @@ def _fresh(
         _check_labels(one, other, stable, canary)
     mirror, first = chosen.mirror, 0.0
     if mirror is None:
-        is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may answer otherwise each time
+        is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
     gate = Gate(
         labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
@@ -330,7 +332,7 @@ def _fresh(
 
 
 def _details(statuses: Mapping[str, Mapping[str, Any] | None], url: str) -> Mapping[str, Any]:
-    """Return what a gateway says of the version at ``url``; nothing if none serves it, or none was asked."""
+    """Return a gateway's details of the version at ``url``; empty if no gateway serves it."""
     for status in statuses.values():
         for served in (status or {}).get("endpoints") or ():
             if served.get("url") == url and isinstance(served.get("details"), dict):
@@ -344,9 +346,9 @@ def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str
     if isinstance(before, list) and isinstance(now, list) and before != now:
         same = sorted(map(str, before)) == sorted(map(str, now))
         raise DeployError(
-            f"the labels of {other} are {'in another order' if same else 'others'}: {', '.join(map(str, now))}; "
-            f"{one} has {', '.join(map(str, before))}",
-            hint="check `id2label` in the model's config.json; if that is meant: --new-labels",
+            f"the labels of {other} {'are in another order' if same else 'have other names'}: "
+            f"{', '.join(map(str, now))}; {one} has {', '.join(map(str, before))}",
+            hint="check `id2label` in the model's config.json. If the change is intended, give --new-labels",
         )
 
 
@@ -374,8 +376,9 @@ def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint
     if len(others) == 1:
         return others[0]
     raise DeployError(
-        f"which version is stable? {endpoint} has {', '.join(sorted(others)) or 'no other version'}",
-        hint="name it with --from",
+        f"it is not clear which version is the stable one: {endpoint} has "
+        f"{', '.join(sorted(others)) or 'no other version'}",
+        hint="name the stable version with --from",
     )
 
 
@@ -386,7 +389,7 @@ def _pair(text: str) -> tuple[str, float]:
             return version, float(weight)
     except ValueError:
         pass
-    raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="for instance `2=10 1=90`")
+    raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="write for instance `2=10 1=90`")
 
 
 def _percents(text: str) -> tuple[float, ...]:
@@ -394,13 +397,17 @@ def _percents(text: str) -> tuple[float, ...]:
         steps = tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise DeployError(
-            f"--steps {text!r} is not a list of percentages", hint="for instance 1,5,25,50,100"
+            f"--steps {text!r} is not a list of percentages", hint="write for instance 1,5,25,50,100"
         ) from error
     if not steps or any(not 0 < step <= 100 for step in steps) or list(steps) != sorted(set(steps)):
-        raise DeployError(f"--steps {text} must grow and lie above 0 and up to 100", hint="for instance 1,5,25,50,100")
+        raise DeployError(
+            f"--steps {text}: each step must be larger than the one before, above 0 and at most 100",
+            hint="write for instance 1,5,25,50,100",
+        )
     if steps[0] == 100:
         raise DeployError(
-            "a first step of 100 compares nothing", hint="`triton-gateway canary set` sends everything over"
+            "with a first step of 100, nothing can be compared",
+            hint="start lower, or send all requests to the version with `triton-gateway canary set`",
         )
     return steps if steps[-1] == 100 else (*steps, 100.0)
 

@@ -1,4 +1,4 @@
-"""``triton-gateway controlplane``: the embedded ClearML-compatible server alone."""
+"""``triton-gateway controlplane``: run only the embedded ClearML-compatible server."""
 
 from __future__ import annotations
 

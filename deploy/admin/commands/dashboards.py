@@ -1,4 +1,4 @@
-"""``triton-gateway dashboards``: our Grafana boards into an existing Grafana, or into files."""
+"""``triton-gateway dashboards``: put our Grafana boards into an existing Grafana, or into files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def push(url: str, token: str, folder: str, dry_run: bool) -> int:
             raise
         raise DeployError(
             "the Python package grafana-client is not installed",
-            hint='run `pip install "triton-gateway[grafana]"`, or import what `dashboards export DIR` writes',
+            hint='run `pip install "triton-gateway[grafana]"`, or import the files that `dashboards export DIR` writes',
         ) from error
 
     def tell(pushed: grafana.Pushed) -> None:

@@ -1,4 +1,4 @@
-"""``triton-gateway default``: which version an endpoint's bare name means."""
+"""``triton-gateway default``: show or choose the default version of an endpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
     url = serving.url_of(endpoint, version)
     if serving.endpoints[url].endpoint != endpoint:
         raise DeployError(
-            f"{url} is not a version of {endpoint}", hint=f"name the endpoint: {serving.endpoints[url].endpoint}"
+            f"{url} is not a version of {endpoint}", hint=f"its endpoint is {serving.endpoints[url].endpoint}"
         )
     with recorded(store):
         choice = default_versions.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")

@@ -1,4 +1,4 @@
-"""``triton-gateway deploy``: from a model's folder to an endpoint that answers, in one command."""
+"""``triton-gateway deploy``: turn a model's folder into an endpoint that answers, with one command."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def command(
     given = recognise(model, task=task, tokenizer=tokenizer)
     if given.kind == "torchscript" and not (inputs and outputs):
         raise DeployError(
-            f"{model} is TorchScript, which does not describe its tensors",
-            hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
+            f"{model} is a TorchScript file, which does not describe its tensors",
+            hint="describe them, including the batch: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
         )
     wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
     if not dry_run:
@@ -90,9 +90,9 @@ def command(
     state = chosen_state_dir()
     if not state.env_file.exists() and uses_no_clearml(os.environ):
         raise DeployError(
-            "no ClearML server is named, and no `up` was started in this folder",
-            hint=f"`triton-gateway up --model {shlex.quote(model)}` starts everything here and serves it; or set "
-            "CLEARML_API_HOST and its keys",
+            "no ClearML server is configured, and no `up` was started in this folder",
+            hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves the "
+            "model, or set CLEARML_API_HOST and its keys",
         )
     store = open_registry()
     home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()

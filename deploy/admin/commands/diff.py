@@ -1,4 +1,4 @@
-"""``triton-gateway diff``: a serving Task against a file that ``export`` has written."""
+"""``triton-gateway diff``: compare a serving Task with a file that ``export`` has written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
         click.echo(change.told())
     kept = len(found) - len(changes)
     if kept:
-        click.echo(f"only the serving Task has {kept} more; --prune removes them", err=True)
+        click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
     if not changes:
         click.echo("the serving Task matches the file", err=True)
     return 2 if changes and exits else 0

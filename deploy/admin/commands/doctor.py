@@ -1,4 +1,4 @@
-"""``triton-gateway doctor``: what is missing, here or in a cluster."""
+"""``triton-gateway doctor``: check this machine or a cluster for missing parts."""
 
 from __future__ import annotations
 

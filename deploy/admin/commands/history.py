@@ -1,4 +1,4 @@
-"""``triton-gateway history``: who changed what, when, from what to what."""
+"""``triton-gateway history``: show who changed what and when."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def command(
                 click.echo(line)
         click.echo(_end_of(shown, told, dropped, until, is_known=not failure), err=True)
     if failure is not None:
-        click.echo(f"triton-gateway: the serving Task's history cannot be read: {failure.message}", err=True)
+        click.echo(f"triton-gateway: the history of the serving Task cannot be read: {failure.message}", err=True)
     return 1 if failure is not None else 0
 
 
 def describe(entry: Entry) -> list[str]:
-    """Return an entry as lines for people."""
+    """Return an entry as text lines."""
     when = f"{_time_of(entry.at)}{' seen' if entry.is_seen else ''}"
     why = f" ({entry.why})" if entry.why else ""
     if not entry.before:

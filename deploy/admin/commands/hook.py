@@ -1,4 +1,4 @@
-"""``triton-gateway hook``: try a ``Preprocess`` class here, and upload deployed ones again while they are written."""
+"""``triton-gateway hook``: test a ``Preprocess`` class on this machine, or re-upload deployed code on every change."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 _REFUSED = 3
+"""Exit code if the class refuses the body."""
 
 
 @click.group(name="hook")
@@ -68,7 +69,7 @@ def test(
 
     async def send_request(name: str, version: str | None, data: Any) -> Any:
         if not url:
-            terminal.show(f"send_request({name!r}) returns None: no gateway is named with --url")
+            terminal.show(f"send_request({name!r}) returns None, because no gateway is given with --url")
             return None
         answer = await http_client.call_async(
             f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}", body=data, timeout=60
@@ -100,7 +101,7 @@ def test(
 
 def _body(text: str) -> object:
     if text == "-":
-        raw, name = sys.stdin.buffer.read(), "the standard input"
+        raw, name = sys.stdin.buffer.read(), "standard input"
     elif text.startswith("@"):
         name = text[1:]
         try:

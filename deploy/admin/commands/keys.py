@@ -1,4 +1,4 @@
-"""``triton-gateway keys``: who may ask a gateway, and what."""
+"""``triton-gateway keys``: create, list, rotate and revoke API keys, and set quotas."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from deploy.tools.errors import DeployError
 Store = key_file.KeyFileStore | key_file.RegistryKeyStore
 
 _MAKE_KEYS = ("create", "rotate")
-"""Commands that hash a new key, so they need the pepper. The others read and end what is there."""
+"""Commands that hash a new key and therefore need the pepper. The others only read or end keys."""
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with the options that say where keys are; it gets ``store``."""
+    """Decorate a command with the options for the place of the keys; it gets ``store``."""
 
     @click.option(
         "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
@@ -48,11 +48,13 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         if registry:
             if pepper_file is None and function.__name__ in _MAKE_KEYS:
-                raise DeployError("keys in the registry need their pepper", hint="name its file with --pepper-file")
+                raise DeployError(
+                    "keys in the registry need a pepper file", hint="give the gateways' one with --pepper-file"
+                )
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
             raise DeployError(
-                "nobody says where the keys are", hint="give --file, e.g. --file keys.json, or --registry"
+                "the place of the keys is not given", hint="give --file, for instance --file keys.json, or --registry"
             )
         return function(*args, store=key_file.KeyFileStore(path, pepper_file, by=who()), **kwargs)
 
@@ -163,18 +165,18 @@ def rotate(store: Store, key_id: str, grace: str, expires: str, as_json: bool) -
     with store.editing() as keys:
         place = _place_of(keys, key_id)
         if keys[place].revoked:
-            raise DeployError(f"key {key_id} is revoked", hint="make a new one with `triton-gateway keys create`")
+            raise DeployError(f"key {key_id} is revoked", hint="create a new one with `triton-gateway keys create`")
         old_end = keys[place].expires
         new_end = old_end if not expires else "" if expires == "never" else _end_of(expires, now)
         text, new, keys[place] = key_file.successor(store, keys[place], end, new_end, by=who(), now=now)
         if not expires and old_end and old_end == keys[place].expires:
             raise DeployError(
-                f"key {key_id} expires {old_end}, before the grace is over, and the new key would expire with it",
-                hint="say when the new key expires, for instance --expires 90d, or --expires never",
+                f"key {key_id} expires at {old_end}, before --grace is over, and the new key would expire with it",
+                hint="give the new key another end: --expires 90d, or --expires never",
             )
         keys.append(new)
     _show(text, new, store, as_json=as_json)
-    click.echo(f"{key_id} ends {keys[place].expires}", err=True)
+    click.echo(f"the old key {key_id} expires at {keys[place].expires}", err=True)
     return 0
 
 
@@ -223,17 +225,17 @@ def quota(
     given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
              "concurrent_tokens": concurrent_tokens}  # fmt: skip
     if isinstance(store, key_file.RegistryKeyStore):
-        raise DeployError("quotas are kept in a file", hint="give --file keys.json")
+        raise DeployError("quotas can only be kept in a file", hint="give --file keys.json")
     limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if tenant and not limits and not off:
-        raise DeployError("no limit is given", hint="for instance --requests-per-minute 600, or --off")
+        raise DeployError("no limit is given", hint="give one, for instance --requests-per-minute 600, or --off")
     if tenant:
         with store.editing_quotas() as found:
             found.pop(tenant, None)
             if not off:
                 found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
     elif limits or off:
-        raise DeployError("nobody is named", hint="give --tenant, or --tenant '*' for everybody")
+        raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
     limited = store.quotas()
     if not limited:
         click.echo(f"no tenant has limits in {store}", err=True)
@@ -248,7 +250,7 @@ def _place_of(keys: list[key_file.Key], key_id: str) -> int:
         if key.id == key_id:
             return place
     known = ", ".join(key.id for key in keys[:10]) or "none"
-    raise DeployError(f"there is no key {key_id}", hint=f"there are {known}: see `triton-gateway keys list`")
+    raise DeployError(f"there is no key {key_id}", hint=f"known keys: {known} (see `triton-gateway keys list`)")
 
 
 def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
@@ -257,13 +259,13 @@ def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
         return
     click.echo(text)
     end = f" and expires {key.expires}" if key.expires else ""
-    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; this is the only time that the key is shown", err=True)
+    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; the key is shown only this once", err=True)
 
 
 def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """Return the parts of what an option was given. Raises ``DeployError`` if it was given and has none.
+    """Return the comma-separated values of an option. Raises ``DeployError`` if it was given but is empty.
 
-    An empty shell variable must not make a key for everything.
+    An empty shell variable must not create a key for everything.
     """
     found = tuple(part.strip() for one in given for part in one.split(",") if part.strip())
     if given and not found:
@@ -272,8 +274,10 @@ def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
 
 
 def _end_of(expires: str, now: float) -> str:
-    """Return when a new key expires. Raises ``DeployError`` if that is over."""
+    """Return when a new key expires. Raises ``DeployError`` if that time is in the past."""
     end = key_file.time_of(expires, now)
     if end and key_file.has_passed(end, now):
-        raise DeployError(f"the key would have expired already, {end}", hint="--expires is a time to come, e.g. 90d")
+        raise DeployError(
+            f"the key would have expired already, at {end}", hint="give --expires a time in the future, e.g. 90d"
+        )
     return end

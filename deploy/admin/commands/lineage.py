@@ -1,4 +1,4 @@
-"""``triton-gateway lineage``: where the model of a version comes from, with ClearML's links."""
+"""``triton-gateway lineage``: show where the model of a version comes from, with links to ClearML."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
 
 
 def describe(found: Mapping[str, Any]) -> list[str]:
-    """Return the lineage as lines for people."""
+    """Return the lineage as text lines."""
     model, task = found["model"], found["task"]
     published = "published" if model["published"] else "draft"
     lines = [
-        found["url"] or ", ".join(found["served_as"]) or "no version of the serving Task (any more)",
+        found["url"] or ", ".join(found["served_as"]) or "not in the serving Task (any more)",
         f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
         f"           {model['link']}",
     ]
@@ -64,7 +64,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     for parent in found["parents"]:
         lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
         for step in parent.get("steps", ()):
-            own = "  ← the model comes from here" if step["is_own"] else ""
+            own = "  ← made the model" if step["is_own"] else ""
             lines += [f"    step   {step['name']}  {step['id']}  ({step['status']}){own}", f"           {step['link']}"]
     for dataset in found["datasets"]:
         version = f" {dataset['version']}" if dataset.get("version") else ""

@@ -1,4 +1,4 @@
-"""``triton-gateway objective``: what an endpoint promises."""
+"""``triton-gateway objective``: show or set the objective (SLO) of an endpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
     given = {"availability": availability, "latency": latency, "latency_share": latency_share}
     wanted = {part: text for part, text in given.items() if text is not None}
     if reset and wanted:
-        raise click.UsageError("--reset goes with no other option")
+        raise click.UsageError("--reset cannot be combined with other options")
     if reset or wanted:
         kept = {} if reset else objective.recorded_parts(task, endpoint)
         parts = objective.checked({**kept, **wanted}, endpoint)

@@ -1,4 +1,4 @@
-"""``triton-gateway optimize``: from a Hugging Face model to the fastest bundle that still gives the same answers."""
+"""``triton-gateway optimize``: make the fastest bundle of a Hugging Face model that still gives the same answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def command(
 
     if deploy is not None and not serving_task_id:
         raise DeployError(
-            "--deploy needs the serving Task", hint="give --serving-task-id, or `source .triton-gateway/env`"
+            "--deploy needs a serving Task", hint="give --serving-task-id, or run `source .triton-gateway/env`"
         )
     screen = Screen()
     if register or deploy is not None:
@@ -139,7 +139,7 @@ def command(
 
 
 class Screen(Terminal):
-    """Progress that Ctrl-C ends."""
+    """Shows progress, and ends the work at the next line after Ctrl-C."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -147,8 +147,9 @@ class Screen(Terminal):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the work at the next line at the latest: libraries lose the exception if it comes while they
-        call Python from native code.
+        """Let Ctrl-C end the work, at the next line at the latest.
+
+        Libraries lose the exception if it is raised while native code calls Python.
         """
         before = signal.getsignal(signal.SIGINT)
 
@@ -176,18 +177,19 @@ class Screen(Terminal):
         super().say(text)
 
     def progress(self, text: str) -> None:
-        """Say what is being done now; a terminal shows it until the next line."""
+        """Show the current work; a terminal shows it until the next line."""
         self._end_if_interrupted()
         self.live(text, topic=text)
 
 
 def _check_registry() -> None:
-    """Fail before minutes of work when no registry could take the result."""
+    """Raise ``DeployError`` before minutes of work if no registry is configured for the result."""
     has_file = (Path.home() / "clearml.conf").exists() or os.environ.get("CLEARML_CONFIG_FILE")
     if not os.environ.get("CLEARML_API_HOST") and not has_file:
         raise DeployError(
             "no ClearML server is configured",
-            hint="set CLEARML_API_HOST and its keys, or `source .triton-gateway/env` of a running `triton-gateway up`",
+            hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "
+            "`triton-gateway up`",
         )
 
 

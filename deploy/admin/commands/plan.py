@@ -1,4 +1,4 @@
-"""``triton-gateway plan``: the serving Task against what a gateway serves: what would change, what is wrong."""
+"""``triton-gateway plan``: compare the serving Task with what a gateway serves, and show faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
         wanted = planned(open_registry())
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
-        raise DeployError(f"no gateway answers at {gateway}", hint="name one with --url")
+        raise DeployError(f"no gateway answers at {gateway}", hint="give its address with --url")
     found = changes(wanted, answer.content)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -45,12 +45,12 @@ def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
         for fault in found["faults"]:
             click.echo(f"! {fault['subject']}: {fault['message']}")
         if not found["changes"] and not found["faults"]:
-            click.echo(f"{gateway} serves what the serving Task says")
+            click.echo(f"{gateway} already serves everything in the serving Task")
     return 3 if found["faults"] else 0
 
 
 def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what would change in a gateway that reports ``status``, and every fault."""
+    """Return the changes to a gateway that reports ``status``, and all faults of the Task."""
     serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
     contents = {str(e["url"]): str(e.get("content") or "") for e in status.get("endpoints", ())}
     wanted = {url: endpoint.model_id for url, endpoint in planned.endpoints.items()}

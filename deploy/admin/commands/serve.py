@@ -1,4 +1,4 @@
-"""``triton-gateway serve``: the gateway alone, as it runs in production."""
+"""``triton-gateway serve``: run only the gateway, as in production."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def command(predictor_host: str, model_name: str, http_port: str, predictor_prot
 
 
 def refuse_strangers(host: str) -> None:
-    """Raise ``DeployError`` where a gateway at ``host`` would answer callers that it does not know."""
+    """Raise ``DeployError`` if a gateway at ``host`` would answer unknown callers from other machines."""
     if settings.Settings(host=host).answers_strangers:
         raise DeployError(
             f"the gateway would answer everyone who can reach {host}",
             hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
-            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it knows the callers",
+            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it authenticates the callers",
         )
 
 

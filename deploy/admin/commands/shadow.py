@@ -1,4 +1,4 @@
-"""``triton-gateway canary shadow``: mirror a share of an endpoint's requests to a version that answers nobody."""
+"""``triton-gateway canary shadow``: mirror a share of an endpoint's requests to another version."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def command(
         return 0
     if to is None:
         known = spec.shadows.get(endpoint)
-        told = "nothing is mirrored" if known is None else f"{known.percent:g} % to {known.to}"
-        click.echo(f"{endpoint}: {told}")
+        state = "nothing is mirrored" if known is None else f"{known.percent:g} % is mirrored to {known.to}"
+        click.echo(f"{endpoint}: {state}")
         return 0
     if percent is None:
         raise DeployError("--to needs --percent", hint="for instance --percent 5")
@@ -70,7 +70,7 @@ def command(
 
 
 def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
-    """Return what a gateway mirrors as lines for people; ``metrics`` is its ``/metrics``: all its workers together."""
+    """Return a gateway's shadow traffic as text lines; ``metrics``: its ``/metrics``, which sum all its workers."""
     urls = {(e.get("endpoint"), e.get("version")): e.get("url") for e in status.get("endpoints", ())}
     counted: dict[str, dict[str, int]] = {}
     for found in _COUNT.finditer(metrics or ""):
@@ -83,12 +83,12 @@ def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
         seen = counted.get(str(one["to"]), {})
         agreed, differed, failed = (seen.get(outcome, 0) for outcome in ("agreed", "differed", "failed"))
         compared = agreed + differed
-        told = f"{agreed / compared:.1%} of {compared} answers agree" if compared else "nothing compared yet"
-        told += f", {failed} failed" if failed else ""
-        told += f", {seen['dropped']} dropped" if seen.get("dropped") else ""
+        result = f"{agreed / compared:.1%} of {compared} answers agree" if compared else "nothing compared yet"
+        result += f", {failed} failed" if failed else ""
+        result += f", {seen['dropped']} dropped" if seen.get("dropped") else ""
         if not one.get("is_on"):
-            told = f"{one['to']} is not served yet"
+            result = f"{one['to']} is not served yet"
         elif one.get("last_failure"):
-            told += f" ({one['last_failure']})"
-        lines.append(f"shadow {name}: {one['percent']:g} % to {one['to']}, {told}")
+            result += f" (last failure: {one['last_failure']})"
+        lines.append(f"shadow {name}: {one['percent']:g} % to {one['to']}, {result}")
     return lines

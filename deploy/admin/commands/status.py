@@ -1,4 +1,4 @@
-"""``triton-gateway status``: what is served, from the gateway's own account and model sync's."""
+"""``triton-gateway status``: show what is served, from the status of a gateway and of model sync."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ def command(gateway: str, as_json: bool) -> int:
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None:
         raise DeployError(
-            f"no gateway answers at {gateway}", hint="start one with `triton-gateway up`, or name another with --url"
+            f"no gateway answers at {gateway}",
+            hint="start one with `triton-gateway up`, or give the address of another with --url",
         )
     if answer.status in (401, 403):
         raise DeployError(
-            f"{gateway} does not show its status to everybody",
-            hint="set TRITON_GATEWAY_KEY to a key with the right status (`keys create --operations status`)",
+            f"{gateway} shows its status only to callers with a key",
+            hint="set TRITON_GATEWAY_KEY to a key that allows the operation status (`keys create --operations status`)",
         )
     if answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(
-            f"{gateway}/v1/status answers {answer.status}, not a status", hint="is --url a triton-gateway?"
+            f"{gateway}/v1/status answered {answer.status} instead of a status",
+            hint="check that --url is the address of a triton-gateway",
         )
     sync = read_sync_status(chosen_state_dir())
     if as_json:
@@ -62,7 +64,7 @@ def command(gateway: str, as_json: bool) -> int:
 
 
 def read_sync_status(state: StateDir) -> dict[str, Any] | None:
-    """Return model sync's last account; None when there is no sync in this state directory."""
+    """Return the last status of model sync; None if no model sync uses this state directory."""
     try:
         content = json.loads((state.sync_status).read_text())
     except (OSError, ValueError):
@@ -71,7 +73,7 @@ def read_sync_status(state: StateDir) -> dict[str, Any] | None:
 
 
 def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:
-    """Say whether everything that is configured is served."""
+    """Return True if everything that is configured is served."""
     models = (sync or {}).get("models", [])
     return (
         bool(gateway.get("ready"))
@@ -84,7 +86,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
 
 
 def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> list[str]:
-    """Return the account as lines for people."""
+    """Return the status as text lines."""
     because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
     lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
     lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
@@ -95,14 +97,14 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     for name, shares in dict(gateway.get("canaries", {})).items():
         lines.append(f"canary {name}: {json.dumps(shares)}")
     lines += [
-        f"note {e.get('url')}: its graph answers one vector per token and the gateway pools them: a request takes more "
-        "CPU, the more the longer its text; `triton-gateway deploy` of the same files pools inside the graph"
+        f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
+        "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"
         for e in gateway.get("endpoints", [])
         if (e.get("details") or {}).get("token_vectors")
     ]
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
-        lines.append(f"default {name}: {url}{'' if url in served else ', which is not served'}")
+        lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")
     lines += objective.budgets(gateway.get("objectives", []))
     lines += [f"accuracy {drift_counts.accuracy_in_words(one)}" for one in gateway.get("accuracy", [])]
     if kept := gateway.get("payload_log"):
@@ -125,7 +127,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     if triton := (sync or {}).get("triton", {}).get("error"):
         lines.append(f"sync: {triton}")
     registry = (sync or {}).get("registry", {}).get("error")
-    return [*lines, f"sync: the registry is not readable: {registry}"] if registry else lines
+    return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
 
 
 def _state(endpoint: Mapping[str, Any]) -> str:

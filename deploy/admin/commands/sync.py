@@ -1,4 +1,4 @@
-"""``triton-gateway sync``: model sync alone, beside a Triton."""
+"""``triton-gateway sync``: run only model sync, beside a Triton."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
 
 
 def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    """Refuse what names no pool."""
+    """Check the names of pools. Raises ``click.BadParameter``."""
     from deploy.modelsync.members import read_pools
 
     try:

@@ -1,4 +1,4 @@
-"""``triton-gateway triton``: the embedded Triton as one child of ``up``. Not listed: alone it serves no model.
+"""``triton-gateway triton``: the embedded Triton as a child of ``up``. Hidden, because alone it serves no model.
 
 Ends when the server ends, with the reason on stderr, so that the supervisor of ``up`` restarts it and says so.
 """
@@ -14,6 +14,7 @@ import click
 from deploy.admin.commands._options import PORT, stop_on_signal
 
 _NEVER_BY_ITSELF = (3600.0, 3600.0)
+"""Back-off in seconds, so long that the launcher never restarts the server; the supervisor of ``up`` does."""
 
 
 @click.command(name="triton", hidden=True)
@@ -47,11 +48,11 @@ def command(
     stop = stop_on_signal()
     server = detect_server()
     if isinstance(server, ExternalServer):
-        raise DeployError("there is nothing to start for an existing Triton")
+        raise DeployError("an existing Triton is configured, so there is no Triton to start")
     try:
         key = ensure_key(key_file, state_dir.absolute())
     except (OSError, ValueError) as error:
-        raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
+        raise ChildFailed(f"the key of Triton's control APIs cannot be read or created: {error}") from error
     launcher = TritonLauncher(
         server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
         ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,

@@ -1,4 +1,4 @@
-"""``triton-gateway up``: everything on this machine, in the foreground."""
+"""``triton-gateway up``: run everything on this machine, in the foreground."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def command(
 
     if launcher.this_system().startswith("Windows"):
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
-    # after --help was answered: these import grpc and the control plane
+    # imported here to keep --help fast: these import grpc and the control plane
     from deploy.admin.commands import serve
     from deploy.bundles import needed
     from deploy.bundles.given import recognise
@@ -141,15 +141,15 @@ def command(
     given["poll_freq"] = f"{given['poll_freq']:g}s"
     if triton_grpc and model_repository is None:
         raise DeployError(
-            "with --triton-grpc the folder that Triton loads models from has to be known",
-            hint="name it with --model-repository",
+            "--triton-grpc needs --model-repository",
+            hint="give the folder that this Triton loads its models from",
         )
     if model:
-        found = recognise(model, task=task)  # what cannot be served is said before anything starts
+        found = recognise(model, task=task)  # a model that cannot be served is refused before anything starts
         if found.kind == "torchscript":
             raise DeployError(
-                f"{model} is TorchScript, which does not describe its tensors",
-                hint=f"start `triton-gateway up`, then `triton-gateway deploy {shlex.quote(model)} --input "
+                f"{model} is a TorchScript file, which does not describe its tensors",
+                hint=f"start `triton-gateway up`, then run `triton-gateway deploy {shlex.quote(model)} --input "
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )
         needed.check(found, is_served_here=True, trusts_code=trusts_code)

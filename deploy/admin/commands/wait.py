@@ -1,4 +1,4 @@
-"""``triton-gateway wait``: until what the serving Task says is live on every gateway."""
+"""``triton-gateway wait``: wait until every gateway serves the current serving Task."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from deploy.admin.serving_task import Registry
 
 _LOOKS = 3
-"""Times in a row a gateway must say so: each answer comes from one of its workers."""
+"""Times in a row that a gateway must confirm the change: each answer comes from only one of its workers."""
 
 _FAILING_S = 10.0
-"""How long a failure may last before it is told: what it lacks may come back."""
+"""Seconds that a failure must last before it is reported: its reason may pass."""
 
 _READ_S = 1.0
+"""Seconds between two reads of the serving Task."""
 
 Outlook = Literal["open", "failing", "final"]
-"""It may come; it failed and is tried again; waiting is no use."""
+"""``open``: the version may still become live. ``failing``: it failed and is retried. ``final``: waiting is useless."""
 
 
 @click.command(name="wait")
@@ -64,12 +65,12 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
             now = time.monotonic()
             is_other = isinstance(content, Mapping) and content.get("spec_revision") != revision
             if is_other and now - read_at > _READ_S:
-                # Either the gateway is behind, or somebody has changed the Task since: auto-update, a colleague.
+                # The gateway is behind, or the Task was changed again, by auto-update or a person.
                 with contextlib.suppress(RegistryUnavailable):
                     revision = _revision(registry)
                     reason, outlook = missing(content, revision)
                 read_at = now
-            # Builds are tried again: a failure counts when it stays.
+            # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
                 terminal.clear()
@@ -82,28 +83,30 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
             terminal.clear()
             click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
             return 0
-        told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
         if terminal.elapsed() > timeout:
             terminal.clear()
-            raise DeployError(f"not live after {timeout:g} s: {told}", hint="`triton-gateway status` says more")
-        terminal.live(told or "asking again")
+            raise DeployError(
+                f"not live after {timeout:g} s: {shown}", hint="`triton-gateway status` shows all versions and faults"
+            )
+        terminal.live(shown or "checking again")
         time.sleep(0.3)
 
 
 def _revision(registry: Registry) -> str:
-    """Return the revision of what the Task says now. Raises ``DeployError`` where gateways cannot read it either."""
+    """Return the revision of the current Task. Raises ``DeployError`` if a section is unreadable, for gateways too."""
     spec = registry.spec()
     for fault in spec.faults:
         if fault.subject.startswith("section "):
             raise DeployError(
-                f"{fault.subject} of the serving Task {fault.message}: gateways keep their configuration",
-                hint="write the section again: `triton-gateway status` shows what is served",
+                f"{fault.subject} of the serving Task {fault.message}: gateways keep their old configuration",
+                hint="repair the section in ClearML; `triton-gateway status` shows what is served",
             )
     return spec.revision
 
 
 def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, Outlook]:
-    """Return what keeps a gateway from serving ``revision`` (empty: nothing), and whether that may change by itself."""
+    """Return why a gateway does not serve ``revision`` (empty: it does), and whether that may change by itself."""
     if not isinstance(status, Mapping):
         return "does not answer", "open"
     if status.get("spec_revision") != revision:
@@ -113,6 +116,6 @@ def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, Outlo
     failed = [(url, one) for url, one in waiting if one["state"] in ("failed", "refused")]
     if failed:
         is_final = any(one["state"] == "refused" or one.get("is_final") for _, one in failed)
-        told = "; ".join(f"{url} failed: {one['reason']}" for url, one in failed)
-        return told, "final" if is_final else "failing"
+        shown = "; ".join(f"{url} failed: {one['reason']}" for url, one in failed)
+        return shown, "final" if is_final else "failing"
     return ", ".join(f"{url} is {one['state']}: {one['reason']}" for url, one in waiting), "open"

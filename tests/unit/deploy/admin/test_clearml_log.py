@@ -62,7 +62,7 @@ def test_a_round_is_bounded_whatever_is_deployed() -> None:
     )
     found = compare(many, None)
     assert (MOST_SCALARS, MOST_LINES) == (len(found.scalars), len(found.lines))
-    assert "lines more" in found.lines[-1]
+    assert "more lines" in found.lines[-1]
 
 
 class Sink:

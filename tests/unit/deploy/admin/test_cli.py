@@ -356,7 +356,7 @@ def test_status_of_another_server_is_refused(
 ) -> None:
     """A server that is no gateway is named as such."""
     assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
-    assert "is --url a triton-gateway?" in only_line(capsys.readouterr().err)
+    assert "check that --url is the address of a triton-gateway" in only_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_kserves_arguments_are_understood() -> None:
     arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
     done = run(*arguments, "--http_port", "none")
     assert 0 != done.returncode
-    assert "--port is not usable" in done.stderr
+    assert "--port is invalid" in done.stderr
 
 
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,19 +195,19 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is not YAML"), ("[]", "no state of a serving Task"), ("version: 2", "of version 1"),
-        ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "a name for each entry"),
+        ("{", "is not valid YAML"), ("[]", "not the state of a serving Task"), ("version: 2", "no `version: 1`"),
+        ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "map names to entries"),
         ("version: 1\nobjectives: {a: {latency: soon}}", "latency: 'soon' is not a duration"),
         ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
         ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
-        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", "no usable name"),
-        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "no usable name"),
+        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", "an invalid name"),
+        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "an invalid name"),
         ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
-        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "no number"),
+        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "not a number"),
         ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
         ("version: 1\ncanaries: {a: {weights: [x]}}", "a list of numbers"),
         ("version: 1\nendpoints: {a: {model: m1}}", "must have names and values"),
-        ("version: 1\nendpoints: !!python/object:os.system {}", "is not YAML"),
+        ("version: 1\nendpoints: !!python/object:os.system {}", "is not valid YAML"),
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_used_are_refused_in_a_sentence(text: str, says: str) -> None:

@@ -72,7 +72,7 @@ def test_what_is_switched_off_is_not_compared() -> None:
     ("labels", "message"),
     [
         (["POSITIVE", "NEGATIVE"], "the labels of e/2 are in another order: POSITIVE, NEGATIVE; e/1 has NEGATIVE, POS"),
-        (["LABEL_0", "LABEL_1"], "the labels of e/2 are others: LABEL_0, LABEL_1"),
+        (["LABEL_0", "LABEL_1"], "the labels of e/2 have other names: LABEL_0, LABEL_1"),
     ],
 )
 def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: list[str], message: str) -> None:
@@ -101,7 +101,7 @@ def test_what_answers_now_is_the_stable_version() -> None:
     assert "e/3" == stable("e/1", weights={"e/2": 0.1, "e/3": 0.9})
     assert "e/2" == stable("e/3", default="e/2")
     assert "e/1" == stable("e/2", versions="12")
-    with pytest.raises(DeployError, match="which version is stable") as caught:
+    with pytest.raises(DeployError, match="which version is the stable one") as caught:
         stable("e/3")
     assert "--from" in caught.value.hint
 

@@ -127,7 +127,7 @@ def test_what_goes_wrong_is_one_line_that_says_what_to_do(grafana: tuple[Grafana
         ((url,), "wrong", "Editor"),
         ((url + "/elsewhere",), TOKEN, "path prefix"),
         (("http://127.0.0.1:9",), TOKEN, "nothing answers"),
-        (("grafana",), TOKEN, "not an address"),
+        (("grafana",), TOKEN, "not an http(s) address"),
     ):
         with pytest.raises(DeployError) as caught:
             run("push", "--url", *arguments, token=token)

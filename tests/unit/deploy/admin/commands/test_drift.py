@@ -159,7 +159,7 @@ def test_gateway_that_does_not_answer_is_one_line() -> None:
     with pytest.raises(DeployError) as caught:
         run("report", "--url", "http://127.0.0.1:9")
     assert "nothing answers at http://127.0.0.1:9/metrics" == caught.value.message
-    assert "Connection refused: is it running, and is the address right?" == caught.value.hint
+    assert "Connection refused: check that it runs, and that the address is right" == caught.value.hint
 
 
 def test_built_in_variables_are_documented_by_name() -> None:

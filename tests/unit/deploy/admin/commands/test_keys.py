@@ -64,7 +64,7 @@ def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
     result = keyring.run("create", "--tenant", "acme")
     key = result.stdout.strip()
     assert key.startswith("tgk_")
-    assert "only time" in result.stderr
+    assert "only this once" in result.stderr
     assert "acme" == keyring.ask(key)
     for file in keyring.path.parent.iterdir():
         assert key not in file.read_text()
@@ -169,7 +169,7 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
         (["revoke", "nobody"], "there is no key nobody"),
         (["rotate", "nobody"], "there is no key nobody"),
         (["quota", "--tenant", "a"], "no limit is given"),
-        (["quota", "--requests-per-minute", "1"], "nobody is named"),
+        (["quota", "--requests-per-minute", "1"], "no tenant is given"),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(
@@ -231,7 +231,7 @@ def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPa
     with site(refuse) as address:
         for key in ("", "tgk_a_b"):
             monkeypatch.setenv("TRITON_GATEWAY_KEY", key)
-            with pytest.raises(DeployError, match="does not show its status") as error:
+            with pytest.raises(DeployError, match="shows its status only to callers with a key") as error:
                 CliRunner().invoke(status, ["--url", address], catch_exceptions=False, standalone_mode=False)
             assert "TRITON_GATEWAY_KEY" in error.value.line()
     assert ["", "Bearer tgk_a_b"] == seen

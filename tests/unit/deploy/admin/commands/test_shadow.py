@@ -70,7 +70,7 @@ def test_agreement_is_shown_for_all_workers_together() -> None:
         f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} {count}\n'
         for outcome, count in {"agreed": 198.0, "differed": 2.0, "failed": 1.0, "dropped": 7.0}.items()
     )
-    told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (no memory)"
+    told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (last failure: no memory)"
     assert [told] == shadow.describe(status, text)
-    assert ["shadow e: 5 % to e/2, nothing compared yet (no memory)"] == shadow.describe(status, None)
+    assert ["shadow e: 5 % to e/2, nothing compared yet (last failure: no memory)"] == shadow.describe(status, None)
     assert record.shadow("e", None).key == record.shadow("e", ShadowSpec("e", "e/2", 5)).key

@@ -15,8 +15,8 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
         ],
     }  # fmt: skip
     lines = describe("http://g", status, None)
-    assert "default faq: faq/1" in lines
-    assert "default old: old/1, which is not served" in lines
+    assert "default version of faq: faq/1" in lines
+    assert "default version of old: old/1, which is not served" in lines
     (note,) = [line for line in lines if line.startswith("note")]
     assert "faq/1" in note
     assert "deploy" in note
