@@ -1,4 +1,4 @@
-"""``python -m dashboards``: write every generated file anew (``--check``: say which differ, and end with 1)."""
+"""``python -m dashboards``: write every generated file (``--check``: print those that differ, and exit with 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every generated file of this package: what it should hold, whether it does, and writing it."""
+"""Generates, compares and writes every generated file of this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def generated() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """Return the files that differ from what is generated, and those that nothing generates any more."""
+    """Return the files that differ from what is generated, and files that are no longer generated."""
     wanted = generated()
     present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
     present |= {*CHART.glob("files/boards/*.json")}
@@ -31,7 +31,7 @@ def stale() -> list[Path]:
 
 
 def write() -> list[Path]:
-    """Bring every file up to date; returns what was changed."""
+    """Write every file that differs; return what was changed."""
     changed = stale()
     wanted = generated()
     for path in changed:

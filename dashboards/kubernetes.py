@@ -1,7 +1,7 @@
-"""Rules and boards as files of the Helm chart, which kustomize reads through a kustomization beside them.
+"""Rules and boards as files of the Helm chart, which kustomize reads through a kustomization next to them.
 
-Pure: texts in, texts out. Called by ``build``, which writes them into ``k8s/`` of a checkout; an installed package has
-no such folder, and nothing is written.
+Pure: texts in, texts out. ``build`` writes them into ``k8s/`` of a checkout; an installed package has no such folder,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _prometheus_rule(texts: Iterable[str]) -> str:
 
 
 def _kustomization(boards: Iterable[str]) -> str:
-    # a folder of its own, because kustomize reads files of the folder that a kustomization is in, and no others
+    # a separate folder, because kustomize reads only files of the folder that a kustomization is in
     listed = [
         f"  - {{name: triton-gateway-board-{name.removesuffix('.json')}, files: [boards/{name}]}}" for name in boards
     ]

@@ -45,6 +45,6 @@ RECORDS: Final = frozenset(rule.name for rule in rules.records() if _reads_detai
 
 
 def needs_detail(expr: str) -> bool:
-    """Whether an expression has no data, or none of built-in variables, at the level ``brief``."""
+    """Return True if an expression has no data, or no data of built-in variables, at the level ``brief``."""
     names = set(re.findall(r"[a-zA-Z_:][\w:]*", expr))
     return _reads_detail(expr) or bool(names & (_BUILT_IN | RECORDS))

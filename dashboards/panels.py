@@ -43,18 +43,18 @@ TAG: Final = "triton-gateway"
 _FIRST: Final = ("alertname", "severity", "endpoint", "version", "variable", "bin")
 """Columns of tables, in order; others follow."""
 _LEAST_WIDTH: Final = 80
-"""Of a column: with Grafana's 150 five of them are wider than half a row."""
+"""Least width of a column: with Grafana's 150, five columns are wider than half a row."""
 _LITTLE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL expression and how its series are called."""
+    """One PromQL expression and the name of its series."""
 
     expr: str
     legend: str = ""
     has_exemplars: bool = False
-    """Whether trace ids of single requests are drawn as points over the series."""
+    """If true, trace ids of single requests are drawn as points over the series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,16 @@ class Panel:
     least: float | None = 0.0
     most: float | None = None
     values: tuple[str, ...] = ()
-    """Of a table: what the column of each query's value is called; without names there is none."""
+    """For a table: names of the columns with each query's value; without names there are none."""
     if_empty: str = ""
     """Shown instead of "no data"."""
     links: tuple[tuple[str, str], ...] = ()
-    """(title, address) of every value: where a click leads; ``${__data.fields.LABEL}`` is the row's label."""
+    """(title, address) pairs that each value links to; ``${__data.fields.LABEL}`` is the row's label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A row of panels under a title; one that ``is_folded`` is opened by a click, and asks nothing until then."""
+    """A row of panels under a title. One that ``is_folded`` opens on a click and sends no queries until then."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -90,7 +90,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A template variable filled from label values; ``one``: exactly one value is chosen, else any number or all."""
+    """A template variable filled from label values. ``one``: exactly one value, else any number or all."""
 
     name: str
     label: str
@@ -100,7 +100,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard; ``uid`` never changes, links are made of it."""
+    """One dashboard. ``uid`` never changes, because links contain it."""
 
     uid: str
     title: str
@@ -173,7 +173,7 @@ def render(board: Board, annotations: Sequence[tuple[str, str, str]] = ()) -> st
             place = GridPos(h=panel.height, w=panel.width, x=left, y=below)
             panels.append(_panel(panel).id(number).grid_pos(place))
             left, tallest = left + panel.width, max(tallest, panel.height)
-        if section.is_folded:  # Grafana keeps them inside their row, and moves what is below when it is opened
+        if section.is_folded:  # Grafana keeps them inside their row, and moves the panels below when it is opened
             for made_panel in panels:
                 row = row.with_panel(made_panel)
             made = made.with_row(row)
@@ -225,7 +225,7 @@ def _target(panel: Panel, letter: str, query: Query) -> Any:
 def _lines(panel: Panel) -> Any:
     made = timeseries.Panel().line_width(2).fill_opacity(8).tooltip(common.VizTooltipOptions())
     if panel.unit == "percentunit" and panel.most is None:
-        made = made.axis_soft_max(_LITTLE)  # of nothing but zeros the axis would go up to 10,000 %
+        made = made.axis_soft_max(_LITTLE)  # an axis of only zeros would go up to 10,000 %
     if panel.thresholds:
         made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
     return made.legend(
@@ -256,7 +256,7 @@ def _heatmap(_panel: Panel) -> Any:
 
 
 def _bars(_panel: Panel) -> Any:
-    # Two instant tables, joined bin by bin: now beside the reference.
+    # Two instant tables, joined bin by bin: current shares and the reference's.
     return (
         barchart.Panel()
         .with_transformation(DataTransformerConfig(id_val="joinByField", options={"byField": "order", "mode": "outer"}))
@@ -276,7 +276,7 @@ def _bars(_panel: Panel) -> Any:
                 },
             )
         )
-        .override_by_name("bin", [DynamicConfigValue(id_val="unit", value="string")])  # or bin 3 would be "300%"
+        .override_by_name("bin", [DynamicConfigValue(id_val="unit", value="string")])  # otherwise bin 3 would be "300%"
         .x_field("bin")
         .group_width(0.9)
     )
@@ -288,11 +288,11 @@ def _table(panel: Panel) -> Any:
     for name in panel.values:
         made = made.override_by_name(name, [DynamicConfigValue(id_val="unit", value=panel.unit)])
     columns = ["Value"]
-    if len(panel.queries) > 1:  # Grafana shows one of several tables, unless they are made one
+    if len(panel.queries) > 1:  # Grafana shows only one of several tables unless they are merged
         made = made.with_transformation(DataTransformerConfig(id_val="merge", options={}))
         columns = [f"Value #{letter}" for letter, _ in zip("ABCDEFGH", panel.queries, strict=False)]
     names = dict(zip(columns, panel.values, strict=bool(panel.values)))
-    # When a query was asked is of no interest, and in half a row it would push the value out of sight.
+    # The time of a query is of no interest, and in half a row it would push the value out of sight.
     hidden = {"Time", "__name__", "alertstate", *columns} - names.keys()
     return made.with_transformation(
         DataTransformerConfig(

@@ -1,7 +1,7 @@
 """Small pieces of PromQL, and the YAML of rule files. Pure text; metric names come from the catalogue.
 
-``rules`` and ``boards`` use it. Windows are written in Prometheus' own form (``5m``), so that a window's name in a
-recording rule is what one types in a query.
+``rules`` and ``boards`` use it. Windows have Prometheus' own form (``5m``), so a window in a rule's name is what one
+types in a query.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def by(labels: Iterable[str], expr: str, function: str = "sum") -> str:
 
 
 def on(labels: Iterable[str], *, group: str | None = None) -> str:
-    """What two sides of an operator are matched by; ``group`` is the label that many on the left get from the right."""
+    """Return the matching clause of an operator; ``group`` is the label that many on the left get from the right."""
     return f"on ({', '.join(labels)})" + ("" if group is None else f" group_left ({group})")
 
 
@@ -109,7 +109,7 @@ def _alert(rule: Alert, runbook: str) -> list[str]:
         "        annotations:",
         f"          summary: {json.dumps(rule.summary, ensure_ascii=False)}",
         f"          description: {json.dumps(rule.description, ensure_ascii=False)}",
-        # The first is what Alertmanager's templates and kube-prometheus-stack make a link of.
+        # Alertmanager's templates and kube-prometheus-stack turn the first one into a link.
         *(f"          {name}: {json.dumps(f'{runbook}#{rule.name.lower()}')}" for name in ("runbook_url", "runbook")),
     ]
 

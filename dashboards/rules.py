@@ -1,7 +1,7 @@
-"""The recording rules and alerts: what Prometheus computes of every gateway's numbers together.
+"""The recording rules and alerts, which Prometheus computes from the numbers of all gateways together. Data.
 
-Data: ``RULES`` maps file names to groups; ``python -m dashboards`` writes them, a test compares. What does not add up
-(ratios, quantiles, PSI) is computed here, after the sum over workers and pods, never in a gateway.
+``RULES`` maps file names to groups; ``python -m dashboards`` writes them, and a test compares. Values that cannot be
+added up (ratios, quantiles, PSI) are computed here, after the sum over workers and pods, never in a gateway.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BUDGET: Final = f"{BUDGET_S / 86400:.0f}d"
 DRIFT_WINDOWS: Final = ("5m", "1h", "1d")
 
 _BURN: Final = (
-    # how fast, long window, short window, severity: the SRE workbook's pairs
+    # burn rate, long window, short window, severity: the SRE workbook's pairs
     (14.4, "1h", "5m", "page"),
     (6.0, "6h", "30m", "page"),
     (3.0, "1d", "2h", "ticket"),
@@ -67,7 +67,7 @@ def error_ratio(window: str) -> str:
 
 
 def late_ratio(window: str) -> str:
-    """Return the name of the recorded share of answers that came later than promised; ``within``: the time."""
+    """Return the name of the recorded share of answers that came later than promised (promised time: ``within``)."""
     return f"endpoint_within:{_GATEWAY}_late:ratio_rate{window}"
 
 
@@ -185,7 +185,7 @@ def _slo() -> Group:
         late = by(within, rate(_ANSWERS, window, _LATE))
         rules += [
             Record(error_ratio(window), _ratio(ENDPOINT, window)),
-            # Of another time that was promised before, the counts stay.
+            # Counts of an earlier promised time stay in the sum.
             Record(late_ratio(window), f"{late}\n  / ({by(within, rate(_ANSWERS, window))} > 0){current}"),
         ]
     hourly = {
@@ -236,7 +236,7 @@ def _promise(record: str, what: str) -> str:
 
 
 def _promised() -> list[Record]:
-    """Return the records of the objectives. Gateways may differ for a moment after a change: the stricter counts."""
+    """Return the records of the objectives. Gateways may differ briefly after a change: the stricter one counts."""
     shares = catalog.OBJECTIVE.name
     stated = by(ENDPOINT, f'{shares}{{objective="availability",{_KNOWN}}} >= 0', "max")
     default = by(SCOPE, f'{shares}{{objective="availability",endpoint=""}}', "max")
@@ -248,11 +248,13 @@ def _promised() -> list[Record]:
 
 
 def _budgets() -> Group:
-    """Return the records of what is left of a budget, from recorded hours: a month of raw counters is too much."""
+    """Return the records of what is left of a budget, computed from recorded hours: a month of raw counters is too
+    much.
+    """
     hours = f"[{_BUDGET}:15m]"
 
     def left(bad: str, of: str, objective: str) -> str:
-        # Before the first quarter of an hour that was recorded there is the last hour.
+        # Until the first quarter of an hour has been recorded, the last hour is used.
         everything = f"(sum_over_time({of}{hours}) or {of})"
         return (
             f"1 - (sum_over_time({bad}{hours}) or {bad} or 0 * {everything})\n  / ({everything} > 0)\n"
@@ -273,7 +275,7 @@ def _budgets() -> Group:
 def _drift() -> Group:
     reference = catalog.DRIFT_REFERENCE.name
     rules: list[Record | Alert] = [
-        # Every pod says the same; bins of a reference that is gone are NaN, which is not above 0.
+        # All pods report the same. Bins of a removed reference are NaN, which is not above 0.
         Record(REFERENCE, by(BIN, f"{reference} > 0", "max")),
         Record(REFERENCE_BINS, by(VARIABLE, REFERENCE, "count")),
         Record(REFERENCE_SIZE, by(VARIABLE, catalog.DRIFT_REFERENCE_SIZE.name, "max")),
@@ -289,7 +291,8 @@ def _drift() -> Group:
             Record(n, by(VARIABLE, drift_bin_n(window))),
             Record(
                 q,
-                # Without a value there is no share: smoothing alone would make all bins equal, far from any reference.
+                # Without observations there is no share: smoothing alone would make all bins equal, far from any
+                # reference.
                 f"({drift_bin_n(window)} + {SMOOTHING})\n"
                 f"  / {on} group_left () (({n} > 0) + {SMOOTHING} * {bins})",
             ),
@@ -314,7 +317,7 @@ def _drift() -> Group:
     every = f"on ({', '.join(SCOPE)}) group_left ()"
     shift, bins = drift_shift(_SHOWN), "version, variable, bin"
     rules += [
-        # The same mean as the page's: over versions, variables and gateways, each of which bets on its own traffic.
+        # The same mean as on the page: over versions, variables and gateways, each of which bets on its own traffic.
         Record(EVIDENCE, by(ENDPOINT, days, "avg")),
         Record(VARIABLE_EVIDENCE, by((*VERSION, "variable"), days, "avg")),
         Record(ALARM, by(SCOPE, catalog.DRIFT_ALARM.name, "max")),
@@ -334,7 +337,7 @@ def _drift() -> Group:
             f"/ {on} group_left () ({drift_n(_SHOWN)} > 0)\n"
             f'and {on} ({FOUND_SHIFT}{{bin="{OTHER}"}} > 0)',
         ),
-        # One cause moves many bins of many variables: one alert says all of it.
+        # One cause moves many bins of many variables, so one alert reports all of it.
         Alert(
             "GatewayDrift",
             f"{EVIDENCE} >= {every} {ALARM}",
@@ -455,7 +458,7 @@ def _state() -> Group:
                 "ticket", hold="15m",
             ),
             Alert(
-                # A Triton that nobody scrapes is noticed by the gateways that need it, without any traffic.
+                # Gateways notice a Triton that is not scraped, because they need it; this takes no traffic.
                 "GatewayBackendDown", f"{by((*SCOPE, 'backend'), catalog.BACKEND_UP.name, 'max')} == 0",
                 "No gateway reaches Triton at {{ $labels.backend }}",
                 "It has answered no gateway that needs it for a minute. Its endpoints answer 503.",
@@ -478,7 +481,7 @@ def _state() -> Group:
                 "endpoint removed or renamed?", "ticket", hold="5m",
             ),
             Alert(
-                # Three looks that should have been, and two minutes at least.
+                # Three polls that should have happened, and at least two minutes.
                 "GatewayConfigurationStale",
                 f"time() - {catalog.LAST_CONTACT.name}\n  > clamp_min(3 * {catalog.POLL.name}, 120)",
                 "{{ $labels.instance }} gets no response from ClearML",
@@ -486,7 +489,7 @@ def _state() -> Group:
                 "not see changes.", "ticket", hold="5m",
             ),
             Alert(
-                # Every gateway reads the same Task: one alert, not one for each.
+                # All gateways read the same Task: one alert, not one per gateway.
                 "GatewayConfigurationFault",
                 f"{by((*SCOPE, 'job', 'kind'), catalog.CONFIGURATION_FAULTS.name, 'max')} > 0",
                 "The serving Task has a faulty {{ $labels.kind }}",

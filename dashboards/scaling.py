@@ -23,11 +23,12 @@ WORK_DUE: Final = "instance:gateway_work_due:mean1m"
 WORK_ASKED: Final = "instance:gateway_work_asked:mean1m"
 """The smaller of ``WORK`` and ``WORK_DUE``: a backlog asks for gateways by what arrives, not by what has piled up."""
 WORK_TOTAL: Final = "job:gateway_work:total1m"
-"""``WORK_ASKED`` of all gateways of a deployment. One that cannot be scraped any more counts as the others' mean."""
+"""``WORK_ASKED`` of all gateways of a deployment. A gateway that cannot be scraped any more counts as the others' mean.
+"""
 HOLD_EACH: Final = "instance:gateway_hold:ratio"
 """From 0 (no request in flight) to 1 (``HOLD_IN_FLIGHT``): keeps the autoscaler from removing a full gateway."""
 HOLD: Final = "job:gateway_hold:ratio"
-"""The mean over a deployment's gateways."""
+"""Mean over a deployment's gateways."""
 HOLD_TOTAL: Final = "job:gateway_hold:total"
 TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
 """Mean number of requests that wait for a call to Triton, or are in one."""
@@ -131,16 +132,18 @@ def infer_p95(matchers: str = "", window: str = _WINDOW) -> str:
 
 
 def group() -> Group:
-    """Return every record, in the order in which they need each other."""
+    """Return every record, in order of evaluation."""
     return Group("gateway-scaling", [*_gateways(), *_tritons(), *_wanted()], interval="15s")
 
 
 def _gateways() -> list[Record]:
     requests = catalog.REQUESTS.name
     turned_away, answered = f'outcome=~"{_TURNED_AWAY}"', f'outcome!~"{_TURNED_AWAY}"'
-    # Of two samples: what comes now, to a gateway that began half a minute ago, too; without two a full one's worth.
+    # With two samples: current arrivals, also at a gateway that started half a minute ago. With fewer, a full
+    # gateway's.
     came, done = by(_EACH, rate(requests, _NOW)), by(_EACH, rate(requests, _WINDOW, answered))
-    # What the busiest did in some minutes: while Triton is full, or stands still, gateways answer less than they could.
+    # The busiest gateway's maximum over some minutes: while Triton is full or down, gateways answer less than they
+    # could.
     share = f"{came}\n  / {on(SCOPE, group='')} (max_over_time({ANSWERED_BEST}[{_PROVEN}]) > 0)"
     full = f"{WORK_TARGET / CPU_TARGET:.4g}"
     served = by(SCOPE, rate(requests, _WINDOW, answered))
@@ -164,7 +167,7 @@ def _gateways() -> list[Record]:
 
 def _tritons() -> list[Record]:
     rows = by(POOL, ROWS_EACH)
-    # Every call in a batch is charged the whole batch's time.
+    # Every call in a batch is charged with the whole batch's time.
     executed = by(POOL, rate("nv_inference_exec_count", _WINDOW))
     shared = f"{executed} / ({by(POOL, rate('nv_inference_request_success', _WINDOW))} > 0)"
     busy = f"{by(POOL, rate('nv_inference_compute_infer_duration_us', _WINDOW))} / 1e6 * {shared}"
@@ -182,7 +185,7 @@ def _tritons() -> list[Record]:
         Record(ROWS, f"{rows} * {UNSEEN}"),
         Record(BEST, by(POOL, ROWS_EACH, "max")),
         Record(EFFICIENCY, f"{rows}\n  / ({_of_pool(busy)} > 0.05)"),
-        # One pool for a version, whatever gateways of two configurations say while a change is under way.
+        # One pool per version, even if gateways disagree while a change is under way.
         Record(RUNS_ON, f"topk by ({', '.join(VERSION)}) (1, {pools})\n  and {on(VERSION)} ({batches} > 0)"),
         Record(INSIDE, queue_ratio()),
         # The time of a call is waiting inside Triton plus computing; waiting before the call is divided by computing.
@@ -200,13 +203,13 @@ def _tritons() -> list[Record]:
 
 
 def _wanted() -> list[Record]:
-    # Utilisation of a queue's server that causes such waits (M/D/1): near 1 as soon as requests pile up.
+    # Utilisation of a server whose queue causes such waits (M/D/1): near 1 as soon as requests pile up.
     busy = f"2 * {QUEUE_RATIO} / (1 + 2 * {QUEUE_RATIO})"
     offered = f"({ROWS} * {on(SCOPE, group='')} {SHORT} and {QUEUE_RATIO} > 1 or {ROWS})"
     # Two minutes: while new replicas take over load, the busiest one's recent maximum still shows its capacity.
     needed = f"{offered}\n  / (max_over_time({BEST}[2m]) > 0)"
     tritons = _of_pool(by(POOL, 'up{job="triton"}', "count"))
-    # A pool at zero needs none; one that gateways reach and Prometheus does not know is not at zero.
+    # A pool scaled to zero needs none. One that gateways reach but Prometheus does not know is not at zero.
     reached = f"{by(POOL, catalog.BACKEND_UP.name, 'max')} == 1"
     none = f"0 * {ROWS}\nor 0 * {WANTED_BY_WAITING} unless ({tritons} or {reached})"
     least = f"{ROWS} / (max_over_time({EFFICIENCY}[1d]) > 0) / {LOAD_TARGET:g}"
@@ -221,7 +224,7 @@ def _wanted() -> list[Record]:
             f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "
             f"{MOST_GROWTH:g}) * {SERVING}\n  unless {BACK}\nor {BACK}\nor {none}",
         ),
-        # One step at a time: a p95 does not tell how many replicas would bring it down.
+        # One step at a time: a p95 does not show how many replicas would bring it down.
         Record(
             WANTED_BY_P95,
             f"clamp_max({by(POOL, over, 'max')}, {1 / LOAD_TARGET:.4g}) * {SERVING}\n  unless {BACK}\nor {none}",
@@ -254,7 +257,7 @@ def _scraped(expr: str, job: str) -> str:
 
 
 def _unseen(job: str, labels: tuple[str, ...]) -> str:
-    """Return targets per scraped target, without those that were never scraped: they do not work yet."""
+    """Return targets per scraped target. Targets that were never scraped do not work yet and do not count."""
     up = f'up{{job="{job}"}}'
     lost, seen = by(labels, f"{up} == 0 and max_over_time({up}[1h]) == 1", "count"), by(labels, f"{up} == 1", "count")
     return f"1 + {lost} / {seen}\nor 0 * {seen} + 1"
