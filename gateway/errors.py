@@ -6,31 +6,31 @@ Raised anywhere in the gateway. ``gateway/edge/http/problems.py`` turns them int
 ::
 
     GatewayError
-    ├── RequestError                the caller's request; sending it again unchanged fails again
+    ├── RequestError                the request is at fault; sending it again unchanged fails again
     │   ├── MalformedRequest        not HTTP
     │   ├── AddressTooLong
-    │   ├── HeadTooLarge            more bytes or lines before the body than are read
+    │   ├── HeadTooLarge            more bytes or lines before the body than the limit
     │   ├── HeadTimeout             the head came too slowly
     │   ├── MalformedBody           not JSON, not UTF-8, not gzip, truncated
     │   ├── PayloadTooLarge
     │   ├── UnsupportedMedia        content type or content encoding
     │   ├── MethodNotAllowed
     │   ├── BodyTimeout             the body came too slowly
-    │   ├── NotAuthenticated        nobody is known by the credentials, or there are none
-    │   ├── NotPermitted            the caller is known and lacks a right
-    │   ├── QuotaExceeded           the caller's tenant has used what it may
+    │   ├── NotAuthenticated        no credentials, or invalid ones
+    │   ├── NotPermitted            an authenticated caller lacks a right
+    │   ├── QuotaExceeded           the caller's tenant has used up its quota
     │   ├── InputRefused            the task or the hook refused well-formed input
     │   ├── EndpointNotFound
     │   └── VersionNotFound
     ├── ClientGone                  the caller left before the answer
-    ├── Overloaded                  capacity is contended
+    ├── Overloaded                  more work than the gateway may hold
     ├── Unavailable                 no capacity at all
     │   ├── Draining
     │   ├── ModelNotReady
     │   └── BackendUnavailable      no Triton answers (``triton.errors.TransportError``: one server does not)
     ├── DeadlineExceeded
-    ├── BackendRefused              Triton rejected the tensors a hook or caller made
-    │   └── ModelFailed             the model raised, or rejected tensors we made ourselves
+    ├── BackendRefused              Triton rejected tensors that a hook or caller made
+    │   └── ModelFailed             the model raised, or rejected tensors that the gateway made
     ├── BackendGarbage              Triton's answer is invalid
     ├── HookFailed                  user code raised
     ├── ControlError                configuration and registry; never reaches a request
@@ -38,9 +38,9 @@ Raised anywhere in the gateway. ``gateway/edge/http/problems.py`` turns them int
     │   ├── RegistryUnavailable
     │   ├── RegistryRefused         wrong credentials, unknown Task or model
     │   ├── ArtifactCorrupt         a download that does not match its hash
-    │   ├── ContentChanged          a model's file is not what it was when it was first seen
-    │   ├── AnswersDisagree         a version does not answer its own samples as it should
-    │   └── FailsOnRequests         a version fails on a request that the one before it has answered
+    │   ├── ContentChanged          a model's file has changed since it was first seen
+    │   ├── AnswersDisagree         a version does not answer its own samples as recorded
+    │   └── FailsOnRequests         a version fails on a request that the version before it answered
     └── InternalError               a bug of ours
 """
 
@@ -74,67 +74,67 @@ def _as_utf8(text: str) -> str:
 
 
 class RequestError(GatewayError):
-    """The caller's request cannot be served as it is."""
+    """The gateway cannot serve the request in this form: correct it before you send it again."""
 
     kind = "bad_request"
 
 
 class MalformedRequest(RequestError):
-    """What came is not an HTTP/1.1 request."""
+    """The gateway received bytes that are not valid HTTP/1.1: check the client or proxy that sent them."""
 
     kind = "malformed_request"
 
 
 class AddressTooLong(RequestError):
-    """The request's address (path and query) is longer than any address here."""
+    """The URL (path and query) is longer than the gateway accepts: send a shorter one."""
 
     kind = "address_too_long"
 
 
 class HeadTooLarge(RequestError):
-    """The request's head has more bytes or more lines than are read."""
+    """The request line and headers exceed the limit on bytes or lines: send fewer or shorter headers."""
 
     kind = "head_too_large"
 
 
 class HeadTimeout(RequestError):
-    """The request's head did not arrive in time."""
+    """The request line and headers did not arrive in time: send them faster, in a new connection."""
 
     kind = "head_timeout"
 
 
 class MalformedBody(RequestError):
-    """The body cannot be decoded: not JSON, not UTF-8, not gzip, cut short."""
+    """The gateway cannot decode the body (invalid JSON, UTF-8 or gzip, or cut short): correct the body."""
 
     kind = "malformed_body"
 
 
 class PayloadTooLarge(RequestError):
-    """The body, or what it unpacks to, is larger than the configured limit, or has too many values."""
+    """The body, compressed or unpacked, exceeds the limit on bytes or values: send less in one request."""
 
     kind = "payload_too_large"
 
 
 class UnsupportedMedia(RequestError):
-    """Content type or content encoding this endpoint does not take."""
+    """The endpoint does not accept this content type or content encoding: correct it as `hint` says."""
 
     kind = "unsupported_media"
 
 
 class MethodNotAllowed(RequestError):
-    """The route exists for another HTTP method."""
+    """The path does not support this HTTP method: use the one that `hint` names."""
 
     kind = "method_not_allowed"
 
 
 class BodyTimeout(RequestError):
-    """The request body did not arrive within the request's time."""
+    """The body did not arrive in time: send it faster, or send less."""
 
     kind = "body_timeout"
 
 
 class NotAuthenticated(RequestError):
-    """Nobody is known by the caller's credentials, or there are none; `x-refused-because` says which."""
+    """The credentials are missing or not valid, as `x-refused-because` says: send valid ones."""
 
     kind = "unauthenticated"
 
@@ -146,7 +146,7 @@ class NotAuthenticated(RequestError):
 
 
 class NotPermitted(RequestError):
-    """The caller is known and may not do this; `x-refused-because` says what it lacks."""
+    """The caller lacks a right, which `x-refused-because` names: ask the operator for it."""
 
     kind = "permission_denied"
 
@@ -156,7 +156,7 @@ class NotPermitted(RequestError):
 
 
 class QuotaExceeded(RequestError):
-    """The caller's tenant has used what it may for now; `x-refused-because` says what of."""
+    """The caller's tenant has used up the quota that `x-refused-because` names: retry after `Retry-After` seconds."""
 
     kind = "quota_exceeded"
     retryable = True
@@ -167,31 +167,31 @@ class QuotaExceeded(RequestError):
 
 
 class InputRefused(RequestError):
-    """Well-formed input that the task or the hook refuses."""
+    """The task or the hook refused well-formed input: correct what the message names."""
 
     kind = "input_refused"
 
 
 class EndpointNotFound(RequestError):
-    """No such endpoint."""
+    """The gateway serves no endpoint of this name: check the name in the URL."""
 
     kind = "endpoint_not_found"
 
 
 class VersionNotFound(RequestError):
-    """The endpoint exists, this version of it does not."""
+    """The endpoint has no such version: call one that exists, or omit the version."""
 
     kind = "version_not_found"
 
 
 class ClientGone(GatewayError):
-    """The caller disconnected before the answer was ready; seen in metrics and logs only."""
+    """The caller disconnected before the answer was ready, so only metrics and logs show this error."""
 
     kind = "client_gone"
 
 
 class Overloaded(GatewayError):
-    """More work than this gateway may hold: try again after ``retry_after`` seconds."""
+    """The gateway has as much work as it may hold: retry after `Retry-After` seconds."""
 
     kind = "overloaded"
     retryable = True
@@ -203,32 +203,32 @@ class Overloaded(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """Nothing here can serve the request at the moment."""
+    """Nothing can serve the request at the moment: retry after `Retry-After` seconds."""
 
     kind = "unavailable"
     retryable = True
 
 
 class Draining(Unavailable):
-    """This process is shutting down and takes no new requests."""
+    """This gateway process is shutting down: retry, and another one will answer."""
 
     kind = "draining"
 
 
 class ModelNotReady(Unavailable):
-    """The endpoint is configured, its model is not (yet) loaded."""
+    """The endpoint's model is not loaded yet: retry after `Retry-After` seconds."""
 
     kind = "model_not_ready"
 
 
 class BackendUnavailable(Unavailable):
-    """Triton cannot be reached or refuses work."""
+    """The gateway cannot reach Triton, or Triton accepts no work: retry after `Retry-After` seconds."""
 
     kind = "backend_unavailable"
 
 
 class DeadlineExceeded(GatewayError):
-    """The answer was not ready within the request's time, or could not have been."""
+    """The gateway could not answer before the request's deadline: retry, or raise `x-request-timeout-ms`."""
 
     kind = "deadline_exceeded"
     retryable = True
@@ -240,81 +240,81 @@ class DeadlineExceeded(GatewayError):
 
 
 class BackendRefused(GatewayError):
-    """Triton refused the tensors: names, types or shapes disagree with the loaded model."""
+    """Triton refused the tensors, because their names, types or shapes do not match the loaded model: correct them."""
 
     kind = "backend_refused"
 
 
 class ModelFailed(BackendRefused):
-    """The model raised while it ran, or refused tensors that were made for it: nothing the caller can change."""
+    """The model raised an error, or refused tensors that the gateway made: report it to the operator."""
 
     kind = "model_failed"
 
 
 class BackendGarbage(GatewayError):
-    """Triton's answer has the wrong shape, names or non-finite numbers."""
+    """Triton's answer has wrong shapes or names, or numbers that are not finite: report it to the operator."""
 
     kind = "backend_garbage"
 
 
 class HookFailed(GatewayError):
-    """The endpoint's ``Preprocess`` code raised."""
+    """The endpoint's `Preprocess` code raised an error: report it to the owner of the endpoint."""
 
     kind = "hook_failed"
 
 
 class ControlError(GatewayError):
-    """Configuration and registry errors; they end in reconcile outcomes, never in an answer."""
+    """A configuration or registry error; it ends in the outcome of a reconciliation and never in an answer."""
 
     kind = "control"
 
 
 class SpecFault(ControlError):
-    """One entry of the serving Task that cannot be served; the others are not affected."""
+    """One entry of the serving Task cannot be served; the other entries are not affected."""
 
     kind = "spec_fault"
 
 
 class RegistryUnavailable(ControlError):
-    """The ClearML API or file store does not answer; retried."""
+    """The ClearML API or file store does not answer; the gateway retries."""
 
     kind = "registry_unavailable"
     retryable = True
 
 
 class RegistryRefused(ControlError):
-    """The ClearML API answers and says no: wrong credentials, unknown Task or model."""
+    """The ClearML API refused a call: wrong credentials, or an unknown Task or model."""
 
     kind = "registry_refused"
 
 
 class ArtifactCorrupt(ControlError):
-    """A downloaded file does not match its recorded hash, or an archive is unsafe or broken."""
+    """A downloaded file does not match its recorded hash, or an archive is broken or unsafe; the gateway retries."""
 
     kind = "artifact_corrupt"
     retryable = True
 
 
 class ContentChanged(ControlError):
-    """The file of a model is not the one that was first seen under its id: another upload has overwritten it."""
+    """Another upload has overwritten the file of a model since the gateway first saw it."""
 
     kind = "content_changed"
 
 
 class AnswersDisagree(ControlError):
-    """A new version answers the samples of its bundle otherwise than where they were recorded."""
+    """A new version answers the samples of its bundle differently than recorded."""
 
     kind = "answers_disagree"
 
 
 class FailsOnRequests(ControlError):
-    """A new version fails on a request that the one before it has answered."""
+    """A new version fails on a request that the version before it answered."""
 
     kind = "fails_on_requests"
 
 
 class InternalError(GatewayError):
-    """A bug of ours."""
+    """The gateway has a bug: report the request id to the operator."""
 
     kind = "internal"
 
