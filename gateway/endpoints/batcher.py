@@ -311,18 +311,19 @@ class Batcher(Generic[R]):
     def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
         queue, limits = self._queue, self._capacity.limits
+        waiting = queue.entries
         if self.pressure.may_change and self._overload.is_newest_first():
-            queue.entries.reverse()
+            waiting = waiting[::-1]
         if queue.is_mixed:
-            batch = self._order.take(queue.entries, limits, self.prices)
+            batch = self._order.take(waiting, limits, self.prices)
         else:
-            batch = queue.entries if len(queue.entries) == 1 else cut(queue.entries, limits, self.prices)
+            batch = waiting if len(waiting) == 1 else cut(waiting, limits, self.prices)
         if queue.class_rows[BATCH]:
             batch = self._batch_class.shorten(batch)
         self._batches += 1
         if len(batch) >= _PROBE_MIN_ENTRIES and not self._batches % _PROBE_EVERY and self.prices.are_guessed:
             batch = batch[: len(batch) // 2]
-        if len(batch) == len(queue.entries):
+        if len(batch) == len(waiting):
             queue.clear()
         else:
             queue.remove(batch)

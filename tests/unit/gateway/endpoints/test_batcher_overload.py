@@ -370,3 +370,32 @@ def test_if_more_comes_than_is_answered_the_limit_holds_and_who_has_waited_longe
     waited = [number for number in refused if when[number] == first]
     assert len(waited) > 1
     assert all(errors[number] is None for number in range(max(waited) + 1, max(waited) + ROWS // 2))
+
+
+def test_when_overload_makes_the_newest_leave_first_the_queue_keeps_its_age_order() -> None:
+    """Requests stop arriving after a call of the newest ones has left: the others are answered oldest first."""
+
+    async def story(loop: SimulatedLoop) -> list[int]:
+        stack = Stack(loop, Pressure("auto"))
+        await stack.learn()
+        entries: list[Entry[Row]] = []
+
+        def are_newest_first() -> bool:
+            left = [number for number, entry in enumerate(entries) if entry.is_over or entry.call is not None]
+            return bool(left) and max(left) >= len(left)
+
+        while not are_newest_first():
+            entries.append(stack.batcher.begin([Row(4)], loop.time() + 60, lambda *_: None))
+            await asyncio.sleep(0.1 / ROWS / 2)
+        queued = [number for number, entry in enumerate(entries) if not entry.is_over and entry.call is None]
+        assert len(queued) > ROWS
+        answered: list[int] = []
+        for number in queued:
+            entries[number].on_done = lambda *_, number=number: answered.append(number)
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        assert sorted(answered) == queued
+        return answered
+
+    answered = simulate(story)
+    assert answered == sorted(answered)
