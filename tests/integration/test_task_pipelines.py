@@ -208,7 +208,7 @@ def test_fill_mask_is_the_pipelines(family: str, tmp_path: Path) -> None:
                 close([item["score"] for item in a], [item["score"] for item in b])
                 for key in ("token", "token_str", "sequence"):
                     assert [item[key] for item in a] == [item[key] for item in b]
-    with pytest.raises(InvalidInput, match="lies behind"):
+    with pytest.raises(InvalidInput, match="lies beyond"):
         ours.ask({"text": "word " * 200 + mask})
     with pytest.raises(InvalidInput, match="has no"):
         ours.ask({"text": "no blank"})
