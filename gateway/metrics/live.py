@@ -59,6 +59,8 @@ class Row:
     """Share of this row's requests that failed on the gateway's side; a canary's include those that stable answered."""
     refused: float
     """Share of this row's requests that failed because of their callers."""
+    failures: dict[str, float]
+    """Share of this row's requests by outcome, of those outcomes that are failures; the most frequent first."""
     p50: float | None
     p95: float | None
     p99: float | None
@@ -112,7 +114,7 @@ class Live:
         began, before = self._seen[0]
         seconds = max(now - began, 1.0)
         served: dict[tuple[str, str, str], dict[str, float]] = {}
-        fell_back: dict[tuple[str, str, str], float] = {}
+        fell_back: dict[tuple[str, str, str], dict[str, float]] = {}
         buckets: dict[tuple[str, ...], Sequence[float]] = {}
         calls: dict[tuple[str, ...], Sequence[float]] = {}
         totals: dict[str, float] = {}
@@ -124,8 +126,7 @@ class Live:
                 served.setdefault((endpoint, version, route), {})[outcome] = values[0] / seconds
                 totals[endpoint] = totals.get(endpoint, 0.0) + values[0] / seconds
             elif kind == catalog.FALLBACKS.name:
-                canary = (labels[0], labels[1], CANARY)
-                fell_back[canary] = fell_back.get(canary, 0.0) + values[0] / seconds
+                fell_back.setdefault((labels[0], labels[1], CANARY), {})[labels[2]] = values[0] / seconds
             elif kind == catalog.REQUEST_SECONDS.name:
                 buckets[*labels,] = values
             else:
@@ -134,9 +135,12 @@ class Live:
         for key in served.keys() | fell_back.keys():
             pause()
             endpoint, version, route = key
-            outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
-            rate = sum(outcomes.values()) + failed_over
-            failed = failed_over + sum(outcomes.get(kind, 0.0) for kind in self._failures)
+            outcomes, failed_over = served.get(key, {}), fell_back.get(key, {})
+            rate = sum(outcomes.values()) + sum(failed_over.values())
+            failures = dict(failed_over)
+            for kind in self._failures & outcomes.keys():
+                failures[kind] = failures.get(kind, 0.0) + outcomes[kind]
+            failed = sum(failures.values())
             # A canary's failure is counted before stable has answered, so it may be the row's only count.
             share = 0.0 if route == FALLBACK else rate / totals.get(endpoint, rate)
             counts = buckets.get((endpoint, version, route), [])
@@ -146,6 +150,7 @@ class Live:
                 Row(
                     endpoint, version, route, rate, share, failed / rate,
                     max(0.0, 1 - (outcomes.get("ok", 0.0) + failed) / rate),
+                    {kind: failures[kind] / rate for kind in sorted(failures, key=lambda one: (-failures[one], one))},
                     p50, p95, p99, rows / made if made else None,
                     [round(step.get((endpoint, version), 0.0), 3) for step in self._history],
                 )

@@ -115,6 +115,7 @@ POLICY: Final = (
 """The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
 
 _MOST_WORDS: Final = 6
+_MOST_CAUSES: Final = 2
 
 _BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not certain"}
 """The states that are drawn of a canary beside the stable version: what they are called there."""
@@ -171,6 +172,16 @@ class _Row:
         return _mean([(row["failed"], row["rate"]) for row in self.routes])
 
     @property
+    def failing(self) -> str:
+        """How many requests fail, and with which outcomes most of them do."""
+        found: dict[str, float] = {}
+        for row in self.routes:
+            for outcome, share in row.get("failures", {}).items():
+                found[outcome] = found.get(outcome, 0.0) + share * row["rate"]
+        causes = sorted(found, key=lambda outcome: (-found[outcome], outcome))[:_MOST_CAUSES]
+        return f"{_share(self.failed)} of requests fail" + (f": {', '.join(causes)}" if causes else "")
+
+    @property
     def refused(self) -> float:
         return _mean([(row["refused"], row["rate"]) for row in self.routes])
 
@@ -186,7 +197,7 @@ class _Row:
         broken = [p for p in self.pending if p["state"] != "building"]
         failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "building"]
         why = [f"{broken[0]['url']}: {broken[0]['reason']}"] if broken else []
-        failing = [f"{_share(self.failed)} of requests fail"] if self.failed >= _FAILED[1] else []
+        failing = [self.failing] if self.failed >= _FAILED[1] else []
         if broken and not self.served:
             return _BAD, "not served", "; ".join(why + failing)
         if failing:
@@ -203,7 +214,7 @@ class _Row:
         if drifted:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
         if self.failed >= _FAILED[0]:
-            return _LOOK, "failing", f"{_share(self.failed)} of requests fail"
+            return _LOOK, "failing", self.failing
         differs = [(pair[0], of) for pair, (_, of) in self.pairs.items()]
         uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
         if uneven:
@@ -336,7 +347,7 @@ def _faults(status: Values) -> str:
 
 def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
     if not rows:
-        return "<p class=dim>Nothing is deployed yet.</p>"
+        return "<p>Nothing is deployed yet.</p><p>To serve a model: <code>triton-gateway deploy ./my-model</code></p>"
     shown = "".join(_row(place, row, prefix, is_open=row.name in opened) for place, row in enumerate(rows))
     return f"<h2>Endpoints, last minute</h2><div id=rows>{shown}</div>"
 

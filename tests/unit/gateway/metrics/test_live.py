@@ -18,7 +18,7 @@ from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 
-FAILURES = ("model_failed",)
+FAILURES = ("model_failed", "hook_failed")
 
 
 def finish(
@@ -38,11 +38,14 @@ def test_rates_failures_and_quantiles_of_the_window() -> None:
     live.sample(100.0, observer.snapshot())
     for i in range(75):
         finish(observer, ms=2 if i < 60 else 40, route="stable")
-    for outcome in ("ok",) * 20 + ("model_failed",) * 5:
+    for outcome in ("ok",) * 20 + ("model_failed",) * 4 + ("hook_failed",):
         finish(observer, route="canary", version="2", outcome=outcome)
     stable, canary = live.rows(150.0, observer.snapshot())
     assert ("1", "stable", 1.5, 0.75, 0.0) == tuple(stable[k] for k in ("version", "route", "rate", "share", "failed"))
     assert (0.25, 0.2) == (canary["share"], round(canary["failed"], 6))
+    assert {"model_failed": 0.16, "hook_failed": 0.04} == {k: round(v, 6) for k, v in canary["failures"].items()}
+    assert ["model_failed", "hook_failed"] == [*canary["failures"]]
+    assert {} == stable["failures"]
     assert 0.001 < stable["p50"] <= 0.002
     assert 0.03 < stable["p95"] <= 0.05
     assert stable["rows_per_call"] is None
@@ -55,6 +58,7 @@ def test_a_failed_canary_is_shown_before_stable_has_answered() -> None:
     observer.fell_back("e", "2", "model_failed")
     [row] = live.rows(30.0, observer.snapshot())
     assert ("canary", 1.0, 1.0) == (row["route"], row["failed"], row["share"])
+    assert {"model_failed": 1.0} == row["failures"]
 
 
 def test_counts_older_than_a_minute_are_dropped() -> None:

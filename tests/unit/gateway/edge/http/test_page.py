@@ -83,6 +83,7 @@ def test_page_of_a_gateway_that_serves_nothing_says_so() -> None:
     empty: dict[str, Any] = {"endpoints": [], "pending": [], "last_minute": [], "drift": [], "canaries": {}}
     page = render_page({**STATUS, **empty}, "/serve/")
     assert "Nothing is deployed yet." in page
+    assert "triton-gateway deploy ./my-model" in page
     assert "<details" not in page
     assert "class=tiles" not in page
 
@@ -177,6 +178,16 @@ def test_requests_that_fail_are_named_before_a_version_that_does_not_start() -> 
     page = render_page(gone, "/serve/")
     assert ">not served</span>" in page
     assert "both/2: no such model; 20.00% of requests fail" in page
+
+
+def test_the_outcomes_of_most_failures_are_named() -> None:
+    """What fails says where to look: over all routes, by how many requests; escaped."""
+    found = status_of(endpoint("e", failed=0.2))
+    (row,) = found["last_minute"]
+    few = {"model_failed": 0.15, "deadline_exceeded": 0.05}
+    found["last_minute"] = [{**row, "failures": few}, {**row, "rate": 9000.0, "failures": {"<b>": 0.2, "rare": 0.001}}]
+    page = render_page(found, "/serve/")
+    assert "20.00% of requests fail: &lt;b&gt;, model_failed<" in page
 
 
 def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
