@@ -27,6 +27,8 @@ from gateway import registry, spec, version_numbers
 
 FORMAT: Final = 1
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
+_ANSWERING: Final = ("canaries", "endpoints")
+"""Kinds of entries that answer requests to their own name."""
 """Parts of a document; each one needs only those before it."""
 _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
@@ -231,6 +233,19 @@ def compared(now: Document, wanted: Document) -> list[Change]:
     return found
 
 
+def to_make(found: Sequence[Change], now: Document, wanted: Document, *, prune: bool) -> list[Change]:
+    """Return the changes to make: removals only with ``prune``, and no default of a name that has a canary.
+
+    A canary, or an endpoint without a version, answers its own name; a default of that name would have no effect.
+    """
+    answering = [*(wanted[kind] for kind in _ANSWERING), *([] if prune else (now[kind] for kind in _ANSWERING))]
+    hidden = {name for entries in answering for name in entries}
+    return [
+        change for change in found
+        if (prune or change.what != "remove") and not (change.kind == "defaults" and change.name in hidden)
+    ]  # fmt: skip
+
+
 def _changed(kind: str, key: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
     fields: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*now, *wanted}):
@@ -266,11 +281,21 @@ def check(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document) 
     then = {**task, "configuration": {**(task.get("configuration") or {}), **texts},
             "execution": {**(task.get("execution") or {}), "artifacts": artifacts}}  # fmt: skip
     known = set(spec.decode(task).faults)
-    for fault in spec.decode(then).faults:
+    serving = spec.decode(then)
+    for fault in serving.faults:
         # Weights that differ from the last decision are fine: a new decision is recorded together with them.
         if fault not in known and "another ClearML client" not in fault.message:
             raise DeployError(
                 f"the result could not be served: {fault.subject}: {fault.message}", hint="nothing was changed"
+            )
+    for name in (change.name for change in changes if change.kind == "defaults"):
+        url = wanted["defaults"][name]
+        versions = [other for other, one in serving.endpoints.items() if one.endpoint == name and one.version]
+        if url not in versions:
+            raise DeployError(
+                f"the result could not be served: default {name}: {url} is not one of its versions "
+                f"({', '.join(sorted(versions)) or 'it has none'})",
+                hint="nothing was changed",
             )
 
 

@@ -39,16 +39,17 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
         store = open_registry()
         wanted = state_file.resolved(store, document)
         task = store.task()
-        found = state_file.compared(state_file.document_of(store, task), wanted)
-    changes = [change for change in found if prune or change.what != "remove"]
+        now = state_file.document_of(store, task)
+    changes = state_file.to_make(state_file.compared(now, wanted), now, wanted, prune=prune)
     for change in changes:
         click.echo(change.told())
     if not changes:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
     state_file.check(task, changes, wanted)
+    count = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
     if dry_run:
-        click.echo(f"{len(changes)} changes, none made (--dry-run)", err=True)
+        click.echo(f"{count}, none made (--dry-run)", err=True)
         return 0
     with Terminal(sys.stderr).waiting("writing the serving Task"):
         state_file.apply(store, task, changes, wanted, by=who())
@@ -58,5 +59,5 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
             "the serving Task differs from what was written",
             hint="someone else has changed it at the same time: apply again",
         )
-    click.echo(f"{len(changes)} changes made", err=True)
+    click.echo(f"{count} made", err=True)
     return 0

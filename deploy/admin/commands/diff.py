@@ -33,11 +33,12 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
         store = open_registry()
         wanted = state_file.resolved(store, state_file.parsed(text, str(file)))
-        found = state_file.compared(state_file.document_of(store, store.task()), wanted)
-    changes = [change for change in found if prune or change.what != "remove"]
+        now = state_file.document_of(store, store.task())
+        found = state_file.compared(now, wanted)
+    changes = state_file.to_make(found, now, wanted, prune=prune)
     for change in changes:
         click.echo(change.told())
-    kept = len(found) - len(changes)
+    kept = 0 if prune else sum(change.what == "remove" for change in found)
     if kept:
         click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
     if not changes:

@@ -63,7 +63,7 @@ def test_a_dry_run_says_all_and_does_nothing(
         '~ endpoint faq/2  auxiliary_cfg: {"gateway": {"max_length": 128}} → {"gateway": {"max_length": 64}}\n'
         == shown.out
     )
-    assert "1 changes, none made" in shown.err
+    assert "1 change, none made" in shown.err
     assert before == store.task()
     assert 0 == run(apply, store, "-f", str(file))
     assert "64" == decode(store.task()).endpoints["faq/2"].option("max_length")
@@ -85,3 +85,33 @@ def test_what_could_not_be_served_is_refused_before_anything_is_written(store: F
     with pytest.raises(DeployError, match="could not be served: endpoint team/hook: engine"):
         run(apply, store, "-f", str(file))
     assert before == store.task()
+
+
+def test_a_default_of_a_version_that_is_not_there_is_refused(store: FakeRegistry, tmp_path: Path) -> None:
+    """Also in a dry run: nothing would be served under that name."""
+    file = tmp_path / "state.yaml"
+    before = store.task()
+    for url in ("faq/9", "auto/4"):
+        file.write_text(f"version: 1\ndefaults: {{faq: {url}}}\n")
+        for options in (["--dry-run"], []):
+            with pytest.raises(DeployError, match=rf"default faq: {url} is not one of its versions \(faq/1, faq/2\)"):
+                run(apply, store, "-f", str(file), *options)
+    assert before == store.task()
+
+
+def test_a_file_from_before_a_canary_is_applied_and_leaves_the_canary_alone(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a canary answers a name, the default of that name has no effect; with `--prune` it answers again."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    store.canary["faq"] = {"endpoint": "faq", "weights": [0.5, 0.5], "load_endpoints": ["faq/1", "faq/2"]}
+    assert {} == decode(store.task()).defaults
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code")
+    capsys.readouterr()
+    assert 0 == run(apply, store, "-f", str(file))
+    assert "nothing to do" in capsys.readouterr().err
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert {"faq": "faq/2"} == decode(store.task()).defaults
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
