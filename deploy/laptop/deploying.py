@@ -1,9 +1,9 @@
-"""From a model's folder to an endpoint that answers: bundle, upload, ``model add``, wait, ask. What ``deploy`` does.
+"""The work of ``deploy``: turns a model's folder into an endpoint that answers (bundle, upload, add, wait, ask).
 
-Everything that changes the registry is the stock ``clearml-serving`` (an export is registered by ``optimize``, in a
-process of its own), and every step is told as the line that a person could have typed. In this order: what can fail is
-tried before anything is registered, and the endpoint is added last. Ctrl-C before that takes back what this run has
-registered; so does a refusal for good afterwards.
+All changes of the registry go through the stock ``clearml-serving`` (``optimize`` registers an export, in a separate
+process). Every step is printed as the command line that a person could type. Steps that can fail come before anything
+is registered, and the endpoint is added last. Ctrl-C before that removes everything that this run has registered. A
+final refusal of the endpoint afterwards does so as well.
 """
 
 from __future__ import annotations
@@ -36,28 +36,30 @@ from gateway import registry, spec
 from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, GENERATION, QUESTION_ANSWERING, TOKENS, TaskConfig
 
 _DEFAULT_S: Final = 20.0
-"""Model sync records the first version of an endpoint within a poll or two."""
+"""Seconds to wait until model sync has recorded the default version, which takes one or two polls."""
 SENTENCE: Final = "A man is playing the guitar on stage."
 _SHOWN: Final = 4
+"""Numbers of a long list that are shown."""
 _NAMELESS: Final = "Anonymous model "
-"""How the SDK calls a model for the moment between making it and naming it."""
+"""How the SDK calls a model between its creation and its naming."""
 _NAMED_WITHIN_S: Final = 3.0
+"""Seconds within which the SDK names a new model."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
-"""What an endpoint's name may not contain: a client would have to escape it, or it ends the path of the address."""
+"""Characters that an endpoint's name must not contain: in an address they must be escaped, or end the path."""
 _LEAST_NAME: Final = 3
-"""Characters that a ClearML server wants of a model's name."""
+"""Characters that a model's name must have at least in a ClearML server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the person asked for."""
+    """The options of one deployment."""
 
     given: Given
     endpoint: str
-    """Its name; ``version`` empty: the next free number."""
+    """Name of the endpoint. If ``version`` is empty, it gets the next free number."""
     version: str
     output: Path
-    """Where bundles are kept."""
+    """Folder of the bundles."""
     gateway: str
     sync_status: Path
     project: str
@@ -65,21 +67,21 @@ class Wanted:
     by: str
     inputs: Sequence[Tensor] = ()
     outputs: Sequence[Tensor] = ()
-    """Of a TorchScript model, whose file does not say them."""
+    """For a TorchScript model, whose file does not describe its tensors."""
     trusts_code: bool = False
     tries_all: bool = False
-    """Every engine and precision of this CPU, not exact ONNX Runtime alone."""
+    """Try every engine and precision of this CPU, not only exact ONNX Runtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Uploaded:
     model_id: str
     arguments: Sequence[str]
-    """Of ``clearml-serving model add``, for ENDPOINT."""
+    """Arguments of ``clearml-serving model add``, with ENDPOINT as the name."""
 
 
 class Deployment:
-    """One run. ``store`` is the serving Task's registry, ``environ`` the stock tool's, ``tell`` gets answers."""
+    """One run. ``store``: the registry; ``environ``: environment of the stock CLI; ``tell`` prints the results."""
 
     def __init__(
         self,
@@ -98,15 +100,15 @@ class Deployment:
         self._cli = ClearMLServing(env=environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
 
     def run(self) -> str:
-        """Deploy, and return the url that serves it. Raises ``DeployError`` and the registry's errors."""
+        """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
         wanted, screen = self._wanted, self._screen
         wanted.output.mkdir(parents=True, exist_ok=True)
-        self._live("asking ClearML what is served")
+        self._live("reading the serving Task")
         serving_spec = self._store.spec()
         tag = self._tag()
         there = self._served_already(serving_spec, tag)
         if there:
-            screen.say(f"{there} serves these very files already")
+            screen.say(f"{there} already serves exactly these files")
             self._show(there, serving_spec.endpoints[there].model_id or "", is_first=False)
             return there
         version = next_version(serving_spec, wanted.endpoint, wanted.version)
@@ -126,14 +128,14 @@ class Deployment:
         try:
             self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
         except first_answer.Refused as error:
-            # else the first version, which a bare name means, would be one that nobody can serve
+            # otherwise a version that cannot be served would become the default version
             with _uninterrupted():
                 self._take_back(url, tag, known)
-            raise DeployError(error.message, hint="what was registered of it is taken back") from error
+            raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
         return url
 
     def plan(self) -> list[str]:
-        """Return the lines that ``run`` would type; what only an export tells is left to it."""
+        """Return the command lines that ``run`` would run, as far as they are known before an export."""
         wanted = self._wanted
         given = wanted.given
         version = next_version(self._store.spec(), wanted.endpoint, wanted.version)
@@ -174,12 +176,12 @@ class Deployment:
         new = [one for one in self._tagged(tag) if one not in before]
         if not new:
             raise ClearMLServingFailed(
-                "the model was uploaded and is not in the registry", hint=f"its log is {self._cli.log}"
+                "the model was uploaded, but it is not in the registry", hint=f"see the log {self._cli.log}"
             )
         return _Uploaded(new[0], self._arguments(new[0], inputs, outputs, tuned))
 
     def _exported(self, tag: str) -> _Uploaded:
-        """Let ``optimize`` make the bundle and register it; it needs torch, and its memory goes with it."""
+        """Let ``optimize`` make and register the bundle, in a separate process: torch's memory is freed with it."""
         argv = [sys.executable, "-P", "-m", "deploy.admin.cli", *self._optimize()]
         argv += ["--register", "--tags", tag, "--json"]
         self._live("starting the export")
@@ -198,7 +200,7 @@ class Deployment:
         return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
 
     def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
-        """Return inputs, outputs and ``--aux-config`` pairs of a model that is ready."""
+        """Return inputs, outputs and ``--aux-config`` pairs of a model that needs no export."""
         task = [f"gateway.task={given.task}"] if given.task != "auto" else []
         if given.kind in IN_PYTHON:
             return (), (), []
@@ -235,14 +237,14 @@ class Deployment:
         return f"source-{digest(given.path)[:16]}" if given.path is not None else f"source-{given.given}"
 
     def _tagged(self, tag: str) -> list[str]:
-        """Return the ids of all models that were made of these files, also of uploads that did not finish."""
+        """Return the ids of all models that were made of these files, including unfinished uploads."""
         asked = {"tags": [tag], "only_fields": ["id"]}
         return [str(model["id"]) for model in self._store.call("models", "get_all", asked)["models"]]
 
     def _served_already(self, serving_spec: spec.ServingSpec, tag: str) -> str:
-        """Return the url of the endpoint that was made of these very files; empty if there is none."""
+        """Return the url of the endpoint that was made of exactly these files; empty if there is none."""
         if self._wanted.given.path is None:
-            return ""  # what a name means can change
+            return ""  # the model behind a hub name can change
         known = set(self._tagged(tag))
         of_it = _versions(serving_spec, self._wanted.endpoint)
         found = [url for url in of_it if serving_spec.endpoints[url].model_id in known]
@@ -259,19 +261,19 @@ class Deployment:
         ]  # fmt: skip
 
     def _nameless(self) -> set[str]:
-        """Return the ids of models that somebody's SDK is about to name, or was, when it was ended."""
+        """Return the ids of models that have no name yet: an SDK is about to name them, or was killed before."""
         asked = {"name": f"^{_NAMELESS}", "only_fields": ["id", "uri"]}
         models = self._store.call("models", "get_all", asked)["models"]
         return {str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)}
 
     def _take_back(self, url: str, tag: str, known: set[str]) -> None:
-        """Take away what this run has registered, the endpoint first: nothing half done stays."""
+        """Remove everything that this run has registered, the endpoint first."""
         try:
             endpoints = self._store.spec().endpoints
             others = {one.model_id for other, one in endpoints.items() if other != url}
             models = {*self._tagged(tag), *self._drafts()} - known - others
             nameless = self._nameless() - known
-            if nameless:  # or somebody else's, which gets its name now
+            if nameless:  # some may belong to others, whose SDK names them within seconds
                 time.sleep(_NAMED_WITHIN_S)
                 models |= nameless & self._nameless()
             there = endpoints.get(url)
@@ -280,9 +282,9 @@ class Deployment:
             for model_id in models:
                 self._store.call("models", "delete", {"model": model_id, "force": True})
             if models:
-                self._screen.say(f"taken back: {', '.join(sorted(models))}")
+                self._screen.say(f"removed again: {', '.join(sorted(models))}")
         except (GatewayError, DeployError) as error:
-            self._screen.say(f"what was registered could not be taken back: {error}")
+            self._screen.say(f"the registered model and endpoint could not be removed: {error}")
 
     # --- words --------------------------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class Deployment:
         self._screen.show(f"$ {self._line(arguments)}")
 
     def _show(self, url: str, model_id: str, *, is_first: bool) -> None:
-        """Wait until it serves, and print a request that can be pasted with its answer."""
+        """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
         asyncio.run(self._ask(url, model_id, is_first=is_first))
 
     async def _ask(self, url: str, model_id: str, *, is_first: bool) -> None:
@@ -308,7 +310,7 @@ class Deployment:
         screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if example is None:
             rows = "[[…]]" if wanted.given.kind in IN_PYTHON else "…"
-            self._tell(f"  {curl(wanted.gateway, name, rows)}  # what the model takes: docs/http-api.md")
+            self._tell(f"  {curl(wanted.gateway, name, rows)}  # the body depends on the model: docs/http-api.md")
         else:
             body = single(example, str(details.get("task")))
             found = await first_answer.answer(wanted.gateway, name, body, live=screen.live)
@@ -316,13 +318,13 @@ class Deployment:
             self._tell(json.dumps(shortened(found.content), ensure_ascii=False))
         if name == url and url != wanted.endpoint:
             self._tell(
-                f"/serve/{wanted.endpoint} answers as before; `triton-gateway default {url.rpartition('/')[0]} "
-                f"{url.rpartition('/')[2]}` or `triton-gateway canary run --endpoint {wanted.endpoint} --to "
-                f"{url.rpartition('/')[2]}` lets this version answer"
+                f"/serve/{wanted.endpoint} answers as before. To let this version answer, run `triton-gateway default "
+                f"{url.rpartition('/')[0]} {url.rpartition('/')[2]}` or `triton-gateway canary run --endpoint "
+                f"{wanted.endpoint} --to {url.rpartition('/')[2]}`"
             )
 
     async def _name_of(self, url: str, there: Mapping[str, Any], *, is_first: bool) -> str:
-        """Return the shortest name that means ``url``: the bare one, once it is recorded."""
+        """Return the shortest name for ``url``: the bare name, if ``url`` is its default version."""
         name = self._wanted.endpoint
         if url == name:
             return url
@@ -337,32 +339,34 @@ class Deployment:
 
 
 def registered_name(name: str) -> str:
-    """Return a name that ClearML takes: it wants three characters."""
+    """Return a model name that ClearML accepts; it needs at least three characters."""
     return name if len(name) >= _LEAST_NAME else f"model-{name}"
 
 
 def name_and_version(endpoint: str) -> tuple[str, str]:
-    """Split ``NAME[/VERSION]``. Raises ``DeployError`` for names that are hard to call: they are part of an address."""
+    """Split ``NAME[/VERSION]``. Raises ``DeployError`` for a name that cannot be part of an address."""
     name, _, version = endpoint.strip("/").partition("/")
     if "/" in version:
-        raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
+        raise DeployError(f"--endpoint {endpoint} is not NAME or NAME/VERSION", hint="write for instance faq/2")
     if _UNFIT.search(endpoint):
         better = "/".join(_UNFIT.sub("-", part).strip("-") or "endpoint" for part in (name, version) if part)
         raise DeployError(
-            f"--endpoint {endpoint!r}: a name is part of an address and has no spaces, ?, #, % or backslashes",
-            hint=f"for instance --endpoint {better}",
+            f"--endpoint {endpoint!r}: a name is part of an address, so it must not contain spaces, ?, #, % or "
+            "backslashes",
+            hint=f"write for instance --endpoint {better}",
         )
     return name, version
 
 
 def next_version(serving_spec: spec.ServingSpec, endpoint: str, version: str) -> str:
-    """Return the version to add: the one asked for, else one above the highest. Raises ``DeployError``."""
+    """Return the version to add: the given one, otherwise one above the highest. Raises ``DeployError``."""
     of_it = _versions(serving_spec, endpoint)
     url = spec.normalize_url(endpoint, version)
     if version and url in of_it:
         raise DeployError(
-            f"{url} is there already, with model {of_it[url].model_id or '(code)'}",
-            hint=f"leave the version out for the next one, or `clearml-serving model remove --endpoint {url}` first",
+            f"{url} exists already, with model {of_it[url].model_id or '(code)'}",
+            hint=f"leave the version out to get the next one, or run `clearml-serving model remove --endpoint {url}` "
+            "first",
         )
     if version:
         return version
@@ -384,7 +388,7 @@ def named(arguments: Sequence[str], endpoint: str, version: str, model_id: str) 
 
 
 def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return inputs and outputs of what will be exported of a model, as far as its files tell (-1: they do not)."""
+    """Return inputs and outputs of a model's export, as far as its files tell them (-1: unknown)."""
     if config.task == GENERATION:
         return serving.GENERATION_INPUTS, serving.GENERATION_OUTPUTS
     inputs = [Tensor(name, "int64", (-1, -1)) for name in config.input_names]
@@ -403,14 +407,14 @@ def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
 
 
 def curl(gateway: str, name: str, body: str) -> str:
-    """Return a request that can be pasted; who needs a key has it in the environment."""
+    """Return a request that can be copied into a shell. If a key is needed, it comes from the environment."""
     key = ' -H "authorization: Bearer $TRITON_GATEWAY_KEY"' if os.environ.get("TRITON_GATEWAY_KEY") else ""
     address = f"{gateway}/serve/{urllib.parse.quote(name)}"
     return f"curl -s {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
 def single(example: object, task: str) -> object:
-    """Return an example request with one text; a sentence where any text will do."""
+    """Return an example request with one text: a sentence, unless the task needs a special text."""
     if not isinstance(example, dict) or "text" not in example:
         return example
     if task not in (FILL_MASK, GENERATION):
@@ -419,7 +423,7 @@ def single(example: object, task: str) -> object:
 
 
 def shortened(answer: object) -> object:
-    """Return an answer with long lists of numbers cut short, for people."""
+    """Return an answer with long lists of numbers cut short."""
     if isinstance(answer, dict):
         return {key: shortened(value) for key, value in answer.items()}
     if isinstance(answer, list):
@@ -435,7 +439,7 @@ def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.E
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let another Ctrl-C wait: what is taken back is taken back whole."""
+    """Ignore Ctrl-C in the context, so that a removal is completed."""
     before: Callable[..., object] | int | None = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

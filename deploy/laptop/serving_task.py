@@ -1,7 +1,7 @@
-"""What the registry says about one serving Task, read through the clearml SDK in a process of its own.
+"""Reads the endpoints of one serving Task through the clearml SDK, in a separate process.
 
-``up`` asks before it creates or registers anything. A separate process (``python -m deploy.laptop.serving_task ID``),
-because the SDK keeps threads and global configuration, and ``up`` has to stay small and able to fork. Reads only.
+``up`` does so before it creates or registers anything. The SDK keeps threads and global configuration, and ``up`` must
+stay small and able to fork. It therefore runs as ``python -m deploy.laptop.serving_task ID``. Only reads.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TaskContents:
-    """A serving Task as the registry has it: ``endpoints`` maps each endpoint (with version) to its model id."""
+    """The contents of a serving Task: ``endpoints`` maps each endpoint (with version) to its model id."""
 
     exists: bool
     endpoints: Mapping[str, str]
 
 
 async def read_contents(task_id: str, *, env: Mapping[str, str], log: Path) -> TaskContents:
-    """Ask the registry. Raises ``DeployError`` when it cannot be reached or refuses the credentials."""
+    """Read the serving Task. Raises ``DeployError`` if the registry does not answer or refuses the credentials."""
     offset = process_logs.log_end(log)
     argv = [sys.executable, "-P", "-m", "deploy.laptop.serving_task", task_id]
     process = await processes.spawn(argv, env=env, log=log, death_signal=signal.SIGKILL)
@@ -55,9 +55,9 @@ async def read_contents(task_id: str, *, env: Mapping[str, str], log: Path) -> T
 
 
 def read(task_id: str) -> tuple[str, dict[str, str]]:
-    """Return the id of the serving Task that is meant, and the model id of each of its endpoints.
+    """Return the id of the serving Task, and the model id of each of its endpoints.
 
-    Through the SDK, so in a process of its own only. Raises ``RegistryRefused`` and ``RegistryUnavailable``.
+    Uses the SDK, so call it in a separate process only. Raises ``RegistryRefused`` and ``RegistryUnavailable``.
     """
     from gateway.registry import ClearMLRegistry
 
@@ -66,7 +66,7 @@ def read(task_id: str) -> tuple[str, dict[str, str]]:
 
 
 def main(task_id: str) -> int:
-    """Print what the registry says as one JSON line."""
+    """Print the contents of the Task as one JSON line."""
     try:
         _, endpoints = read(task_id)
     except RegistryRefused as error:

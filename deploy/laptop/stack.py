@@ -1,8 +1,8 @@
-"""Everything ``triton-gateway up`` brings up, in order, and takes down again: the composition root of one machine.
+"""Starts all parts of ``triton-gateway up`` in order, and stops them again: the composition root of one machine.
 
-Called by ``commands/up.py`` with options that are already parsed; talks to the person through ``Screen``. The parts are
-the same commands a production system runs one by one (``controlplane``, ``sync``, ``serve``); nothing here serves a
-request or edits the registry except through the stock CLI.
+Called by ``commands/up.py`` with parsed options; shows progress on a ``Screen``. The parts are the commands that a
+production system runs separately (``controlplane``, ``sync``, ``serve``). Nothing here serves a request, or edits the
+registry except through the stock CLI.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
 CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 NEEDS_MB = 100
+"""Free space that a start needs at least: logs and databases."""
 _SYNC_TIMEOUT_S = 120.0
-"""A round of model sync takes as long as Triton's answers: seconds."""
+"""Seconds after which a model sync that has not touched its status file counts as hung."""
 
 _CLI_VARIABLES = (
     "CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY",
@@ -46,7 +47,7 @@ _CLI_VARIABLES = (
 
 
 class Screen(relay.Screen, Protocol):
-    """Where progress goes."""
+    """Shows progress, and knows the time since the start."""
 
     def elapsed(self) -> float:
         """Return the seconds since the start."""
@@ -55,7 +56,7 @@ class Screen(relay.Screen, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What the person asked for. Port 0 takes a free one, the same as last time where possible."""
+    """The options of ``up``. Port 0 chooses a free port, the same as last time if possible."""
 
     state: StateDir
     environ: Mapping[str, str] = field(repr=False)
@@ -73,7 +74,7 @@ class UpOptions:
     task_id: str = ""
     demo: bool = False
     model: tuple[str, ...] = ()
-    """Arguments of ``deploy`` for a model that is served as soon as everything is up; empty for none."""
+    """Arguments of ``deploy`` for a model to serve once everything is up; empty for none."""
     watch: Path | None = None
 
 
@@ -88,9 +89,9 @@ class _Ports:
 
 
 async def run(options: UpOptions, screen: Screen) -> int:
-    """Bring everything up, stay until SIGINT or SIGTERM, take everything down. Returns the exit code.
+    """Start everything, wait for SIGINT or SIGTERM, and stop everything. Returns the exit code.
 
-    Raises ``DeployError`` when something cannot be brought up; everything is down again by then.
+    Raises ``DeployError`` if a part cannot be started; everything is stopped again by then.
     """
     state = options.state
     short = state.prepare(needs_mb=minilm.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
@@ -104,7 +105,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
         def on_signal(number: signal.Signals) -> None:
             received.append(number)
             if stop.is_set():
-                screen.say("stopping at once")
+                screen.say("stopping immediately")
                 stack.supervisor.hurry()
             stop.set()
 
@@ -123,7 +124,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
             else:
                 boot.cancel()
                 await asyncio.wait({boot})
-            screen.say("stopping (Ctrl-C again: at once)" if received[:1] == [signal.SIGINT] else "stopping")
+            screen.say("stopping (Ctrl-C again: immediately)" if received[:1] == [signal.SIGINT] else "stopping")
             return 0 if is_up else 128 + received[0]
         finally:
             await stack.take_down()
@@ -132,10 +133,10 @@ async def run(options: UpOptions, screen: Screen) -> int:
 
 
 class Stack:
-    """One run of ``up``: what was chosen, the children, the addresses."""
+    """One run of ``up``: its choices, child processes and addresses."""
 
     def __init__(self, options: UpOptions, screen: Screen, *, is_short: bool = False) -> None:
-        """Serve what is there, also without the embedded registry, where the disk ``is_short`` of room."""
+        """``is_short``: the disk is nearly full, so serve existing models even without the embedded registry."""
         self._is_short = is_short
         self._options = options
         self._state = options.state
@@ -144,12 +145,12 @@ class Stack:
         self.supervisor = Supervisor(logs=self._state.logs, record=self._state.children, report=self._show)
 
     async def bring_up(self) -> None:
-        """Start the parts in order, register the demo when asked to, and show where everything is."""
+        """Start the parts in order, register the demo or model if requested, and show all addresses."""
         options, state, screen = self._options, self._state, self._screen
         for name in await end_leftovers(state.children):
-            screen.say(f"ended {name}, left over from an `up` that was killed")
+            screen.say(f"stopped {name}, left running by an `up` that was killed")
         state.clear_scratch()
-        with contextlib.suppress(OSError):  # a full disk: who needs a temporary file says so
+        with contextlib.suppress(OSError):  # on a full disk, commands that need temporary files report it
             state.scratch.mkdir()
         await self._install()
         triton = self._choose_triton()
@@ -173,7 +174,7 @@ class Stack:
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
-            # what the environment says goes before the embedded server's own port
+            # a variable in the environment overrides the embedded server's port
             near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
             await sync_up
@@ -193,7 +194,7 @@ class Stack:
         screen.say(f"ready in {screen.elapsed():.1f} s; Ctrl-C stops everything")
 
     async def take_down(self) -> None:
-        """Stop what runs, last started first; nothing of it is left afterwards."""
+        """Stop all parts, the last started first. No process is left afterwards."""
         if self._relaying is not None:
             self._relaying.cancel()
         await self.supervisor.stop()
@@ -202,7 +203,7 @@ class Stack:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     async def _install(self) -> None:
-        """Install what pip could not bring with the package, where that is nobody else's environment."""
+        """Install the packages that pip could not bring, if this is a virtual environment."""
         starts = not self._options.triton_grpc and shutil.which("tritonserver") is None
         lacking = parts.missing(demo=self._options.demo, triton=starts)
         if lacking and parts.can_install():
@@ -213,7 +214,7 @@ class Stack:
         return detect_server(self._options.triton_grpc)
 
     def _is_embedded(self) -> bool:
-        """Whether the registry is ours to start; a server named by the environment wins unless told otherwise."""
+        """Return True if the embedded registry is used: no other server is configured, or the option demands it."""
         environ = self._options.environ
         named = [name for name in CLEARML_KEYS if environ.get(name)]
         if self._options.embedded_controlplane or not named:
@@ -225,7 +226,7 @@ class Stack:
                 hint="set all three for your ClearML server, or add --embedded-controlplane to use the embedded one",
             )
         with contextlib.suppress(OSError, BadCredentials):
-            # the shell still has our own env file sourced: that server is the one about to be started
+            # the shell has sourced our own env file: it names the server that is about to be started
             ours = Credentials.load(self._state.controlplane)
             return environ["CLEARML_API_ACCESS_KEY"] == ours.access_key
         return False
@@ -285,11 +286,11 @@ class Stack:
     # --- parts --------------------------------------------------------------------------------------------------
 
     async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> bool:
-        """Return whether the registry answers; False only where what is remembered is served without it."""
+        """Return True if the registry answers; False only if the remembered Task can be served without it."""
         if not is_embedded:
             server = env["CLEARML_API_HOST"]
             if not await http_client.can_connect(server, env):
-                # the stock tools would retry for minutes in silence
+                # the stock tools would retry silently for minutes
                 raise DeployError(
                     f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",
                     hint="start it, correct the variable, or add --embedded-controlplane",
@@ -298,7 +299,7 @@ class Stack:
             return True
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
         argv = _own_command("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
-        # On a full disk its database cannot be opened: what was served is served, and it comes when there is room.
+        # On a full disk its database cannot be opened. Existing models are served; it starts once there is space.
         can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
         spec = ChildSpec("controlplane", argv, env, _http_probe(f"{address}/healthz"))
         return await self._start(spec, address, or_later=can_wait)
@@ -330,7 +331,7 @@ class Stack:
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
-        # Whatever pool an endpoint names: here it is this Triton.
+        # Here all pools that endpoints name are this one Triton.
         env = {"TRITON_GATEWAY_POOL": "*", **env}
         await self._start(ChildSpec("sync", argv, env, has_synced, before_start=forget))
 
@@ -341,13 +342,13 @@ class Stack:
             triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
         )  # fmt: skip
         env = {"TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env}
-        # its own limit for draining is 30 s
+        # longer than the gateway's own drain timeout of 30 s
         await self._start(
             ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
 
     async def _start_watch(self, folder: Path, gateway: str, env: Mapping[str, str]) -> None:
-        """Upload changed code again; what it says is shown as it comes."""
+        """Start the command that re-uploads changed code, and show its output."""
         argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "hook", "watch", str(folder), "--url", gateway)
         log = self._state.logs / "watch.log"
         offset = process_logs.log_end(log)
@@ -374,7 +375,7 @@ class Stack:
     async def _start_prometheus(
         self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]
     ) -> None:
-        """Watch the rest, where Prometheus is installed; nothing depends on it."""
+        """Start Prometheus if it is installed; no part depends on it."""
         binary = prometheus.program()
         if binary is None:
             return
@@ -388,14 +389,14 @@ class Stack:
         try:
             await self._start(ChildSpec("prometheus", argv, env, _http_probe(f"{address}/-/ready")), address)
         except DeployError as error:
-            self._screen.say(f"prometheus is left out: {error.message}")
+            self._screen.say(f"continuing without prometheus: {error.message}")
 
     async def _start(self, spec: ChildSpec, address: str = "", *, or_later: bool = False) -> bool:
         self._screen.live(f"starting {spec.name}")
         took = await self.supervisor.start(spec, or_later=or_later)
         if took is None:
             self._screen.say(
-                f"{spec.name} is not up; what was served before is served without it, and it is tried again"
+                f"{spec.name} is not up; models served before are served without it, and its start is retried"
             )
             return False
         self._screen.say(f"{spec.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
@@ -407,7 +408,7 @@ class Stack:
     async def _serving_task(
         self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool
     ) -> tuple[str, TaskContents]:
-        """Return the Task to serve: the one named, the one of last time, or a new one."""
+        """Return the Task to serve: the given one, the one of last time, or a new one."""
         state, screen = self._state, self._screen
         registry = _registry_name(env, is_embedded=is_embedded)
         remembered = self._remembered_task(env, is_embedded=is_embedded)
@@ -420,7 +421,7 @@ class Stack:
             if task_id != remembered:
                 raise DeployError(
                     f"serving Task {task_id} (CLEARML_SERVING_TASK_ID) does not exist in this registry",
-                    hint="unset it to have one created, or create one with `clearml-serving create --name NAME`",
+                    hint="unset the variable, then `up` creates a Task, or run `clearml-serving create --name NAME`",
                 )
         screen.live(f"clearml-serving create --name {SERVICE_NAME}")
         task_id = await cli.create_service(SERVICE_NAME)
@@ -438,10 +439,10 @@ class Stack:
         if is_complete(bundle):
             return
         began = self._screen.elapsed()
-        self._screen.say(f"making an ONNX graph of {minilm.MODEL_NAME} in the background (once; about 5 s)")
+        self._screen.say(f"making an ONNX graph of {minilm.MODEL_NAME} in the background (only once; about 5 s)")
         await minilm.export(bundle, env=env, log=self._state.logs / "export.log")
         took = self._screen.elapsed() - began
-        self._screen.say(f"{minilm.MODEL_NAME} is an ONNX graph ({took:.1f} s)")
+        self._screen.say(f"the ONNX graph of {minilm.MODEL_NAME} is ready ({took:.1f} s)")
 
     async def _show_demo(
         self,
@@ -465,9 +466,9 @@ class Stack:
             screen.show(f"  {line}")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:
-        """Serve the model that was named, with the command that does so against a running stack.
+        """Serve the given model by running the command ``deploy`` against this stack.
 
-        Ctrl-C lets it take back what it has registered before the registry is stopped.
+        On Ctrl-C, ``deploy`` removes what it has registered before the registry is stopped.
         """
         argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "deploy", *self._options.model)
         argv = (*argv, "--state-dir", str(self._state.root), "--url", gateway)
@@ -487,7 +488,7 @@ class Stack:
         http = "" if isinstance(triton, ExternalServer) else f", HTTP {LOOPBACK}:{chosen.triton_http}"
         endpoint = minilm.ENDPOINT if self._options.demo else "ENDPOINT"
         has_shown = bool(self._options.model)
-        registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "as the environment says"
+        registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "your ClearML server"
         return [
             "",
             f"  gateway        {gateway}/serve/{endpoint}",
@@ -499,7 +500,7 @@ class Stack:
             f"  Triton         gRPC {triton_grpc}{http}",
             f"  logs           {state.logs}",
             "",
-            "For the clearml-serving CLI, in another terminal (the file holds the keys and is yours alone):",
+            "For the clearml-serving CLI, in another terminal (the file contains keys; only you can read it):",
             f"  source {shlex.quote(str(state.env_file))}",
             f"  clearml-serving --id {variables['CLEARML_SERVING_TASK_ID']} model list",
             "",
@@ -513,17 +514,16 @@ class Stack:
 
 
 def is_syncing(status: Path) -> bool:
-    """Say whether model sync has gone round lately: it touches its status file after each round."""
+    """Return True if model sync works: it touches its status file after each round."""
     with contextlib.suppress(OSError):
         return time.time() - status.stat().st_mtime < _SYNC_TIMEOUT_S
     return False
 
 
 def reset_status(status: Path) -> None:
-    """Take what a model sync of before has said away.
+    """Empty the status file of an earlier model sync, and make it old.
 
-    The file stays, empty and old: on a full disk no other could be made, and a model sync that cannot be seen to go
-    round would be killed.
+    The file is not deleted: on a full disk no new one could be created, and model sync would be killed as hung.
     """
     with contextlib.suppress(OSError):
         os.truncate(status, 0)
@@ -548,14 +548,14 @@ def _own_command(command: str, **options: object) -> tuple[str, ...]:
 
 
 def _cli_environment(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
-    """Return what a shell needs to reach the same registry; for a foreign server it has the secrets already."""
+    """Return the variables that a shell needs to reach the same registry. For another server it has the keys."""
     names = _CLI_VARIABLES if is_embedded else ("CLEARML_SERVING_TASK_ID",)
     return {name: env[name] for name in names if env.get(name)}
 
 
 @contextlib.asynccontextmanager
 async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises its first failure itself, not a group of one."""
+    """Return a task group that raises its first failure instead of an exception group."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group

@@ -1,7 +1,7 @@
-"""The state directory of ``triton-gateway up``: its layout, its lock, and the few facts remembered between two starts.
+"""The state directory of ``triton-gateway up``: its layout, its lock, and the facts remembered between two starts.
 
-One folder holds everything ``up`` writes (logs, registry, Triton's repository, caches, the demo model), so deleting it
-undoes everything. ``stack.py`` and ``commands/status.py`` use it; each part owns its own subfolder.
+One folder holds everything that ``up`` writes (logs, registry, Triton's repository, caches, the demo model), so
+deleting it undoes everything. ``stack.py`` and the commands use it. Each part owns its subfolder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StateDir:
 
     @property
     def facts(self) -> Path:
-        """What is remembered between two starts: serving Task, ports, demo model."""
+        """Facts remembered between two starts: serving Task, ports, demo model."""
         return self.root / "up.json"
 
     @property
@@ -59,12 +59,12 @@ class StateDir:
 
     @property
     def repository(self) -> Path:
-        """What the embedded Triton loads models from."""
+        """The model repository of the embedded Triton."""
         return self.root / "triton" / "repository"
 
     @property
     def sync_status(self) -> Path:
-        """Model sync's account of what it did."""
+        """The status file of model sync."""
         return self.root / "sync-status.json"
 
     @property
@@ -78,10 +78,10 @@ class StateDir:
         return self.root / "tmp"
 
     def prepare(self, *, needs_mb: int) -> str:
-        """Create the directory and check that it can be written and has room.
+        """Create the directory, and check that it can be written and has enough space.
 
-        Raises ``StateDirUnusable`` otherwise. A directory of a former start may be short of room: what is there is
-        served, and the line that is returned says so; empty when all is well.
+        Raises ``StateDirUnusable`` otherwise. With the directory of an earlier start, too little space is no error: the
+        existing models are served, and a warning is returned. Returns an empty string if all is well.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -91,18 +91,20 @@ class StateDir:
             trial.unlink()
         except OSError as error:
             if error.errno == errno.ENOSPC and self.facts.exists():
-                return f"the disk of {self.root} is full: what is there is served, nothing new can be added"
+                return f"the disk of {self.root} is full: existing models are served, new ones cannot be added"
             raise StateDirUnusable(
                 f"the state directory {self.root} cannot be written ({error.strerror})",
                 hint="choose another with --state-dir",
             ) from error
         free_mb = shutil.disk_usage(self.root).free >> 20
         if free_mb < needs_mb and self.facts.exists():
-            return f"the disk of {self.root} has {free_mb} MB free: what is there is served, new models may not fit"
+            return (
+                f"the disk of {self.root} has only {free_mb} MB free: existing models are served, new ones may not fit"
+            )
         if free_mb < needs_mb:
             raise StateDirUnusable(
-                f"the disk of {self.root} has {free_mb} MB free and {needs_mb} MB are needed",
-                hint="make room, or choose another disk with --state-dir",
+                f"the disk of {self.root} has only {free_mb} MB free; {needs_mb} MB are needed",
+                hint="free some space, or choose another disk with --state-dir",
             )
         return ""
 
@@ -112,9 +114,9 @@ class StateDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory for this process; the kernel lets go when the process ends, however it ends.
+        """Lock the directory for this process. The kernel releases the lock when the process ends, however it ends.
 
-        Raises ``StateDirUnusable`` naming the process that holds it.
+        Raises ``StateDirUnusable``, which names the process that holds the lock.
         """
         with (self.root / "up.lock").open("a+") as lock:
             try:
@@ -124,10 +126,10 @@ class StateDir:
                 holder = lock.read().strip()
                 raise StateDirUnusable(
                     f"another `triton-gateway up` is running in {self.root}{f' (pid {holder})' if holder else ''}",
-                    hint="stop it (Ctrl-C there), or give this one its own --state-dir",
+                    hint="stop it (Ctrl-C there), or start this one with another --state-dir",
                 ) from error
             lock.truncate(0)
-            with contextlib.suppress(OSError):  # on a full disk the lock names nobody, and holds
+            with contextlib.suppress(OSError):  # on a full disk the lock works, but names no process
                 os.write(lock.fileno(), str(os.getpid()).encode())
             try:
                 yield
@@ -143,7 +145,7 @@ class StateDir:
         return facts if isinstance(facts, dict) else {}
 
     def remember(self, **facts: Any) -> None:
-        """Add to the remembered facts; the file is replaced as a whole, and stays as it was on a full disk."""
+        """Add to the remembered facts. The file is replaced atomically; on a full disk it stays unchanged."""
         _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def read_env(self) -> dict[str, str]:
@@ -156,13 +158,13 @@ class StateDir:
         return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
 
     def write_env(self, variables: Mapping[str, str]) -> None:
-        """Write variables as a file to ``source``, readable by its owner only; it stays as it was on a full disk."""
+        """Write variables as a file to ``source``, readable by its owner only; unchanged on a full disk."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         _replace(self.env_file, "".join(lines), mode=0o600)
 
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:
-    """Return whether nothing says which ClearML server is meant: neither a variable nor a configuration file."""
+    """Return True if no ClearML server is configured, by neither a variable nor a configuration file."""
     file = Path(environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf").expanduser()
     return not environ.get("CLEARML_API_HOST") and not file.exists()
 
@@ -171,6 +173,6 @@ def _replace(path: Path, text: str, *, mode: int) -> None:
     try:
         replace_file(path, text, mode=mode)
     except OSError as error:
-        # what is remembered makes the next start quicker; without a former file there is nothing to go on with
+        # On a full disk an old file is good enough: it only makes the next start quicker. Without one, fail.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():
             raise

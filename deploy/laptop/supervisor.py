@@ -1,8 +1,8 @@
-"""The process supervisor behind ``triton-gateway up``: children are started, watched, restarted and stopped in order.
+"""The process supervisor of ``triton-gateway up``: starts, watches, restarts and stops child processes in order.
 
-``stack.py`` is its one caller; it says what to start and shows the events. What happens next to a child is decided by
-two pure values, ``Restarts`` (how long to wait) and ``Lifecycle`` (which phase follows); the rest of this file is the
-I/O around them. It never prints, and it knows nothing of what its children do.
+``stack.py`` is its only caller; it decides what to start, and shows the events. Two pure values decide what happens to
+a child next: ``Restarts`` (how long to wait) and ``Lifecycle`` (which phase follows). The rest of this file is I/O. It
+never prints, and knows nothing about the work of its children.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from deploy.tools import process_family, process_logs, processes
 from deploy.tools.errors import ChildFailed
 
 Probe = Callable[[], Awaitable[bool]]
-"""One look at a child: True when it does its work. Bounded in time by itself; called often."""
+"""Checks a child: True if it works. It must limit its own time; it is called often."""
 
 _LOOK_AGAIN_S = 0.1
+"""Seconds between two probes of a child that starts."""
 _SWEEP_S = 3.0
+"""Grace in seconds for the rest of a child's process family when it is stopped."""
 _ORPHANS_S = 1.5
-"""What a child that died has left (workers with requests in flight) may take to end."""
+"""Grace in seconds for the processes of a child that died: workers with requests in flight."""
 _HUNG_S = 0.5
-"""What does not answer seldom listens to a signal either."""
+"""Grace in seconds for a hung child, which seldom reacts to a signal."""
 _ROTATE_BYTES = 10 << 20
+"""Size at which a log file is rotated before a start."""
 
 
 class Phase(enum.Enum):
-    """Where a child is in its life."""
+    """The phases of a child."""
 
     STARTING = "starting"
     READY = "ready"
@@ -47,36 +50,36 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """How long a child that died is left alone: doubling from ``first`` to ``ceiling``, anew after ``calm`` seconds."""
+    """Back-off before a restart, in seconds: doubles from ``first`` to ``ceiling``, and is reset after ``calm``."""
 
     first: float = 0.1
     ceiling: float = 30.0
     calm: float = 60.0
 
     def delay(self, deaths: int) -> float:
-        """Return the wait before the next start, after ``deaths`` in a row (1 is the first)."""
+        """Return the seconds before the next start, after ``deaths`` in a row (1 is the first)."""
         return min(self.ceiling, self.first * 2.0 ** min(deaths - 1, 60))
 
 
 @dataclass(frozen=True, slots=True)
 class HangTimeouts:
-    """After how many seconds without an answer a child that was ready is replaced like one that died.
+    """Seconds without an answer after which a child that was ready is replaced.
 
-    One that is ``idle`` (uses no CPU meanwhile) is stopped or deadlocked; one that is ``busy`` may only be slow, or in
-    a loop that never ends. Both are generous: a child under load answers late, not never.
+    ``idle``: for a child that uses no CPU, so it is stopped or deadlocked. ``busy``: for a child that uses CPU: it may
+    only be slow, or be in an endless loop. Both are generous, because a child under load answers late.
     """
 
     idle: float = 15.0
     busy: float = 60.0
 
     def are_over(self, silent: float, cpu: float) -> bool:
-        """Say whether a child that was ``silent`` for so long, and used so many seconds of CPU meanwhile, is hung."""
+        """Return True if a child hangs that was ``silent`` (seconds) and used ``cpu`` seconds of CPU in that time."""
         return silent >= self.busy or (silent >= self.idle and cpu < silent / 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """One child's phase, as values: every method returns the lifecycle that follows, or the same if nothing does."""
+    """The phase of one child, as a value. Each method returns the next lifecycle, or this one if nothing changes."""
 
     phase: Phase = Phase.STARTING
     since: float = 0.0
@@ -85,19 +88,19 @@ class Lifecycle:
     restart_in: float = 0.0
 
     def started(self, now: float) -> Lifecycle:
-        """A process was started."""
+        """Return the lifecycle after a process was started."""
         if self.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED):
             return self
         return replace(self, phase=Phase.STARTING, since=now, restart_in=0.0)
 
     def answered(self, now: float) -> Lifecycle:
-        """The probe found the child working."""
+        """Return the lifecycle after the probe found the child working."""
         if self.phase is not Phase.STARTING:
             return self
         return replace(self, phase=Phase.READY, since=now, has_been_ready=True)
 
     def died(self, now: float, restarts: Restarts) -> Lifecycle:
-        """The process ended: before it was ever ready that is a failure, afterwards it is started again."""
+        """Return the lifecycle after the process ended: failed if it was never ready, otherwise to be restarted."""
         if self.phase is Phase.STOPPING:
             return replace(self, phase=Phase.STOPPED, since=now)
         if self.phase in (Phase.STOPPED, Phase.FAILED):
@@ -109,7 +112,7 @@ class Lifecycle:
         return replace(self, phase=Phase.WAITING, since=now, deaths=deaths, restart_in=restarts.delay(deaths))
 
     def told_to_stop(self, now: float) -> Lifecycle:
-        """The supervisor wants it gone; a child without a process is stopped already."""
+        """Return the lifecycle after the supervisor wants it stopped. A child without a process is stopped at once."""
         if self.phase in (Phase.STOPPED, Phase.FAILED):
             return self
         following = Phase.STOPPED if self.phase is Phase.WAITING else Phase.STOPPING
@@ -118,7 +121,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What to run and how to tell that it works."""
+    """The command of a child, and how to check that it works."""
 
     name: str
     argv: tuple[str, ...]
@@ -128,14 +131,14 @@ class ChildSpec:
     stop_grace: float = 15.0
     death_signal: signal.Signals = signal.SIGTERM
     log: str = ""
-    """Name of its log file, where ``name`` is taken by a log of the program itself."""
+    """Name of its log file, if ``name`` is already used by a log of the program itself."""
     before_start: Callable[[], None] | None = None
-    """Called before each start, for instance to remove the sign of life of the process before."""
+    """Called before each start, for instance to reset the status file of the previous process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a child: ``kind`` for programs, ``text`` for people."""
+    """An event of a child: ``kind`` for programs, ``text`` for people."""
 
     kind: str
     child: str
@@ -143,7 +146,7 @@ class Event:
 
 
 class _Child:
-    """One spec with its present process; owned by the supervisor."""
+    """One spec with its current process; owned by the supervisor."""
 
     def __init__(self, spec: ChildSpec, log: Path) -> None:
         self.spec = spec
@@ -155,16 +158,16 @@ class _Child:
         self.keeper: asyncio.Task[None] | None = None
 
     def reason(self, code: int) -> str:
-        """Return the last error line this process wrote; what a killed one wrote last is no reason."""
+        """Return the last error line of this process. For a killed one, a last line without an error is no reason."""
         return process_logs.last_error_line(process_logs.read_from(self.log, self.log_offset), otherwise_last=code > 0)
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Owns the children of one ``up``. Use from one event loop, in the main thread.
+    """Owns the children of one ``up``. Use it from one event loop, in the main thread.
 
-    ``report`` gets every event. ``record`` is a file that names the running processes, so that the next start can end
-    what a killed supervisor left behind (``end_leftovers``).
+    ``report`` gets every event. ``record``: a file with the running processes, so that the next start can end those
+    that a killed supervisor left running (``end_leftovers``).
     """
 
     logs: Path
@@ -178,11 +181,11 @@ class Supervisor:
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, spec: ChildSpec, *, or_later: bool = False) -> float | None:
-        """Start a child and wait until it works; from then on it is kept running. Returns the seconds it took.
+        """Start a child, wait until it works, and keep it running from then on. Returns the seconds it took.
 
-        Children are stopped in the reverse order of these calls. Raises ``ChildFailed`` when the child cannot be
-        started, dies, or does not work within its ``ready_timeout``; it is gone then. With ``or_later`` a child that
-        does not work yet is started again and again, as if it had worked before, and None is returned.
+        Children are stopped in the reverse order of these calls. Raises ``ChildFailed`` if the child cannot be started,
+        dies, or does not work within its ``ready_timeout``; it is stopped then. With ``or_later``, such a child is
+        restarted as if it had worked before, and None is returned.
         """
         child = _Child(spec, self.logs / f"{spec.log or spec.name}.log")
         self._children.append(child)
@@ -200,19 +203,19 @@ class Supervisor:
         elif not is_ready:
             code = await self._end_rest(child)
             child.lifecycle = child.lifecycle.died(clock(), self.restarts)
-            raise ChildFailed(self._why_not(child, code), hint=f"its log is {child.log}")
+            raise ChildFailed(self._why_not(child, code), hint=f"see its log {child.log}")
         child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
         child.keeper.add_done_callback(lambda keeper: self._keeper_ended(child, keeper))
         return clock() - begun if is_ready else None
 
     async def stop(self) -> None:
-        """Stop all children, last started first, bounded by their graces and by ``hurry``; nothing is left after it."""
+        """Stop all children, the last started first, within their graces or ``hurry``. No process is left after it."""
         for child in reversed(self._children):
             await self._stop_child(child)
         self.record.unlink(missing_ok=True)
 
     def hurry(self) -> None:
-        """Cut every grace short from now on."""
+        """End all graces from now on: kill instead of waiting."""
         self._hurry.set()
 
     def phases(self) -> dict[str, Phase]:
@@ -236,7 +239,7 @@ class Supervisor:
         self._write_record()
 
     async def _wait_ready(self, child: _Child) -> bool:
-        """Wait until the probe answers; False when the process ended or the time is up."""
+        """Wait until the probe succeeds. Return False if the process ended or the time is over."""
         process = _running(child)
         clock = asyncio.get_running_loop().time
         deadline = clock() + child.spec.ready_timeout
@@ -248,7 +251,7 @@ class Supervisor:
         return False
 
     async def _keep(self, child: _Child) -> None:
-        """Restart the child whenever it dies, until it is told to stop."""
+        """Restart the child whenever it dies, until it is stopped."""
         clock = asyncio.get_running_loop().time
         while True:
             silent = await self._watch(child)
@@ -268,9 +271,9 @@ class Supervisor:
                 self._report_event("ready", child, f"is back after {clock() - begun:.1f} s")
 
     async def _watch(self, child: _Child) -> float:
-        """Return 0 when the process has ended, or the seconds without an answer after which it counts as hung.
+        """Return 0 if the process has ended, or the seconds without an answer after which it counts as hung.
 
-        Reports when it stops answering, and when it answers again.
+        Reports when the child stops answering, and when it answers again.
         """
         process = _running(child)
         clock = asyncio.get_running_loop().time
@@ -281,7 +284,7 @@ class Supervisor:
                 done, _ = await asyncio.wait({ended}, timeout=self.watch_every)
                 if done:
                     return 0.0
-                # Workers can answer for a leader that stands still, and restarts none of them any more.
+                # Workers can answer although their leader is stopped and does not restart them any more.
                 stopped = process_family.is_stopped(process.pid)
                 if not stopped and await child.spec.probe():
                     if misses >= self.misses_before_warning:
@@ -291,7 +294,7 @@ class Supervisor:
                     before, cpu = cpu, process_family.cpu_seconds(process.pid, child.mark)
                     if not misses:
                         since, used, before = clock(), 0.0, cpu
-                    # A worker that ended takes its seconds out of the sum: its successor's work is no standing still.
+                    # A worker that ended takes its seconds out of the sum, so the sum may fall: count only growth.
                     used += max(0.0, cpu - before)
                     misses += 1
                     if misses == self.misses_before_warning:
@@ -304,7 +307,7 @@ class Supervisor:
         return 0.0
 
     async def _end_rest(self, child: _Child, *, grace: float = _SWEEP_S) -> int | None:
-        """End the rest of the child's family; return its exit code when it had ended by itself."""
+        """End the rest of the child's process family. Return the exit code if the child had ended by itself."""
         process = child.process
         if process is None:
             return None
@@ -325,7 +328,7 @@ class Supervisor:
             return
         is_worth_telling = process.returncode is None
         if is_worth_telling:
-            # the leader alone: it knows in which order its own children have to go
+            # only the leader: it stops its own children in the right order
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             await self._exited(process, within=child.spec.stop_grace)
@@ -350,7 +353,7 @@ class Supervisor:
 
     def _keeper_ended(self, child: _Child, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            self._report_event("unwatched", child, f"is no longer watched, a bug of triton-gateway: {error!r}")
+            self._report_event("unwatched", child, f"is no longer watched, please report this bug: {error!r}")
 
     def _why_died(self, child: _Child, code: int | None) -> str:
         if code is None:
@@ -376,14 +379,14 @@ class Supervisor:
             aside.write_text(json.dumps(running))
             aside.rename(self.record)
         except OSError:
-            # A full disk must not keep a child from being restarted. The record serves the next start alone, and
-            # children end with this process in any case.
+            # A full disk must not prevent a restart. Only the next start needs the record, and children end with this
+            # process anyway.
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
 
 
 def read_record(record: Path) -> dict[str, dict[str, Any]]:
-    """Return the children a supervisor recorded as running; nothing when there is no (readable) record."""
+    """Return the children that a supervisor recorded as running; empty if there is no readable record."""
     try:
         listed: dict[str, dict[str, Any]] = json.loads(record.read_text())
     except (FileNotFoundError, ValueError):
@@ -392,10 +395,10 @@ def read_record(record: Path) -> dict[str, dict[str, Any]]:
 
 
 async def end_leftovers(record: Path) -> list[str]:
-    """End what a supervisor that was killed left running, and return the names of those children."""
+    """End the children that a killed supervisor left running, and return their names."""
     ended = []
     for name, known in read_record(record).items():
-        # the id alone may meanwhile belong to a stranger; the mark never does
+        # the process id may have been reused by another program; the mark is unique
         pid, mark = int(known.get("pid") or process_family.NOBODY), str(known.get("mark", ""))
         leader = pid if process_family.carries(pid, mark) else process_family.NOBODY
         if process_family.members(leader, mark):

@@ -81,8 +81,8 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 1 == done.returncode
     assert "own/1 is not served" in done.stderr
-    assert "what was registered of it is taken back" in done.stderr
-    taken = re.search(r"taken back: ([0-9a-f]{32})", done.stderr)
+    assert "the registered model and endpoint are removed again" in done.stderr
+    taken = re.search(r"removed again: ([0-9a-f]{32})", done.stderr)
     assert taken is not None, done.stderr
 
     def known() -> set[str]:
@@ -110,5 +110,5 @@ def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deplo
     assert 8 == len(own)
     np.testing.assert_allclose(answer["embedding"], own, atol=1e-5)
     again = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
-    assert "vectors/1 serves these very files already" in again.stderr
+    assert "vectors/1 already serves exactly these files" in again.stderr
     assert answer == answered(again.stdout)[1]

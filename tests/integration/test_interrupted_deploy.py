@@ -140,5 +140,5 @@ def test_ctrl_c_leaves_nothing_of_a_model_that_was_not_added(
     assert 130 == running.returncode, said
     assert "Traceback" not in said
     assert [before] != seen, f"nothing was {STAGES[stage]}"
-    assert "taken back: " in said
+    assert "removed again: " in said
     assert before == registered(server, task_id), said

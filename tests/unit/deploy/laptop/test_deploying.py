@@ -36,7 +36,7 @@ def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
     assert ["11", "1", "3"] == [
         next_version(serving, "faq", ""), next_version(serving, "new", ""), next_version(serving, "faq", "3")
     ]  # fmt: skip
-    with pytest.raises(DeployError, match="faq/2 is there already"):
+    with pytest.raises(DeployError, match="faq/2 exists already"):
         next_version(serving, "faq", "2")
 
 
@@ -82,7 +82,7 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -
     """Before anything is registered under it."""
     assert ("faq", "2") == name_and_version("/faq/2")
     assert ("Größe", "") == name_and_version("Größe")
-    with pytest.raises(DeployError, match="no spaces") as refused:
+    with pytest.raises(DeployError, match="must not contain spaces") as refused:
         name_and_version("Mein Endpunkt/2")
     assert "--endpoint Mein-Endpunkt/2" in refused.value.hint
     for name in ("a?b", "a#b", "a%20b", "a\\b", "tab\t"):

@@ -53,7 +53,7 @@ def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 def test_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """The message says how much is free and how much is needed."""
-    with pytest.raises(StateDirUnusable, match=r"\d+ MB free and 1000000000 MB are needed"):
+    with pytest.raises(StateDirUnusable, match=r"only \d+ MB free; 1000000000 MB are needed"):
         StateDir.at(tmp_path).prepare(needs_mb=10**9)
 
 
@@ -67,7 +67,7 @@ def test_a_directory_of_a_former_start_works_on_a_full_disk(state: StateDir) -> 
         "short = state.prepare(needs_mb=10**9)\n"
         "with state.locked():\n"
         "    state.remember(gateway='http://after'); state.write_env({'NAME': 'after'})\n"
-        "sys.exit(0 if 'what is there is served' in short else 'said nothing')"
+        "sys.exit(0 if 'existing models are served' in short else 'said nothing')"
     )
     subprocess.run([sys.executable, "-c", code, state.root], check=True)
     assert {"gateway": "http://before"} == state.recall()
