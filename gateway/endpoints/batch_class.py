@@ -8,13 +8,12 @@ sent anything for a second, batch work runs without these limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.endpoints.calls import CallInFlight, CallsInFlight
-from gateway.endpoints.capacity import Capacity
+from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.entries import Entry
-from gateway.endpoints.entry_queue import EntryQueue
+from gateway.endpoints.unit import Unit
 from gateway.trace import BATCH
 
 _TIME_SHARE: Final = 0.1
@@ -27,24 +26,16 @@ _SMOOTHING: Final = 1 / 16
 """The weight of the newest call in the average time of the other classes' calls."""
 
 
-class BatchClassThrottle:
+@dataclass(slots=True, eq=False, repr=False)
+class BatchClassThrottle(Unit):
     """The throttle of one batcher."""
 
-    __slots__ = ("_calls", "_capacity", "_clock", "_other_call_s", "_other_left_at", "_queue", "next_at")
-
-    def __init__(
-        self, queue: EntryQueue[Any], calls: CallsInFlight, capacity: Capacity, clock: Callable[[], float]
-    ) -> None:
-        self._queue = queue
-        self._calls = calls
-        self._capacity = capacity
-        self._clock = clock
-        self._other_left_at = -math.inf
-        """Clock time at which the last call of another class left."""
-        self._other_call_s = 0.0
-        """The average seconds of such calls."""
-        self.next_at = -math.inf
-        """Clock time from which the next batch call may leave beside other classes."""
+    _other_left_at: float = -math.inf
+    """Clock time at which the last call of another class left."""
+    _other_call_s: float = 0.0
+    """The average seconds of such calls."""
+    next_at: float = -math.inf
+    """Clock time from which the next batch call may leave beside other classes."""
 
     def call_left(self, call: CallInFlight, rank: int) -> None:
         """Record a call that left; ``rank`` is the class of its first entry."""

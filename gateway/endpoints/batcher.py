@@ -111,7 +111,7 @@ class Batcher(Generic[R]):
         self._overload = OverloadControl(limits.pressure, self._queue, calls, capacity, clock)
         self._deadlines = DeadlineCheck(self._queue, calls, capacity, clock)
         self._batch_class = BatchClassThrottle(self._queue, calls, capacity, clock)
-        self._pacing = Pacing(self._queue, calls, capacity, self._batch_class, self._overload, clock)
+        self._pacing = Pacing(self._queue, calls, capacity, clock, self._batch_class, self._overload)
         self._order = FairOrder()
         self.limit = self._overload.limit
         """The limit of work, and what a row and a token count."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from gateway.endpoints.calls import CallsInFlight
-from gateway.endpoints.capacity import KNOWN_CALLS, Capacity
+from gateway.endpoints.capacity import KNOWN_CALLS
 from gateway.endpoints.entries import Entry
-from gateway.endpoints.entry_queue import EntryQueue
+from gateway.endpoints.unit import Unit
 
 _BEST_CASE: Final = 0.8
 """Prices are wrong by some per cent. An entry is refused only if 80 % of the expected time is already too long."""
@@ -26,22 +26,14 @@ _UPDATE_S: Final = _NEAR_S / 8
 _rank: Final[Callable[[Entry[Any]], int]] = attrgetter("flow.rank")
 
 
-class DeadlineCheck:
+@dataclass(slots=True, eq=False, repr=False)
+class DeadlineCheck(Unit):
     """The check of one batcher."""
 
-    __slots__ = ("_calls", "_capacity", "_clock", "_queue", "near", "update_at")
-
-    def __init__(
-        self, queue: EntryQueue[Any], calls: CallsInFlight, capacity: Capacity, clock: Callable[[], float]
-    ) -> None:
-        self._queue = queue
-        self._calls = calls
-        self._capacity = capacity
-        self._clock = clock
-        self.near = -math.inf
-        """Loop time. A deadline after it is certainly far enough away, so the check is skipped."""
-        self.update_at = -math.inf
-        """Loop time at which ``near`` should be computed again."""
+    near: float = -math.inf
+    """Loop time. A deadline after it is certainly far enough away, so the check is skipped."""
+    update_at: float = -math.inf
+    """Loop time at which ``near`` should be computed again."""
 
     def update(self, now: float) -> None:
         """Compute ``near`` anew; ``now`` is loop time."""

@@ -8,14 +8,12 @@ recently were at the same time, or shortly before the call in front of it is exp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from gateway.endpoints.batch_class import BatchClassThrottle
-from gateway.endpoints.calls import CallsInFlight
-from gateway.endpoints.capacity import Capacity
-from gateway.endpoints.entry_queue import EntryQueue
 from gateway.endpoints.overload import OverloadControl
+from gateway.endpoints.unit import Unit
 from gateway.trace import BATCH
 
 _LEAD_S: Final = 1.2e-3
@@ -30,35 +28,18 @@ _REFUSING_CALLS: Final = 2.0
 """While requests are refused, at least two full calls of rows are expected: the refused ones were here as well."""
 
 
-class Pacing:
+@dataclass(slots=True, eq=False, repr=False)
+class Pacing(Unit):
     """The pacing of one batcher."""
 
-    __slots__ = (
-        "_batch_class", "_calls", "_capacity", "_clock", "_expected_rows", "_overload", "_queue", "leave_at",
-        "wake_rows",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        queue: EntryQueue[Any],
-        calls: CallsInFlight,
-        capacity: Capacity,
-        batch_class: BatchClassThrottle,
-        overload: OverloadControl,
-        clock: Callable[[], float],
-    ) -> None:
-        self._queue = queue
-        self._calls = calls
-        self._capacity = capacity
-        self._batch_class = batch_class
-        self._overload = overload
-        self._clock = clock
-        self._expected_rows = 0.0
-        """How many rows were recently here at the same time, queued and in calls."""
-        self.leave_at: float | None = None
-        """Clock time at which a call behind another may leave; None if the calls have changed since it was computed."""
-        self.wake_rows = 0.0
-        """While the batcher waits for ``wake_at``: with so many queued rows, it should look again before that."""
+    _batch_class: BatchClassThrottle
+    _overload: OverloadControl
+    _expected_rows: float = 0.0
+    """How many rows were recently here at the same time, queued and in calls."""
+    leave_at: float | None = None
+    """Clock time at which a call behind another may leave; None if the calls have changed since it was computed."""
+    wake_rows: float = 0.0
+    """While the batcher waits for ``wake_at``: with so many queued rows, it should look again before that."""
 
     def may_leave(self) -> bool:
         """Return whether a call of what is queued may leave now; called only if fewer than ``max_running`` run."""

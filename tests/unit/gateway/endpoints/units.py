@@ -88,7 +88,7 @@ class Units:
         self.overload = OverloadControl(self.pressure, *shared, self.clock)
         self.deadlines = DeadlineCheck(*shared, self.clock)
         self.batch_class = BatchClassThrottle(*shared, self.clock)
-        self.pacing = Pacing(*shared, self.batch_class, self.overload, self.clock)
+        self.pacing = Pacing(*shared, self.clock, self.batch_class, self.overload)
 
     def clock(self) -> float:
         """Return the time."""
