@@ -1,6 +1,6 @@
-"""Who changed what: every change of an endpoint, a weight, a default, a key or a quota, in a record that only grows.
+"""The history of changes: who changed an endpoint, a weight, a default, a key or a quota, and when.
 
-``changes`` is pure: what the serving Task says, and how two of its states differ. ``recorder`` looks and writes, beside
-the serving Task. Called by model sync, rollouts and the command line; it must never make them fail, nor
-write to the serving Task itself.
+``changes`` is pure: the facts in the serving Task, and the differences between two of its states. ``recorder`` reads
+the Task and writes entries beside it. Called by model sync, rollouts and the command line. It must never make them
+fail, nor write to the serving Task itself.
 """

@@ -1,7 +1,7 @@
-"""What can change (facts of the serving Task), and what is told of a change. Pure.
+"""The facts of the serving Task that can change, and the entries that record their changes. Pure.
 
-Every entry names the entry before it of the same thing, and its key is a hash of that, of the thing and of both values.
-Ten observers of one change therefore write one entry, and the same change a second time is another entry.
+Each entry names the previous entry of the same thing. Its key is a hash of that entry's key, the thing and both values.
+Ten observers of one change therefore write one entry, and the same change made a second time is another entry.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ AUTO: Final = "model sync, by the auto-update rule"
 
 _MAX_TEXT: Final = 300
 _SLACK_S: Final = 2.0
-"""Times of keys are whole seconds."""
+"""Tolerance when times are compared: the times of keys are whole seconds."""
 _CLOCKS_S: Final = 60.0
-"""Clocks of two machines may differ by as much: what is found later is then not told as earlier."""
+"""Largest difference of two machines' clocks for which the order of entries is kept."""
 
 Record = registry.Record
 Store = registry.RegistryWriter
-"""Where what was changed is recorded."""
+"""The registry in which changes are recorded."""
 Thing = tuple[str, str]
-"""A kind and what of it: ``("weight", "sentiment")``."""
+"""Kind and name of something that can change: ``("weight", "sentiment")``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What something is now. ``by``: who said so, if it is recorded; ``at``: when (Unix seconds), 0 if nobody says."""
+    """The current value of a thing. ``by``: who set it, if recorded. ``at``: when (Unix seconds); 0 if unknown."""
 
     says: str
     by: str = ""
@@ -49,38 +49,38 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change. ``before`` is empty for what is new, ``after`` for what was removed."""
+    """One change. ``before`` is empty for a new thing, ``after`` for a removed one."""
 
     kind: str
     subject: str
     before: str
     after: str
     at: float
-    """When it was made, or seen if nobody recorded it (Unix seconds)."""
+    """When the change was made, or seen if its time is not recorded (Unix seconds)."""
     by: str
     why: str = ""
     is_seen: bool = False
-    """Whether it was noticed: when exactly it was made, and by whom, is only known as far as ClearML tells it."""
+    """True if the change was only noticed: its exact time and author are known only as far as ClearML tells them."""
     follows: str = ""
-    """Key of the entry before it of the same thing."""
+    """Key of the previous entry of the same thing."""
     place: int = 0
-    """Among the changes that were found together."""
+    """Its position among the changes that were found together."""
 
     @property
     def key(self) -> str:
-        """What the entry is recorded under."""
+        """The key of the entry's record."""
         parts = [self.follows, self.kind, self.subject, self.before, self.after]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     @property
     def order(self) -> tuple[float, int, str]:
-        """By this entries are sorted."""
+        """The sort key of entries."""
         return self.at, self.place, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was recorded last of one thing, under which entry, when and by whom."""
+    """The last recorded value of one thing, with its entry, time and author."""
 
     kind: str
     subject: str
@@ -92,7 +92,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """Somebody is changing an endpoint with a tool that does not say who uses it."""
+    """A note that somebody is changing an endpoint with a tool that does not record who uses it."""
 
     by: str
     why: str
@@ -100,7 +100,7 @@ class Doing:
 
 
 def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
-    """Return what the serving Task and our records beside it say; None if a part of it cannot be read."""
+    """Return the facts of the serving Task and of our records beside it; None if a part cannot be read."""
     serving = spec.decode(task)
     if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in serving.faults):
         return None
@@ -113,7 +113,7 @@ def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
         frequency = f"{metrics.log_frequency:g}" if metrics.log_frequency is not None else "default"
         found[DEFAULT, f"{name} (metrics)"] = Fact(_short(f"{declared or 'none'}; frequency {frequency}"))
     for name, one in default_version.read(spec.records_of(task, default_version.KIND)).items():
-        if one.by:  # what is recorded without anybody's choice follows from the endpoints
+        if one.by:  # a default that nobody chose follows from the endpoints
             found[DEFAULT, f"{name} (bare name)"] = Fact(one.url, one.by, one.at, _short(one.why))
     for name, stated in spec.records_of(task, spec.OBJECTIVES).items():
         parts = [f"{part}={stated[part]}" for part in spec.OBJECTIVE if stated.get(part)]
@@ -127,9 +127,9 @@ def changed(
     known: Mapping[Thing, Known] | None, facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float,
     latest: float = 0.0, user: str = "",
 ) -> list[Entry]:  # fmt: skip
-    """Return what has changed since what is ``known``, in a stable order.
+    """Return the changes since ``known``, in a stable order.
 
-    ``latest``: when the last entry of all was made. ``user``: who changed the Task last, as ClearML names them.
+    ``latest``: time of the last entry of all. ``user``: ClearML's name of the user who changed the Task last.
     """
     found: list[Entry] = []
     before = known or {}
@@ -157,7 +157,7 @@ def changed(
 
 
 def facts_of_key_file(content: Mapping[str, Any]) -> dict[Thing, Fact]:
-    """Return what a file of keys says: of each key whose, for what, until when (never a key nor its hash), and limits.
+    """Return the facts of a key file: tenant, rights and expiry of each key (never its text or hash), and quotas.
 
     Raises ``callers.BadKeys``.
     """
@@ -179,7 +179,7 @@ def _quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
     found = {}
     for tenant, limits in quotas.items():
         if not isinstance(limits, Mapping):
-            continue  # an editor's; gateways say that it cannot be used
+            continue  # edited by hand and invalid; gateways report it
         numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(numbers.items()) if name != "shadow"]
         found[QUOTA, tenant] = Fact(", ".join(parts) + (" (only counted)" if limits.get("shadow") else ""))
@@ -187,7 +187,7 @@ def _quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as it is recorded."""
+    """Return an entry as its record stores it."""
     return asdict(entry)
 
 
@@ -201,7 +201,7 @@ def from_json(stored: Mapping[str, Any]) -> Entry:
 
 
 def concerns(entry: Entry, endpoint: str) -> bool:
-    """Say whether an entry is about ``endpoint``: itself, a version of it, its route, its rule or its shadow."""
+    """Return True if an entry is about ``endpoint``: itself, its versions, its route, its rule or its shadow."""
     subject = entry.subject.partition(" (")[0]
     return entry.kind in (ENDPOINT, WEIGHT, DEFAULT) and (subject == endpoint or subject.startswith(f"{endpoint}/"))
 
@@ -262,7 +262,7 @@ def _weights(task: Mapping[str, Any], serving: spec.ServingSpec) -> dict[Thing, 
 
 
 def _route(route: spec.CanarySpec) -> str:
-    """Return shares as gateways normalise them: sorted, without zeros, so that one route has one text."""
+    """Return the normalised shares of a route, sorted and without zeros, so that equal routes have equal texts."""
     total = sum(route.weights)
     if not total > 0 or route.prefix:
         return _short(decisions.described(route.load_endpoints, route.weights, route.prefix))
@@ -278,7 +278,7 @@ def _keys(task: Mapping[str, Any]) -> dict[Thing, Fact]:
         try:
             (key,) = callers.keys_in({callers.KEY: {name: value}, callers.END: end})
         except ValueError:
-            continue  # who uses it is told
+            continue  # the key is unusable; gateways report it
         by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
         found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in _key_facts([key]).items()}
     return found
@@ -289,7 +289,7 @@ def _hash(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a text that is never long, and still another one wherever what it says is another."""
+    """Return a text of limited length. A shortened text ends in a hash, so different texts stay different."""
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 20]}… ({_hash(text)[:12]})"
 
 
@@ -299,5 +299,5 @@ def record_of(entry: Entry) -> registry.Record:
 
 
 def known_after(entry: Entry) -> Known:
-    """Return what is known after an entry."""
+    """Return the known state after an entry."""
     return Known(entry.kind, entry.subject, entry.after, entry.key, entry.at, entry.by)

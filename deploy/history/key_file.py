@@ -1,6 +1,6 @@
-"""What was changed in a file of keys, in a file beside it: one JSON object per line, the oldest first.
+"""The history of a key file, in a file beside it: one JSON object per line, the oldest first.
 
-Written by whoever changes the file of keys with our command, while they hold its lock.
+The command that changes the key file writes it, while it holds the key file's lock.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 from deploy.history import changes
 from deploy.history.changes import Entry, Known, Thing
-from deploy.history.recorder import BLOCK, KEPT, Told
+from deploy.history.recorder import BLOCK, KEPT, History
 from deploy.tools.folders import replace_file
 
 
 def beside(path: Path) -> Path:
-    """Return where the history of a file of keys is."""
+    """Return the path of the history of a key file."""
     return path.with_name(f"{path.name}.history")
 
 
 def add(
     path: Path, before: Mapping[str, Any], after: Mapping[str, Any], *, by: str, clock: Callable[[], float] = time.time
 ) -> None:
-    """Record how the contents of a file of keys differ. Raises ``OSError``."""
-    told = read(path)
-    last = {(entry.kind, entry.subject): changes.known_after(entry) for entry in told.entries}
+    """Record how the contents of a key file differ. Raises ``OSError``."""
+    history = read(path)
+    last = {(entry.kind, entry.subject): changes.known_after(entry) for entry in history.entries}
     known = {
         thing: Known(*thing, says, last[thing].key if thing in last else "") for thing, says in _says(before).items()
     }
@@ -41,7 +41,7 @@ def add(
     ]  # fmt: skip
     if not found:
         return
-    entries, dropped, until = [*told.entries, *found], told.dropped, told.dropped_until
+    entries, dropped, until = [*history.entries, *found], history.dropped, history.dropped_until
     place = beside(path)
     if len(entries) >= KEPT + BLOCK:
         until, dropped = entries[BLOCK - 1].at, dropped + BLOCK
@@ -53,8 +53,8 @@ def add(
         file.writelines(json.dumps(changes.to_json(entry)) + "\n" for entry in found)
 
 
-def read(path: Path) -> Told:
-    """Return what was recorded of a file of keys; a line that cannot be read is left out. Raises ``OSError``."""
+def read(path: Path) -> History:
+    """Return the history of a key file; unreadable lines are skipped. Raises ``OSError``."""
     place = beside(path)
     entries, dropped, until = [], 0, 0.0
     for line in place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else ():
@@ -64,7 +64,7 @@ def read(path: Path) -> Told:
                 dropped, until = int(stored["dropped"]), float(stored["until"])
             else:
                 entries.append(changes.from_json(stored))
-    return Told(tuple(entries), 0.0, dropped, until)
+    return History(tuple(entries), 0.0, dropped, until)
 
 
 def _says(content: Mapping[str, Any]) -> dict[Thing, str]:

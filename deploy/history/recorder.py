@@ -1,8 +1,8 @@
-"""Looks at the serving Task, compares it with what was recorded last, and records what has changed since.
+"""Compares the serving Task with the last recorded state, and records the changes.
 
-Any number of processes may do so at once. What was recorded is read before the Task, so that nobody takes an old Task
-for a change back; two that find the same write the same entry. Nothing here may make who calls it fail: a change that
-could not be recorded is found by the next look.
+Several processes may do so at once. The records are read before the Task, so that an old copy of the Task is not taken
+for a change. Two processes that find the same change write the same entry. Failures must not reach callers: the next
+look finds a change that could not be recorded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from deploy.tools.errors import GatewayError
 _log = logging.getLogger("triton_gateway.history")
 
 KEPT: Final = 1000
-"""So many of the newest entries are kept at least."""
+"""Number of the newest entries that are always kept."""
 BLOCK: Final = 200
-"""So many of the oldest are dropped at a time: whoever drops some finds the same ones."""
+"""Number of the oldest entries that are dropped together, so that several processes drop the same ones."""
 _DOING_S: Final = 900.0
+"""Seconds for which a note about a change in progress is valid."""
 _BEGUN: Final = "begun"
+"""Key of the record with the start of the history."""
 
 _Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is recorded: the oldest first, and what was dropped. Times in Unix seconds, 0 for none."""
+class History:
+    """The recorded entries, the oldest first, and how many were dropped. Times in Unix seconds; 0: none."""
 
     entries: tuple[Entry, ...] = ()
     since: float = 0.0
@@ -42,15 +44,15 @@ class Told:
 
 
 def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
-    """Record what has changed since anybody looked last. Raises the registry's errors.
+    """Record the changes since the last look of any process. Raises the registry's errors.
 
-    The first look of all records what there is as it is, without an entry.
+    The very first look records the current state without entries.
     """
     recorded = store.history.read()
     task = store.task()
     facts = changes.facts_of(task)
     if facts is None:
-        return  # nobody knows what it says
+        return  # the Task cannot be read completely
     now = clock()
     known, entries = _known(recorded), _entries(recorded)
     records: list[changes.Record] = []
@@ -72,13 +74,13 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> Non
     _drop(store, entries, known)
 
 
-def read(store: changes.Store) -> Told:
-    """Return what is recorded. Raises the registry's errors."""
+def read(store: changes.Store) -> History:
+    """Return the recorded history. Raises the registry's errors."""
     recorded = store.history.read()
     entries = tuple(sorted(_entries(recorded).values(), key=lambda entry: entry.order))
     dropped = list(recorded.get("history_dropped", {}).values())
     begun = recorded.get("history_begun", {}).get(_BEGUN, {})
-    return Told(
+    return History(
         entries, float(begun.get("at", 0.0)), sum(int(one.get("count", 0)) for one in dropped),
         max((float(one.get("until", 0.0)) for one in dropped), default=0.0),
     )  # fmt: skip
@@ -86,10 +88,10 @@ def read(store: changes.Store) -> Told:
 
 @contextlib.contextmanager
 def recorded(store: changes.Store, *, endpoints: Iterable[str] = (), by: str = "", why: str = "") -> Iterator[None]:
-    """Record what is changed within, after what was changed before it.
+    """Record the changes made in the context, and before them those made earlier.
 
-    ``by`` and ``why`` are for changes of these ``endpoints`` by a tool that does not say who uses it. A failure of
-    recording is told in the log and stops nothing.
+    ``by`` and ``why``: author and reason of changes to ``endpoints`` by a tool that records neither. If recording
+    fails, that is logged and nothing else happens.
     """
     marks = [changes.Record("history_doing", url, asdict(Doing(by, why, time.time() + _DOING_S))) for url in endpoints]
     with _harmless():
@@ -106,9 +108,9 @@ def recorded(store: changes.Store, *, endpoints: Iterable[str] = (), by: str = "
 
 
 class Observer:
-    """Called by model sync with the serving Task after every look at it: notices what others have changed.
+    """Called by model sync with the serving Task after every read: notices changes by others. One thread.
 
-    One thread. Costs nothing while the Task is the same object, and no call of the registry while it says the same.
+    Costs nothing while the Task is the same object, and no call to the registry while its contents are unchanged.
     """
 
     def __init__(self, store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
@@ -119,7 +121,7 @@ class Observer:
         self._problem = ""
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
-        """Record what has changed; False: the Task itself is never changed."""
+        """Record the changes. Always returns False: the Task itself is never changed."""
         if task is self._task:
             return False
         facts = changes.facts_of(task)
@@ -142,11 +144,11 @@ def _harmless() -> Iterator[None]:
     try:
         yield
     except GatewayError as error:
-        _log.warning("this change is not in `triton-gateway history` yet: %s", error.message)
+        _log.warning("this change could not be recorded in `triton-gateway history` yet: %s", error.message)
 
 
 def _drop(store: changes.Store, entries: Mapping[str, Entry], known: Mapping[Thing, Known]) -> None:
-    """Drop the oldest entries in whole blocks, and say how many before they are gone."""
+    """Drop the oldest entries in whole blocks. Their number is recorded before they are removed."""
     if len(entries) < KEPT + BLOCK:
         return
     ordered = sorted(entries.values(), key=lambda entry: entry.order)

@@ -15,7 +15,7 @@ from deploy.tools.errors import DeployError, GatewayError
 
 if TYPE_CHECKING:
     from deploy.history.changes import Entry
-    from deploy.history.recorder import Told
+    from deploy.history.recorder import History
 
 _KINDS = ("weight", "endpoint", "default", "key", "quota")
 
@@ -58,21 +58,21 @@ def command(
       triton-gateway history --kind key --kind quota --file keys.json
       triton-gateway history --kind weight --json | jq -r '.entries[] | [.at, .by, .after] | @tsv'
     """
-    told, failure = _of_registry(open_registry, path)
+    history, failure = _of_registry(open_registry, path)
     from_file = None if path is None else _of_file(path)
-    entries = sorted([*told.entries, *(from_file.entries if from_file else ())], key=lambda entry: entry.order)
+    entries = sorted([*history.entries, *(from_file.entries if from_file else ())], key=lambda entry: entry.order)
     oldest = time.time() - since if since is not None else 0.0
     shown = [entry for entry in entries if entry.at >= oldest and _is_asked(entry, endpoint, kinds)]
-    parts = [told, *([from_file] if from_file else [])]
+    parts = [history, *([from_file] if from_file else [])]
     dropped, until = sum(one.dropped for one in parts), max(one.dropped_until for one in parts)
     if as_json:
-        content = {"since": told.since or None, "dropped": dropped, "entries": [_json(entry) for entry in shown]}
+        content = {"since": history.since or None, "dropped": dropped, "entries": [_json(entry) for entry in shown]}
         click.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         for entry in shown:
             for line in describe(entry):
                 click.echo(line)
-        click.echo(_end_of(shown, told, dropped, until, is_known=not failure), err=True)
+        click.echo(_summary(shown, history, dropped, until, is_known=not failure), err=True)
     if failure is not None:
         click.echo(f"triton-gateway: the history of the serving Task cannot be read: {failure.message}", err=True)
     return 1 if failure is not None else 0
@@ -91,7 +91,7 @@ def describe(entry: Entry) -> list[str]:
     return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines()]
 
 
-def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Told, GatewayError | None]:
+def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[History, GatewayError | None]:
     from deploy.history import recorder
 
     try:
@@ -104,10 +104,10 @@ def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Told, 
     except GatewayError as error:
         if path is None:
             raise
-        return recorder.Told(), error
+        return recorder.History(), error
 
 
-def _of_file(path: Path) -> Told:
+def _of_file(path: Path) -> History:
     from deploy.history import key_file
 
     try:
@@ -122,12 +122,12 @@ def _is_asked(entry: Entry, endpoint: str | None, kinds: tuple[str, ...]) -> boo
     return (not kinds or entry.kind in kinds) and (endpoint is None or concerns(entry, endpoint.strip("/")))
 
 
-def _end_of(shown: Iterable[Entry], told: Told, dropped: int, until: float, *, is_known: bool) -> str:
+def _summary(shown: Iterable[Entry], history: History, dropped: int, until: float, *, is_known: bool) -> str:
     count = len(list(shown))
     text = f"{count or 'no'} {'change' if count == 1 else 'changes'}"
-    if is_known and told.since:
-        text += f"; recorded since {_time_of(told.since)}"
-    return text + (f"; {dropped} older ones, until {_time_of(until)}, were dropped" if dropped else "")
+    if is_known and history.since:
+        text += f"; recorded since {_time_of(history.since)}"
+    return text + (f"; {dropped} older changes, made until {_time_of(until)}, were dropped" if dropped else "")
 
 
 def _json(entry: Entry) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_a_history_that_cannot_be_written_undoes_no_change(path: Path, caplog: p
     with _store(path).editing_quotas() as quotas:
         quotas["acme"] = {"requests_per_minute": 1}
     assert {"acme": {"requests_per_minute": 1}} == _store(path).quotas()
-    assert "its history cannot be written" in caplog.text
+    assert "the history could not be written" in caplog.text
 
 
 def test_the_oldest_are_dropped_and_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

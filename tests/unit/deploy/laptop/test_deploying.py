@@ -88,7 +88,7 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -
     for name in ("a?b", "a#b", "a%20b", "a\\b", "tab\t"):
         with pytest.raises(DeployError):
             name_and_version(name)
-    with pytest.raises(DeployError, match="more than a name and a version"):
+    with pytest.raises(DeployError, match="is not NAME or NAME/VERSION"):
         name_and_version("a/b/c")
 
 
