@@ -1,11 +1,11 @@
-"""After how many texts do drift's alarms and those of other libraries tell of a change, with as few false ones?
+"""After how many texts do drift alarms of this gateway and of other libraries find a change, with few false ones?
 
-The same made-up traffic of ten texts a minute goes through the gateway's code and through alibi-detect (columns, and
-embeddings), Evidently's method for texts and NannyML, which are installed from PyPI, each in an environment of its
-own. Who reads columns gets all that a gateway counts of a text and its answer except the risen words; embeddings are
-latent semantic analysis, as no model is downloaded. They look at windows (``peers/programs/drift_detectors.py``), the
-gateway at every text. Each peer is held once to its own threshold, and once to one that it did not exceed in thirty
-days without a change.
+The same artificial traffic of ten texts a minute goes through the gateway's code and through alibi-detect (columns, and
+embeddings), Evidently's method for texts and NannyML, each installed from PyPI in its own environment. Detectors that
+read columns get everything that a gateway counts of a text and its answer, except the risen words. Embeddings are
+latent semantic analysis, because no model is downloaded. The peers look at windows
+(``peers/programs/drift_detectors.py``), the gateway at every text. Each peer is measured with its own threshold, and
+with one that it did not exceed in thirty days without a change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RATE: Final = 10
 """Texts a minute."""
 _SIZE: Final = 20_000
 _MOST: Final = 5_000
-"""Texts after which a run gives up."""
+"""Texts after which a run stops."""
 _DAYS: Final = 30
 _PEERS: Final = {
     "tabular": ("alibi", "alibi-detect, columns: KS and χ²"),
@@ -44,7 +44,7 @@ _PEERS: Final = {
     "evidently": ("evidently", "Evidently, texts"),
     "nannyml": ("nannyml", "NannyML, columns: Jensen–Shannon"),
 }
-"""The environment of each, and its name."""
+"""Each peer's environment and title."""
 _SCALARS: Final = (variables.TOKENS, variables.UNKNOWN, variables.SCORE)
 _OURS: Final = "triton-gateway"
 
@@ -52,7 +52,7 @@ Columns = dict[str, list[Any]]
 
 
 class Traffic:
-    """Draws rows: texts, and what a model would say of them."""
+    """Draws rows: texts, and a model's answers to them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ class Traffic:
         self.texts = english
 
     def rows(self, number: int, change: str = "") -> Columns:
-        """Return rows by column, without what the gateway's code finds in texts."""
+        """Return rows by column, without the values that the gateway's code finds in texts."""
         rng = self.rng
         texts = self._draws.get(change, self.texts)(number)
         positive = {"a label from 50 to 60 %": 0.6, "a label from 50 to 90 %": 0.9}.get(change, 0.5)
@@ -91,12 +91,12 @@ CHANGES: Final = (
 
 
 def looked(columns: Columns, seen: Seen) -> Columns:
-    """Return rows with what the gateway's code finds in their texts."""
+    """Return rows with the values that the gateway's code finds in their texts."""
     return {**columns, **{name: list(values) for name, values in seen.see(columns["text"]).items()}}
 
 
 class Gateway:
-    """A reference, and endpoints that are held against it."""
+    """A reference, and endpoints that are compared with it."""
 
     def __init__(self, traffic: Traffic) -> None:
         bins, self.words = captured(traffic.texts)
@@ -124,7 +124,7 @@ class Gateway:
         return None
 
     def false_alarms(self, rows: Columns, seed: int) -> int:
-        """Return how often an endpoint alarms in thirty days of traffic that is drawn from ``rows``."""
+        """Return the number of alarms in thirty days of traffic drawn from ``rows``."""
         rng, endpoint = np.random.default_rng(seed), self.endpoint(seed)
         columns = {name: np.array(rows[name]) for name in self.bins}
         alarms, was_on = 0, False
@@ -136,7 +136,7 @@ class Gateway:
 
 
 def written(folder: Path, parts: Mapping[str, Columns], runs: int) -> None:
-    """Write what the peers read."""
+    """Write the input of the peers."""
     names = [name for name in parts["reference"] if name != variables.RISEN]
     ranges, end = {}, 0
     for part, rows in parts.items():
@@ -148,7 +148,7 @@ def written(folder: Path, parts: Mapping[str, Columns], runs: int) -> None:
 
 
 def asked(peer: str, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return what a peer found."""
+    """Return the result of a peer."""
     python = environments.python(STATE / "environments", _PEERS[peer][0], say)
     program = Path(drift_detectors.__file__)
     done = subprocess.run([str(python), str(program), peer, str(folder)], capture_output=True, text=True, check=False)
@@ -180,7 +180,7 @@ def shown(found: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each, then the table."""
+    """Print a line per detector, then the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--runs", type=int, default=40)
     arguments.add_argument(

@@ -1,10 +1,10 @@
 """How often does drift alarm without a reason, and after how many texts does it find a change?
 
-Window counts of ten variables are drawn, nothing is sent; every simulated endpoint has references of its own (20,000
-values), so that chance in them counts, too. Without a reason: 10,000 endpoint-days of windows of 15 minutes at each of
-three rates. Changes: 100 endpoints each, after half a day of quiet; beside them a CUSUM that looks at every text,
-knows both distributions and which variable changes, and has the same budget over as many variables.
-``--save`` keeps the numbers and puts the tables into ``docs/drift.md``.
+Window counts of ten variables are drawn at random; no request is sent. Every simulated endpoint has its own references
+(20,000 values), so chance in them counts too. Without a reason: 10,000 endpoint-days of 15-minute windows at each of
+three rates. Changes: 100 endpoints each, after half a day without one. For comparison, a CUSUM looks at every text,
+knows both distributions and which variable changes, and has the same budget over as many variables. ``--save`` keeps
+the numbers and puts the tables into ``docs/drift.md``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ SAVES = "results/drift.json"
 RATES: Final = (10, 300, 10_000)
 """Texts a minute."""
 _WINDOW_S: Final = {10: 60.0, 300: 5.0, 10_000: 5.0}
-"""Seconds between looks of the runs with a change: a gateway's are 5, in which nothing comes at ten texts a minute."""
+"""Seconds between looks in the runs with a change. A gateway looks every 5 s, in which none may arrive at ten texts a
+minute.
+"""
 _SIZE: Final = 20_000
 _EVEN: Final = np.array([*[0.1] * 10, 0.0])
 VARIABLES: Final[dict[str, tuple[Floats, bool]]] = {
@@ -45,7 +47,7 @@ VARIABLES: Final[dict[str, tuple[Floats, bool]]] = {
 
 
 def _longer(times: float, sigma: float = 0.6) -> Floats:
-    """Lognormal lengths in tenths of the reference, when all are ``times`` as long."""
+    """Lognormal lengths by tenths of the reference, if all lengths are multiplied by ``times``."""
     normal = NormalDist()
     bounds = [normal.cdf(normal.inv_cdf(i / 10) - math.log(times) / sigma) for i in range(1, 10)]
     return np.array([*np.diff([0.0, *bounds, 1.0]), 0.0])
@@ -63,7 +65,7 @@ CHANGES: Final[dict[str, tuple[str, Floats]]] = {
 
 
 class Endpoints:
-    """Many endpoints, each with references of its own."""
+    """Many endpoints, each with its own references."""
 
     def __init__(self, number: int, random: np.random.Generator, variables: Mapping[str, tuple[Floats, bool]]) -> None:
         self._random, self._number, self._parts = random, number, []
@@ -78,7 +80,7 @@ class Endpoints:
             self._parts.append((name, p / p.sum(), gains, weights, purse, math.log(most * ALARM_DAYS) + 4))
 
     def step(self, texts: int, days: float, changed: Mapping[str, Floats] | None = None) -> Floats:
-        """Let ``texts`` come to each; return the evidence of each."""
+        """Give ``texts`` to each endpoint; return the evidence of each."""
         found = np.zeros(self._number)
         for name, p, gains, weights, purse, most in self._parts:
             counts = self._random.multinomial(texts, (changed or {}).get(name, p), size=self._number).astype(float)
@@ -88,7 +90,7 @@ class Endpoints:
 
 
 def stationary(rate: int, endpoint_days: int) -> dict[str, Any]:
-    """Count the alarms of traffic that is like its reference."""
+    """Count the alarms for traffic that equals its reference."""
     number, days, window_s = -(-endpoint_days // 30), 30, 900.0
     endpoints = Endpoints(number, np.random.default_rng(rate), VARIABLES)
     alarms, was_on = np.zeros(number), np.zeros(number, dtype=bool)
@@ -103,11 +105,11 @@ def stationary(rate: int, endpoint_days: int) -> dict[str, Any]:
 
 
 def found_after(rate: int, change: str, runs: int) -> dict[str, Any]:
-    """Return how many texts half and 95 of 100 endpoints need until they alarm, beside the ideal."""
+    """Return how many texts half and 95 of 100 endpoints need until they alarm, next to the ideal."""
     name, q = CHANGES[change]
     window_s = _WINDOW_S[rate]
     texts, days = round(rate * window_s / 60), window_s / evidence.DAY_S
-    # The others add nothing to find it with; their share of the budget is gone all the same.
+    # The other variables find nothing, but their share of the budget is spent.
     endpoints = Endpoints(runs, np.random.default_rng(rate), {name: VARIABLES[name]})
     for _ in range(int((0.5 if rate == RATES[0] else 0.05) / days)):
         endpoints.step(texts, days)
@@ -123,7 +125,7 @@ def found_after(rate: int, change: str, runs: int) -> dict[str, Any]:
 
 
 def shown(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tables of the page; ``found`` as it is saved."""
+    """Return the tables of the page for a saved result."""
     rows = [["texts a minute", "endpoint-days", "false alarms", "allowed", "endpoints with one"]]
     rows += [
         [f"{one['rate']:,}", f"{one['endpoint_days']:,}", str(one["alarms"]), f"{one['allowed']:.0f}",

@@ -1,14 +1,12 @@
-"""Is this checkout dearer or slower than another one, cell by cell?
+"""Does this checkout cost more CPU, or is it slower, than another one, cell by cell?
 
-Both follow the same serving Task, have the same core, the same Triton, texts and load. Within a round they are measured
-seconds apart, in an order that changes, and what is compared is formed within rounds: what disturbs a round disturbs
-both. Every round starts both anew: how a process happens to lie in memory makes it some per cent dearer or cheaper for
-as long as it lives. For every cell: this checkout's CPU per request, throughput and latency over the other's, the
-median of the rounds with its 95 % bootstrap interval. A cell counts as worse when the whole product is: the upper end
-of the interval of its CPU per request is above ``--worse`` (1.05), or the lower end of its throughput's below one over
-that.
-
-``CHECKOUT`` is a folder with another commit (``git worktree add``); its ``.venv`` is used if it has one.
+Both follow the same serving Task and have the same core, Triton, texts and load. Within a round they are measured
+seconds apart, in changing order, and ratios are formed within rounds, so a disturbance affects both. Every round
+restarts both: the memory layout of a process makes it some per cent slower or faster for its whole life. For every
+cell: this checkout's CPU per request, throughput and latency over the other's, as the median of the rounds with its 95
+% bootstrap interval. A cell counts as worse if the upper end of the interval of its CPU per request is above
+``--worse`` (1.05), or the lower end of that of its throughput below its inverse. ``CHECKOUT`` is a folder with another
+commit (``git worktree add``); its ``.venv`` is used if it has one.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ CELLS: Final = (
 
 
 def is_worse(ratios: Mapping[str, Ratio], bound: float) -> bool:
-    """Whether a cell is worse by more than ``bound``, by the unfavourable end of its intervals."""
+    """Return True if a cell is worse by more than ``bound``, by the unfavourable end of its intervals."""
     return ratios["own_us"].high > bound or ratios["rps"].low < 1 / bound
 
 
@@ -80,7 +78,7 @@ def run(before: Path, cells: Sequence[Scenario], state: Path, say: Say) -> list[
 def _measured(
     bench: Bench, cells: Sequence[Scenario], both: tuple[str, str]
 ) -> dict[Scenario, list[dict[str, dict[str, Any]]]]:
-    """Measure both systems in every cell; a round of a cell is what each was found to be."""
+    """Measure both systems in every cell; return the rounds of each cell, with one result per system."""
     found: dict[Scenario, list[dict[str, dict[str, Any]]]] = {cell: [] for cell in cells}
     for round_ in range(max(cell.rounds for cell in cells)):
         order = both if round_ % 2 else both[::-1]
@@ -134,7 +132,7 @@ def shown(found: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 when a cell is worse than ``--worse``."""
+    """Measure and print; return 1 if a cell is worse than ``--worse``."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
     arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")

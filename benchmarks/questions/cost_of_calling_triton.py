@@ -1,9 +1,9 @@
-"""What does one call to Triton cost over each way there is?
+"""What does one call to Triton cost over each transport?
 
-The gateway's share and Triton's, in CPU µs per call, and the time of a lone call. The model answers at once, two calls
-are under way at a time as the micro-batcher has them, the client has one core and Triton the other. Ways: the gateway's
+It reports the gateway's and Triton's CPU µs per call, and the time of a lone call. The model answers at once, and two
+calls run at a time, as the batcher sends them; the client has one core and Triton the other. Transports: the gateway's
 own adapter with gRPC (``grpc.aio``) and with Triton's HTTP (binary tensors), ``grpc.aio`` with tensors in system shared
-memory, and ``grpclib`` (another gRPC stack, pure Python) where it is installed.
+memory, and ``grpclib`` (another gRPC implementation, pure Python) if it is installed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def _grpc(grpc_address: str, _http: str, model: str, tensors: Tensors) -> 
 
 
 async def _grpc_shared_memory(grpc_address: str, _http: str, model: str, tensors: Tensors) -> Call:
-    """Inputs and output lie in memory both sides see; the messages carry where."""
+    """Input and output are in memory that both sides map; the messages carry their addresses."""
     import grpc
     from tritonclient.grpc import service_pb2 as pb
 

@@ -1,9 +1,9 @@
 """What does a request cost the gateway in each protocol, measured side by side?
 
-One gateway in this process, in front of a model that answers at once; bytes go in and out of its HTTP protocol without
-a socket, many connections at a time. Rounds are interleaved: every protocol within moments of the others, in an order
-that changes. Printed are microseconds of CPU per request, and each protocol's share of ``/serve``: the median of the
-rounds' ratios with its 95 % bootstrap interval. gRPC has a real socket and a client in another process.
+One gateway in this process, in front of a model that answers at once. Bytes go through its HTTP protocol without a
+socket, many connections at a time. Rounds are interleaved: all protocols within moments of each other, in changing
+order. It prints microseconds of CPU per request, and each protocol's ratio to ``/serve``: the median of the rounds'
+ratios with its 95 % bootstrap interval. gRPC has a real socket and a client in another process.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FORMS: Final[Mapping[str, tuple[str, Body]]] = {
         lambda text: {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]},
     ),
 }
-"""Protocol → path and body. OpenAI's has no form for labels."""
+"""Protocol → path and body. OpenAI's protocol has no form for labels."""
 
 
 async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
-    """The same over gRPC, with a client in another process."""
+    """The same for gRPC, with a client in another process."""
     from gateway.edge.grpc.server import RpcServer
 
     async def nothing() -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
     assert client.stdin is not None
     assert client.stdout is not None
     client.stdin.write(json.dumps(texts).encode() + b"\n")
-    await client.stdout.readline()  # it is connected and has asked once
+    await client.stdout.readline()  # it is connected and has sent one request
     began = time.process_time_ns()
     client.stdin.write(b"go\n")
     await client.stdout.readline()

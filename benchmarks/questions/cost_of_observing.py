@@ -1,14 +1,14 @@
-"""What do metrics, and spans, cost the gateway in CPU per request?
+"""What do metrics and spans cost the gateway in CPU per request?
 
-Five gateways, one process each, real HTTP through the gateway's own protocol class, a backend in memory that answers
-at once (so that nothing hides the cost): with the observer switched off, with everything on (built-in and declared
-variables, references of drift, a scrape every five seconds), with spans exported to a receiver as well; and, for what
-texts cost, with everything but the built-in variables of texts and their answers (``unwatched``), and with all texts
-and answers counted instead of a share (``every``). Rounds of load go to one after the other, in an order that changes;
-CPU time is the kernel's, of the whole process. Ratios, ``sampled_us`` (``on`` less ``unwatched``) and ``texts_us``
-(``every`` less ``unwatched``) with their 95 % bootstrap intervals are of rounds that were neighbours. ``--forms``
-measures some of them. ``--save`` keeps the numbers and puts what texts cost into ``docs/drift.md``, and what spans do
-into ``docs/tracing.md``; it needs ``off unwatched on every``.
+There are five gateways, one process each, with real HTTP through the gateway's own protocol class and a backend in
+memory that answers at once, so that nothing hides the cost. ``off``: no observer. ``on``: everything (built-in and
+declared variables, drift references, a scrape every five seconds). ``spans``: spans exported to a receiver as well.
+``unwatched``: everything but the built-in variables of texts and their answers. ``every``: all texts and answers are
+counted instead of a share. Rounds of load go to one gateway after the other, in changing order; CPU time is the
+kernel's, of the whole process. Ratios, ``sampled_us`` (``on`` less ``unwatched``) and ``texts_us`` (``every`` less
+``unwatched``) are formed from neighbouring rounds, with 95 % bootstrap intervals. ``--forms`` measures only some.
+``--save`` keeps the numbers and puts the cost of watching texts into ``docs/drift.md`` and that of spans into
+``docs/tracing.md``; it needs ``off unwatched on every``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TAKES = "7 minutes"
 SAVES = "results/observing.json"
 _FORMS = ("off", "on", "spans", "unwatched", "every")
 _SCRAPE_S = 5.0
-"""What `triton-gateway up` has Prometheus do; its default is a minute."""
+"""Seconds between scrapes by `triton-gateway up`'s Prometheus, whose own default is a minute."""
 
 
 def serve(form: str, state: Path) -> None:
@@ -104,7 +104,7 @@ def serve(form: str, state: Path) -> None:
         Settings(state_dir=state / "state", poll_frequency="1h"), registry=registry,
         make_backend=lambda *_: backend, is_whole_process=True, spans=spans,
     )  # fmt: skip
-    # There is no such setting: what is measured against is a gateway whose observer does nothing.
+    # No setting does this: the gateway to compare with has an observer that does nothing.
     nothing = lambda *_, **__: None  # noqa: E731
     if form == "off":
         for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
@@ -127,7 +127,7 @@ def serve(form: str, state: Path) -> None:
 
 
 class _Receiver:
-    """Takes spans over OTLP/HTTP and counts the bytes: what a collector nearby does."""
+    """Receives spans over OTLP/HTTP and counts their bytes, like a nearby collector."""
 
     def __init__(self) -> None:
         outer = self
@@ -163,7 +163,7 @@ class _Gateway:
         pin([self.process.pid], [core])
 
     def round(self, bodies: list[bytes], seconds: float, connections: int, start: int) -> float:
-        """CPU microseconds per answered request of one round."""
+        """Return CPU microseconds per answered request in one round."""
         url = f"http://127.0.0.1:{self.port}/serve/e"
         stop = threading.Event()
 
@@ -187,7 +187,7 @@ class _Gateway:
 
 
 def shown(found: Mapping[str, Any] | None) -> str:
-    """Return what the page says; None: nobody has measured it."""
+    """Return the text of the page; without a result, one that says it was not measured."""
     if found is None:
         return "What looking at texts costs has not been measured on a quiet machine yet.\n"
     cost, low, high = found["sampled_us"]
@@ -201,7 +201,7 @@ def shown(found: Mapping[str, Any] | None) -> str:
 
 
 def shown_spans(found: Mapping[str, Any]) -> str:
-    """Return what the page about spans says."""
+    """Return the text of the page about spans."""
     if "spans_ratio" not in found:
         return "What a span for every request and stage costs was not measured in the saved run.\n"
     times, low, high = found["spans_ratio"]

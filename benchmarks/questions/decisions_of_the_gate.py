@@ -1,10 +1,10 @@
 """What does the gate of a rollout decide about good and bad versions, and after how many requests?
 
-Whole rollouts, 200 of each kind with fixed seeds, through the ``steps`` and ``gate`` of ``triton-gateway canary run``:
-100 requests a second, a look every five seconds, the default steps and shares that are mirrored. Then as many with the
-kinds and steps of ``rollouts-on-real-servers``; and with shorter ones that do not wait for mirrored answers. Counts are
-drawn, nothing is sent: 0.3 % of all requests fail, latencies are lognormal around 12 ms, labels fall half and half.
-``--save`` keeps what was found and puts the first table into ``docs/canary.md``.
+It runs whole rollouts, 200 of each kind with fixed seeds, through the ``steps`` and ``gate`` of ``triton-gateway canary
+run``: 100 requests a second, a look every five seconds, the default steps and mirrored shares. Then the same number
+with the kinds and steps of ``rollouts-on-real-servers``, and with shorter steps that do not wait for mirrored answers.
+Counts are drawn at random and nothing is sent: 0.3 % of all requests fail, latencies are lognormal around 12 ms, and
+labels are half and half. ``--save`` keeps the result and puts the first table into ``docs/canary.md``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAKES = "2 minutes"
 SAVES = "results/gate.json"
 _MEDIAN_S, _SIGMA = 0.012, 0.5
 _SLOW_PART_S: Final = _MEDIAN_S * float(np.exp(0.8416 * _SIGMA))
-"""What four in five requests are faster than."""
+"""Seconds: four of five requests are faster than this."""
 
 
 _BLIND: Final = replace(SHORT, min_requests=150, step_s=10.0, mirror_first=5.0, mirror_wait=0.0)
@@ -34,7 +34,9 @@ _BLIND: Final = replace(SHORT, min_requests=150, step_s=10.0, mirror_first=5.0, 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a version differs from stable: failures, times as slow, the slowest fifth so, other answers, one label."""
+    """How a version differs from stable: failures, slowdown, slowdown of the slowest fifth, other answers, a constant
+    label.
+    """
 
     errors: float = 0.003
     slower: float = 1.0
@@ -51,11 +53,11 @@ KINDS: Final[dict[str, Kind]] = {
     "the slowest fifth 40 % slower": Kind(tail=1.4), "2 % errors": Kind(errors=0.02),
 }  # fmt: skip
 REAL: Final = tuple(name for name, kind in KINDS.items() if kind.tail == 1 and kind.slower != 1.4)
-"""Those that real servers are rolled out with as well."""
+"""Kinds that are also rolled out on real servers."""
 
 
 def side(random: np.random.Generator, requests: int, kind: Kind, pairs: tuple[int, int] = (0, 0)) -> Counts:
-    """Return what one version counts in an interval."""
+    """Return the counts of one version in an interval."""
     failures = int(random.binomial(requests, kind.errors))
     took = kind.slower * random.lognormal(np.log(_MEDIAN_S), _SIGMA, requests - failures)
     took = np.where(took > _SLOW_PART_S, took * kind.tail, took)
@@ -67,7 +69,7 @@ def side(random: np.random.Generator, requests: int, kind: Kind, pairs: tuple[in
 
 
 def draws(random: np.random.Generator, kind: Kind, plan: Plan) -> Callable[[Rollout], Observation]:
-    """Return what draws the next look at a rollout of such a version."""
+    """Return a function that draws the next look at a rollout of such a version."""
     requests = int(plan.rate * plan.every_s)
 
     def drawn(rollout: Rollout) -> Observation:

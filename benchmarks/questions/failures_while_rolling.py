@@ -1,7 +1,7 @@
-"""Does a request fail while what is replaced in production is replaced: images, settings, certificates, nodes?
+"""Do requests fail while images, settings, certificates or nodes are replaced?
 
-Two real gateways behind a stand-in for a Service, two real Tritons with model sync behind a name; a new process first,
-then the old one ends as a pod does. Prints one JSON line per trial; the exit code is 0 when nothing failed.
+Two real gateways run behind a stand-in for a Service, and two real Tritons with model sync behind a name. A new process
+starts first, then the old one ends like a pod. Prints one JSON line per trial; the exit code is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAVES = "results/rolling.json, docs/rolling.md (--write-docs)"
 
 
 def gateway_image(made: Fleet) -> str:
-    """A new gateway, then an old one less; both."""
+    """Start a new gateway, then end an old one; for both."""
     for old in made.gateways[:2]:
         made.start_gateway()
         made.end_gateway(old)
@@ -38,7 +38,7 @@ def gateway_image(made: Fleet) -> str:
 
 
 def configuration(made: Fleet) -> str:
-    """The same with other settings, which the new ones really have."""
+    """The same with other settings; checks that the new gateways have them."""
     made.settings["TRITON_GATEWAY_MAX_BATCH_ROWS"] = "8"
     made.settings["TRITON_GATEWAY_ACCESS_LOG"] = "true"
     gateway_image(made)
@@ -50,7 +50,7 @@ def configuration(made: Fleet) -> str:
 
 
 def triton_image(made: Fleet) -> str:
-    """A new Triton with its models, then an old one less; both."""
+    """Start a new Triton and wait for its models, then end an old one; for both."""
     for old in made.tritons[:2]:
         made.start_triton(in_place_of="" if made.follows_a_name else _ended(made, old))
         if made.follows_a_name:
@@ -66,7 +66,7 @@ def _ended(made: Fleet, old: Any) -> str:
 
 
 def node_drain(made: Fleet) -> str:
-    """A gateway and a Triton of one node end at the same time, while their replacements start elsewhere."""
+    """End a gateway and a Triton of one node at the same time, while their replacements start elsewhere."""
     gateway, triton = made.gateways[0], made.tritons[0]
     if made.follows_a_name:
         made.together(made.start_gateway, made.start_triton)
@@ -78,7 +78,7 @@ def node_drain(made: Fleet) -> str:
 
 
 def lost_triton(made: Fleet) -> str:
-    """A Triton is gone without a word (SIGKILL), as with its node; beyond what rolling asks."""
+    """Kill a Triton (SIGKILL), as if its node had failed. This goes beyond a rolling update."""
     triton = made.tritons[0]
     made.tritons = made.tritons[1:]
     os.killpg(triton.server.pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ def lost_triton(made: Fleet) -> str:
 
 
 def certificates(made: Fleet) -> str:
-    """Certificate and authority of the port are replaced in their files; nothing is restarted."""
+    """Replace the certificate and authority of the port in their files, without a restart."""
     authority = _issue(made.state, trustme.CA(), made)
     time.sleep(LOOK_S + 3.0)
     only_new = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
@@ -111,7 +111,7 @@ def _issue(state: Path, authority: trustme.CA, made: Fleet | None = None) -> tru
 
 
 def trial(made: Fleet, name: str, act: Callable[[Fleet], str], *, rate: float) -> dict[str, Any]:
-    """Do it under load; return what the callers saw."""
+    """Run one trial under load; return what the callers saw."""
     seen: Seen
     with made.callers(rate=rate).calling() as seen:
         time.sleep(2.0)

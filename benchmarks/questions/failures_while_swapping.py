@@ -1,8 +1,8 @@
-"""Does a request fail, and how long does a swap take, while what an endpoint serves is swapped again and again?
+"""Do requests fail, and how long does a swap take, while an endpoint's model or code is swapped repeatedly?
 
-Real control plane, real Triton (one, then two behind one address) with model sync, real gateway. Every swap changes
-what one endpoint serves: another model, other ``Preprocess`` code, or both; it is waited for until the gateway answers
-with it. The load never retries. Prints one JSON line per number of Tritons; the exit code is 0 when nothing failed.
+Real control plane, real Triton (one, then two behind one address) with model sync, real gateway. Every swap gives one
+endpoint another model, other ``Preprocess`` code, or both, and waits until the gateway answers with it. The load never
+retries. Prints one JSON line per number of Tritons; the exit code is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _prepare(stack: Small, folder: Path) -> None:
 
 
 def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
-    """Swap so often under load at half of what the endpoint can do; return what failed and how long swaps took."""
+    """Swap ``swaps`` times under half of the load that the endpoint can bear; return failures and swap times."""
     stack = Small(folder / f"stack-{tritons}", tritons=tritons)
     try:
         (folder / f"parts-{tritons}").mkdir()

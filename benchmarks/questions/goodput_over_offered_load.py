@@ -1,18 +1,18 @@
-"""How many answers in time while callers come at random, up to ten times as many as can be answered?
+"""How many answers arrive in time if callers come at random, up to ten times as many as can be answered?
 
-An open loop (``benchmarks.shared.crowd``): callers come at Poisson times whatever became of those before them, wait for
-two seconds at most, and nobody repeats a request. Times count from when a request was due. Every system is in front of
-the same real Triton, with a model that takes 20 ms per call and 1.5 ms per row. What it can do is measured first, with
-96 connections that wait for answers; then so many times that come, a twentieth of what it can do always as
-``x-priority: critical``, on connections of its own. After each load four fifths of what it can do come for some
-seconds: it has recovered when 19 of 20 are answered within one and a half times the p99 that it has at four fifths.
+An open loop (``benchmarks.shared.crowd``): callers come at Poisson times, whatever happened to earlier ones. They wait
+for at most two seconds and repeat nothing. Times count from when a request was due. Every system is in front of the
+same real Triton, with a model that takes 20 ms per call and 1.5 ms per row.
 
-The server under test has one core, the sender, Triton and everything else the other one; two gateways and an ensemble
-have both. A load that the sender could not send, or sent late, is marked. What a refusal takes in the gateway, from
-when its request was there to be read, is read off its metrics.
+First its capacity is measured, with 96 connections that wait for answers. Then loads are multiples of that capacity; a
+twentieth of the capacity always comes as ``x-priority: critical``, on separate connections. After each load, four
+fifths of the capacity come for some seconds: the system has recovered when 19 of 20 callers are answered within 1.5
+times the p99 that it has at four fifths.
 
-``--save`` keeps every load as soon as it is over; ``--go-on`` takes the loads that an earlier run of the same commit
-and seconds has kept, and does the others.
+The server under test has one core; the sender, Triton and everything else share the other. Two gateways and an ensemble
+have both. A load that could not be sent, or was sent late, is marked. How long the gateway takes for a refusal, from
+when it could read the request, is read from its metrics. ``--save`` keeps every finished load; ``--go-on`` reuses the
+loads that an earlier run of the same commit and seconds kept, and measures the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TITLES: Final = {
 }  # fmt: skip
 _TIMES: Final = (0.8, 1.0, 2.0, 5.0, 10.0)
 _CONNECTIONS: Final = 96
-"""More than a call and a half, and fewer than a limit of work refuses."""
+"""More than one and a half calls need, and fewer than a limit of work refuses."""
 _CAPACITY_S: Final = 6.0
 _AFTERWARDS_S: Final = 6.0
 _CRITICAL: Final = 0.05
@@ -63,7 +63,7 @@ _REFUSED: Final = re.compile(
 
 
 def refusals(url: str) -> Counter[str]:
-    """Return how many requests the gateway at ``url`` has refused within so many seconds; nothing if it is none."""
+    """Return the gateway's refusals by duration bucket (seconds); empty if ``url`` is no gateway."""
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError):
         text = processes.ask(f"{url.partition('/serve/')[0]}/metrics?detail=full").decode()
@@ -74,7 +74,7 @@ def refusals(url: str) -> Counter[str]:
 
 def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: float, seconds: float,
          within: float) -> dict[str, Any]:  # fmt: skip
-    """Send ``times`` as many callers as can be answered, and return what became of them, and afterwards."""
+    """Send ``times`` the capacity in callers, and return what happened to them and during the recovery."""
     before = refusals(running.url)
     roots = running.pids or [bench.triton.pid]
     seen, is_over = [machine.rss_mb(roots)], threading.Event()
@@ -115,14 +115,14 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
 
 
 def to_do(times: Sequence[float], cells: list[dict[str, Any]]) -> Sequence[float]:
-    """Return which loads are missing behind those that were kept; forgets these if they are not the first ones."""
+    """Return the loads that are missing after the kept ones; forgets these if they are not the first ones."""
     if [cell["times"] for cell in cells] != list(times[: len(cells)]):
         cells.clear()
     return times[len(cells) :]
 
 
 def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of one system as they are shown."""
+    """Return the table rows of one system."""
     peak = max(found[0]["capacity"], *(one["load"]["answers"] / one["load"]["seconds"] for one in found))
     rows = []
     for one in found:
@@ -151,7 +151,7 @@ def _recovered(one: Mapping[str, Any]) -> str:
 
 
 def shown(found: Mapping[str, Any]) -> str:
-    """Return the table of the page; ``found`` as it is saved."""
+    """Return the table of the page for a saved result."""
     if "open" not in found:
         return "No run is saved yet."
     return table([_HEADS, *(row for name, cells in found["open"]["systems"].items() for row in rows_of(name, cells))])

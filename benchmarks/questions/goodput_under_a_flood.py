@@ -1,12 +1,11 @@
-"""How many answers per second while callers send far more than fits, and retry a refusal at once?
+"""How many answers per second do callers get that send far more than fits, and retry a refusal at once?
 
-One gateway process, as it is by default, before a server that takes 22 ms per call and 0.5 ms per row (1,185 rows/s in
-calls of 64; it stands in for a Triton with a GPU, and needs no core). A process of its own keeps so many connections
-busy: each sends its next request as soon as it has any answer, refusals included; with ``--new`` it opens a new
-connection after each refusal. Another process is a stranger: twenty times a second it opens a connection and asks once.
-
-Every level is measured next to one that the gateway can bear, so that ``share`` compares two neighbours in time. What
-does not depend on the machine's other work stands beside it: CPU of the gateway per second, refusals per answer.
+One gateway process with default settings, in front of a server that takes 22 ms per call and 0.5 ms per row (1,185
+rows/s in calls of 64); it stands in for a Triton with a GPU and needs no core. A separate process keeps many
+connections busy: each sends its next request as soon as it has an answer, refusals included. With ``--new``, it opens a
+new connection after each refusal. Another process opens a connection twenty times a second and sends one request (the
+stranger). Every level is measured next to one that the gateway can bear, so ``share`` compares two neighbours in time.
+Values that do not depend on other work of the machine are given too: the gateway's CPU per second, refusals per answer.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _HEADS: Final = (
 
 
 def bear(under: Under, connections: int, seconds: float, *, opens_new: bool) -> dict[str, Any]:
-    """Return what so many connections and the stranger see, and what the gateway spends on it."""
+    """Return what ``connections`` callers and the stranger see, and the gateway's CPU time."""
     with contextlib.ExitStack() as stack:
         flood, stranger = (
             stack.enter_context(_callers(under.port, count, opens_new=opens_new)) for count in (connections, 0)
@@ -71,7 +70,7 @@ def _callers(port: int, connections: int, *, opens_new: bool) -> Iterator[proces
 def run(
     under: Mapping[str, Under], levels: Sequence[int], rounds: int, seconds: float, *, opens_new: bool, say: Say
 ) -> list[dict[str, Any]]:
-    """Measure every level next to a bearable one, of every gateway in turn."""
+    """Measure every level next to a bearable one, for each gateway in turn."""
     rows = []
     for connections in levels:
         for round_ in range(rounds):
@@ -85,7 +84,7 @@ def run(
 
 
 def row_of(row: Mapping[str, Any]) -> list[str]:
-    """Return one measurement as it is shown."""
+    """Return one measurement as a line of text."""
     easy, hard, stranger = row["easy"], row["hard"], row["hard"]["stranger"]
     return [
         row["gateway"], f"{row['connections']:,}{' (new ones)' if row['new'] else ''}", f"{hard['rps']:,.0f}",
@@ -96,7 +95,7 @@ def row_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def shown(found: Mapping[str, Any]) -> str:
-    """Return the table of the page; ``found`` as it is saved."""
+    """Return the table of the page for a saved result."""
     rows = [["connections", "answers/s", "answers/s of 512 connections", "share", "refusals/s",
              "CPU of the gateway (cores)", "slowest refusal of a new client, ms"]]  # fmt: skip
     for row in (*found["flood"]["rows"], *found["flood-new"]["rows"]):

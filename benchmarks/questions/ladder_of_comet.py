@@ -1,8 +1,8 @@
 """How many requests per second does each rung of Comet's ladder of serving BERT answer on this machine, and ours?
 
-FastAPI with a vanilla pipeline → one thread per worker → a distilled model → dynamic int8 → this system with the
-bundle ``triton-gateway optimize`` makes of the distilled model. Every rung answers the same texts over HTTP, with the
-client on the same cores. Finished rungs are kept: an interrupted run goes on.
+The rungs: FastAPI with a plain pipeline, one thread per worker, a distilled model, dynamic int8, and this system with
+the bundle that ``triton-gateway optimize`` makes of the distilled model. Every rung answers the same texts over HTTP,
+with the client on the same cores. Finished rungs are kept, so an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(url: str, texts: Sequence[str], seconds: float) -> dict[str, float]:
 
 
 def climb(state: Path, seconds: float, candidate: str, say: Say) -> dict[str, Any]:
-    """Measure every rung that was not measured yet."""
+    """Measure every rung that has not been measured yet."""
     note = state / "comet.json"
     found: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"rungs": {}}
     found |= {"machine": manifest.machine(), "versions": manifest.versions(), "tokens": TOKENS,

@@ -1,11 +1,10 @@
-"""What do hundreds of endpoints cost many gateways: questions to Triton, start and change, CPU, memory?
+"""What do hundreds of endpoints cost many gateways: calls to Triton, start and change, CPU, memory?
 
-Every gateway is a process of its own and follows a registry in memory (all of them the same one); stand-ins for Triton
-in this process answer them over gRPC (`benchmarks/shared/stand_in.py`), or one real Triton behind a door that counts
-(`--real`). Every version has a bundle of its own, a small text model. Counted: calls to one Triton per second and
-gateway while all versions wait for it, while all are served, and while one endpoint of them changes; questions to the
-registry and CPU time of a gateway in each of these; seconds until all are served everywhere; which versions a change
-builds again; memory per version.
+Every gateway is its own process and follows the same registry in memory. Stand-ins for Triton in this process answer
+over gRPC (`benchmarks/shared/stand_in.py`), or with `--real` one real Triton behind a counting proxy. Every version has
+its own bundle, a small text model. It counts: calls to one Triton per second and gateway while all versions wait for
+it, while all are served, and while one endpoint changes; calls to the registry and CPU time of a gateway in each of
+these phases; seconds until all are served everywhere; the versions that a change rebuilds; memory per version.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ TAKES = "10 minutes"
 SAVES = "results/endpoints.json"
 _WITHIN_S: Final = 600.0
 _ALWAYS: Final = ("ServerLive",)
-"""Asked once a second, whatever changes."""
+"""Called once a second, whatever changes."""
 _MEMORY: Final = Path("/dev/shm")
-"""Twenty machines have twenty disks; here they would share one, so that nothing is written to it."""
+"""Twenty machines have twenty disks. Here they would share one, so nothing is written to disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what was counted as one JSON object."""
+    """Print the counts as one JSON object."""
     size = parser(__name__, __doc__, saves=SAVES)
     size.add_argument("--endpoints", type=int, default=300)
     size.add_argument("--versions", type=int, default=2)
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def shown(kept: Mapping[str, Any]) -> str:
-    """Return the table of docs/pools.md. It has no seconds: they are the machine's, which all gateways share."""
+    """Return the table of docs/pools.md. It contains no seconds: all gateways share this machine."""
     runs = [kept[name] for name in ("stand-ins", "real Triton") if name in kept]
 
     def size(run: Any) -> str:
@@ -105,7 +104,7 @@ def shown(kept: Mapping[str, Any]) -> str:
 
 
 class _Registry(FakeRegistry):
-    """What all gateways follow, and how often it is asked."""
+    """The registry that all gateways follow; counts its calls."""
 
     def __init__(self, folder: Path, given: Any) -> None:
         super().__init__()
@@ -123,19 +122,19 @@ class _Registry(FakeRegistry):
                 self.add_endpoint(f"e{number}", model_id, version=str(version))
 
     def change(self) -> None:
-        """Give one endpoint an option, which makes another version of it."""
+        """Give one endpoint an option, which makes a new version of it."""
         self.edits += 1
         self.add_endpoint("e0", "m0-1", version="1", auxiliary_cfg={"gateway": {"max_length": "16"}})
 
     def loaded(self) -> list[str]:
-        """Return the names under which Triton has the models."""
+        """Return the model names that Triton has loaded."""
         specs = decode(self.task()).endpoints.values()
         return [
             triton_model_name(spec, decode_model(super(_Registry, self).model(spec.model_id or ""))) for spec in specs
         ]
 
     def marker(self) -> str:
-        """See ``Registry.marker``; as cheap as a real one's."""
+        """See ``Registry.marker``; as cheap as the real one."""
         self.asked["marker"] += 1
         return str(self.edits)
 
@@ -289,7 +288,7 @@ def _asked(tritons: Sequence[StandIn | Door]) -> Counter[str]:
 
 
 def _each(made: Counter[str], given: Any, parts: int) -> dict[str, float]:
-    """Calls to all Tritons from one gateway, by method, for each of so many parts."""
+    """Return calls to all Tritons from one gateway, by method, divided by ``parts``."""
     return {name: round(count / given.gateways / parts, 3) for name, count in sorted(made.items())}
 
 
@@ -298,13 +297,13 @@ def _middle(after: Sequence[Any], before: Sequence[Any], name: str) -> float:
 
 
 def _registry(after: Sequence[Any], before: Sequence[Any]) -> dict[str, float]:
-    """Questions of one gateway to the registry."""
+    """Return one gateway's calls to the registry."""
     made = [Counter(late["registry"]) - Counter(early["registry"]) for late, early in zip(after, before, strict=True)]
     return {name: median(one[name] for one in made) for name in sorted(set().union(*made))}
 
 
 async def _rates(children: Sequence[Child], tritons: Sequence[StandIn | Door], given: Any) -> dict[str, Any]:
-    """Calls per second to one Triton from one gateway by method, and the share of a core that a gateway needs."""
+    """Return calls per second to one Triton from one gateway, by method, and the gateway's share of a core."""
     asked, before, began = _asked(tritons), await _all(children, "facts"), time.perf_counter()
     await asyncio.sleep(given.seconds)
     after, seconds = await _all(children, "facts"), time.perf_counter() - began
@@ -317,7 +316,7 @@ async def _rates(children: Sequence[Child], tritons: Sequence[StandIn | Door], g
 
 
 async def _follow(folder: Path, given: Any) -> None:
-    """Be one gateway: answer lines on stdin until it is closed."""
+    """Run one gateway: answer lines on stdin until it is closed."""
     registry = _Registry(folder.parent, given)
     settings = Settings(state_dir=folder, poll_frequency="1s", ready_timeout=_WITHIN_S, triton_grpc=given.address)
     gateway = Gateway(

@@ -1,8 +1,8 @@
-"""How is an ONNX Runtime session on a CPU best set up: memory arena, execution mode, spinning threads?
+"""Which settings suit an ONNX Runtime session on a CPU: memory arena, execution mode, spinning threads?
 
-DistilBERT (random weights) runs over texts of mixed length, each setting in a fresh process, in turns, best of the
-rounds: milliseconds per call, and the memory the process held at its largest. The first setting is what Triton's model
-program uses (``deploy/modelsync/runtime/onnx_model.py``).
+DistilBERT (random weights) runs over texts of mixed length. Each setting runs in a fresh process; settings take turns,
+and the best round counts. It reports milliseconds per call and the process's peak memory. The first setting is that of
+Triton's model program (``deploy/modelsync/runtime/onnx_model.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""On what should gateways scale: how many requests are late or fail, and how soon are more replicas asked for?
+"""Which signal should gateways scale on: how many requests are late or fail, and how soon are replicas added?
 
-Releases of the chart on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA. Its
-pods are played: an exporter has the metrics that a load would give them (``benchmarks/autoscale``). With
+Releases of the chart run on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA.
+Its pods are simulated: an exporter publishes the metrics that a load would cause (``benchmarks/autoscale``). With
 ``--processes`` they are real gateways and real Tritons under real requests, as many as two cores hold.
 """
 
@@ -26,15 +26,15 @@ SAVES = "results/autoscale.json, results/autoscale-processes.json, docs/scaling.
 PAGE = DOCS / "scaling.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
 TABLES = {"autoscale": "signals", "autoscale-processes": "processes"}
-"""Saved runs, and where their tables stand in the page."""
+"""Saved runs, and the place of their tables in the page."""
 DRAWN = ("step", "stall", "day", "lost target")
 """Scenarios whose pictures the page shows."""
 AWAY = (180.0, 360.0)
-"""Seconds of the last scenario within which there is no Prometheus."""
+"""Seconds of the last scenario during which Prometheus is away."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Tell every scenario, with each signal in a namespace of its own, at the same time."""
+    """Run every scenario, with each signal in its own namespace, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
     arguments.add_argument("--processes", action="store_true", help="real ones behind the pods: step and stall")
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _with_processes(wanted: Sequence[Scenario], say: Say) -> list[Trial]:
-    """Tell the scenarios with processes behind the pods, all at once."""
+    """Run the scenarios with processes behind the pods, all at once."""
     with (
         tempfile.TemporaryDirectory(prefix="pods-", ignore_cleanup_errors=True) as folder,
         stage(played=PROCESSES) as on,
@@ -132,7 +132,7 @@ def write(name: str, result: Mapping[str, Any]) -> None:
 
 
 def _keep(name: str, result: dict[str, Any], order: Sequence[str]) -> None:
-    """Save a run, and write its table; what others say of scenarios that were not told now stays."""
+    """Save a run and write its table. Results of scenarios that were not run now stay."""
     result["runs"] = merged((saved(name) or {}).get("runs", ()), result["runs"], order)
     save(name, result)
     write(name, result)
@@ -141,7 +141,7 @@ def _keep(name: str, result: dict[str, Any], order: Sequence[str]) -> None:
 def merged(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], order: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the runs of now and those of other scenarios from before, in the order of the scenarios."""
+    """Return these runs and earlier runs of other scenarios, in the order of the scenarios."""
     told = {one["scenario"] for one in now}
     kept = [one for one in before if one["scenario"] in order and one["scenario"] not in told]
     return sorted([*kept, *now], key=lambda one: order.index(one["scenario"]))
@@ -156,7 +156,7 @@ def _draw(trials: Sequence[Trial]) -> None:
 
 
 def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the page; ``runs`` as they are saved."""
+    """Return the table of the page for saved runs."""
     rows = [["scenario", "gateways scale on", "answered in time", "failed or late", "gateways asked for",
              "Tritons asked for", "first more gateways", "first more Tritons"]]  # fmt: skip
     for one in runs:

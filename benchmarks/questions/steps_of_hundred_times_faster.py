@@ -1,8 +1,8 @@
 """What is each step of the "100 times faster" article worth here: tokenizer, cache, export, fusion, quantisation?
 
-One process, no server, one thread; each step against the one before it, in turns. ``cache`` is that of generation
-(keys and values of earlier tokens) on GPT-2's size; the other steps are DistilBERT classification. Products of these
-factors hold only for the step's own share of a request: the table says which.
+One process, no server, one thread; each step is compared with the one before it, taking turns. ``cache`` is the
+key/value cache of generation, at GPT-2's size; the other steps are DistilBERT classification. Factors may be multiplied
+only over a step's own share of a request, which the table names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Call = Callable[[], object]
 
 
 def in_turns(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
-    """Return milliseconds per call, the best of a few rounds in which all take turns."""
+    """Return milliseconds per call: the best of a few rounds in which all calls take turns."""
     best = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         call()
@@ -43,7 +43,7 @@ def in_turns(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
 
 
 def tokenizer(folder: Path, length: int, seconds: float) -> dict[str, float]:
-    """``transformers``' tokenizer against ``preprocessing``: a new text every call, then the same words again."""
+    """Compare ``transformers``' tokenizer with ``preprocessing``: a new text every call, then the same words again."""
     from transformers import AutoTokenizer
 
     from preprocessing.config import TaskConfig
@@ -65,7 +65,7 @@ def tokenizer(folder: Path, length: int, seconds: float) -> dict[str, float]:
 
 
 def cache(seconds: float) -> dict[str, float]:
-    """Generation of 32 tokens after 64 with and without the cache of keys and values; GPT-2's size, random weights."""
+    """Compare generation of 32 tokens after 64 with and without the key/value cache; GPT-2's size, random weights."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -84,7 +84,7 @@ def cache(seconds: float) -> dict[str, float]:
 
 
 def engines(folder: Path, exported: Path, int8: Path, length: int, seconds: float) -> dict[str, float]:
-    """The model alone: PyTorch → the exported graph as it is → fused → quantised."""
+    """Compare the model alone: PyTorch → the exported graph unchanged → fused → quantised."""
     import numpy as np
     import onnxruntime
     import torch
@@ -123,7 +123,7 @@ def engines(folder: Path, exported: Path, int8: Path, length: int, seconds: floa
 
 
 def factors(found: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the factor of every step: one number per length, or one."""
+    """Return the factor of every step: one number per length, or a single one."""
     lengths = list(found["lengths"].values())
     engines_ = [one["engines"] for one in lengths]
     fused = [min(e["fused, ONNX Runtime"], e["fused, OpenVINO"]) for e in engines_]

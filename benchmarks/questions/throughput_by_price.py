@@ -1,10 +1,10 @@
-"""How many answers per second over servers whose calls cost differently, beside what is possible?
+"""How many answers per second do servers with different call costs give, compared with what is possible?
 
-Real HTTP, the real Triton, one gateway as it is by default. The models take their time per call (``gpu``), per padded
-token (``tokens``) or for both. Beside each cell stands what two full calls taking turns could give, computed from the
-model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.shared``). Neither knows the
-time of Triton itself, nor this machine: so those two calls are made, too, straight to Triton in the same rounds. With
-``--before CHECKOUT`` another commit's gateway is measured in the same rounds.
+Real HTTP, the real Triton, and one gateway with default settings. The models take their time per call (``gpu``), per
+padded token (``tokens``) or for both. Next to each cell is what two full calls taking turns could give, computed from
+the model's prices and the texts' lengths, and what the best cut of each turn could give (``benchmarks.shared``). Both
+ignore the time of Triton itself and this machine, so those two calls are also sent straight to Triton in the same
+rounds. With ``--before CHECKOUT``, another commit's gateway is measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def lengths_of(bench: Bench, kind: str) -> Lengths:
 
 
 def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -> list[dict[str, Any]]:
-    """Measure all cells; of each is returned what is computed for it, and what every round gave."""
+    """Measure all cells; return for each the computed values and the result of every round."""
     if before is not None:
         SYSTEMS[BEFORE] = another_checkout(before)
     systems = [NOW] if before is None else [NOW, BEFORE]
@@ -113,7 +113,7 @@ def _measure(
 
 
 def _straight(address: str, model: str, calls: Sequence[tuple[int, int]], seconds: float) -> float:
-    """Make the calls over and over, two at a time, and return the rows per second that Triton answers."""
+    """Send the calls repeatedly, two at a time, and return the rows per second that Triton answers."""
     head = {(rows, longest): _request(rows, longest) for rows, longest in set(calls)}
     queue = itertools.cycle(calls)
     until = time.perf_counter() + seconds

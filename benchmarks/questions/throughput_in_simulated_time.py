@@ -1,6 +1,6 @@
-"""How many answers per second does the batcher alone give over servers of several prices, in exact, simulated time?
+"""How many answers per second does the batcher alone give with servers of several prices, in exact simulated time?
 
-Beside each cell stands what two full calls taking turns could give, and the best cut of each turn: see
+Next to each cell is what two full calls taking turns could give, and the best cut of each turn: see
 ``benchmarks/shared/simulated.py``.
 """
 
@@ -17,7 +17,7 @@ SAVES = ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table: answers per second beside both bounds, the middle time, rows per call, what was learned."""
+    """Print a table: answers per second next to both bounds, the median time, rows per call, learned prices."""
     parser(__name__, __doc__).parse_args(argv)
     rows = [["price", "lengths", "connections", "answers/s", "two full calls", "share", "best cut", "share", "p50 ms",
              "rows/call", "learned"]]  # fmt: skip
