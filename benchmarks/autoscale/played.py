@@ -1,8 +1,8 @@
-"""Trials beside a Kubernetes API whose pods are played, and what Prometheus asks of them.
+"""Trials on a Kubernetes API with simulated pods, and the metrics that Prometheus scrapes from them.
 
-Each trial is a namespace with both tiers. Which pods there are and which are ready is read from the API
-(EndpointSlices, as Prometheus does). What those of a ``PlayedTrial`` do is ``world.World``: an exporter has what they
-would measure if a load were upon them. Those of ``processes.RealTrial`` are processes.
+Each trial is a namespace with both tiers. The API says which pods exist and are ready (EndpointSlices, as Prometheus
+reads them). The pods of a ``PlayedTrial`` follow ``world.World``: an exporter has the metrics that they would have
+under a load. Those of ``processes.RealTrial`` are processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.sites import Asked, site
 
 MINUTE: Final = 60.0
 TIERS: Final = ("triton-gateway", "triton")
-"""Deployments, called as their Services are."""
+"""Deployments, named like their Services."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One story; times in seconds. ``watch`` is where shares are counted, after what nobody could have prevented."""
+    """One scenario; times in seconds. ``watch`` is when shares count: after what nothing could prevent."""
 
     name: str
     seconds: float
@@ -42,14 +42,14 @@ class Scenario:
     about: str
     triton_works: Callable[[float], bool] = lambda _: True
     scraped: Callable[[str, int, float], bool] = lambda *_: True
-    """Whether a pod answers when it is scraped: its tier, its number, and when."""
+    """Returns True if a pod answers a scrape, given its tier, number and the time."""
     event: float = 0.0
-    """When what the scenario is about happens."""
+    """When the scenario's event happens."""
 
 
 @dataclass
 class Trial(ABC):
-    """A scenario in a namespace, and what came out; ``times`` in seconds since its load began."""
+    """A scenario in a namespace, and its results; ``times`` in seconds since its load began."""
 
     scenario: Scenario
     signal: str
@@ -70,11 +70,11 @@ class Trial(ABC):
     @property
     @abstractmethod
     def tally(self) -> Tally:
-        """What became of requests so far."""
+        """Results of requests so far."""
 
     @abstractmethod
     def catch_up(self, now: float) -> None:
-        """Let time pass until ``now``, the end at most: counters are those of the moment in which they are read."""
+        """Advance to ``now``, at most to the end: counters are those of the moment in which they are read."""
 
     @abstractmethod
     def target(self, address: str, tier: str, pod: str) -> Mapping[str, Any]:
@@ -82,14 +82,14 @@ class Trial(ABC):
 
     @abstractmethod
     def text(self, tier: str, pod: str, now: float) -> str | None:
-        """Return the metrics of a pod whose target is the player; None if it cannot be scraped."""
+        """Return the metrics of a pod that the player answers for; None if it cannot be scraped."""
 
     @abstractmethod
     def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        """Return the seconds of CPU that pods have used, by container and pod."""
+        """Return the CPU seconds that pods have used, by container and pod."""
 
     def go_on(self, now: float) -> None:
-        """Let time pass, and write down what became of it."""
+        """Advance, and record the results."""
         self.catch_up(now)
         tally = self.tally
         bad, total = tally.bad - self._counted[0], tally.total - self._counted[1]
@@ -106,11 +106,11 @@ class Trial(ABC):
 
     @property
     def success(self) -> float:
-        """Return the share that was answered in time, where it is counted."""
+        """Return the share answered in time, in the part that counts."""
         return 1 - self.watched_bad / self.watched_total if self.watched_total else 1.0
 
     def first_more(self, tier: str) -> float | None:
-        """Return seconds from the event until more replicas of a tier were asked for; None if that never happened."""
+        """Return seconds from the event until more replicas of a tier were requested; None if never."""
         asked = self.asked[tier]
         before = [count for at, count in zip(self.times, asked, strict=False) if at <= self.scenario.event]
         for at, count in zip(self.times, asked, strict=False):
@@ -132,7 +132,7 @@ class Trial(ABC):
 
 @dataclass
 class PlayedTrial(Trial):
-    """One whose pods are counters alone."""
+    """A trial whose pods consist only of counters."""
 
     capacity: Capacity = field(kw_only=True)
 
@@ -163,12 +163,12 @@ class PlayedTrial(Trial):
         )
 
     def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        """See ``Trial.cpu_s``: a Triton's is not played."""
+        """See ``Trial.cpu_s``: a Triton's CPU is not simulated."""
         return {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
 
 
 class Player:
-    """All trials of a run: what Prometheus asks, and what the API says of their pods."""
+    """All trials of a run: answers Prometheus' scrapes, and follows the API."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.trials: dict[str, Trial] = {}
@@ -178,18 +178,18 @@ class Player:
         self._lock = threading.Lock()
 
     def begin(self, trial: Trial) -> None:
-        """Put the load upon a namespace."""
+        """Start the load on a namespace."""
         with self._lock:
             self.trials[trial.namespace] = trial
             self._began[trial.namespace] = time.monotonic()
 
     def ended(self, namespace: str) -> bool:
-        """Whether a scenario is over."""
+        """Return True if a scenario is over."""
         trial = self.trials[namespace]
         return time.monotonic() - self._began[namespace] >= trial.scenario.seconds
 
     def go_on(self) -> None:
-        """Read the API and let every trial catch up with the clock; ended ones keep their last moment."""
+        """Read the API and advance every trial to the clock; ended trials keep their last state."""
         ready = self.api.ready()
         wanted = self.api.replicas()
         with self._lock:
@@ -203,7 +203,7 @@ class Player:
                 trial.go_on(now)
 
     def answer(self, asked: Asked) -> tuple[int, Any]:
-        """What Prometheus asks: the targets of a job, or the metrics of a pod."""
+        """Answer Prometheus: with the targets of a job, or the metrics of a pod."""
         _, first, *rest = asked.path.split("/")
         with self._lock:
             if first == "targets":
@@ -238,7 +238,7 @@ class Player:
 
 
 class Api:
-    """The API over one connection's worth of urllib: kubectl takes a tenth of a second of CPU for every look."""
+    """The API over plain urllib: kubectl takes a tenth of a second of CPU for every look."""
 
     def __init__(self, cluster: Cluster) -> None:
         pki = cluster.authority
@@ -272,7 +272,7 @@ class Api:
         return ready
 
     def replicas(self) -> dict[tuple[str, str], int]:
-        """Return how many replicas are asked for, by namespace and Deployment."""
+        """Return the requested replicas, by namespace and Deployment."""
         return {
             (item["metadata"]["namespace"], item["metadata"]["name"]): item["spec"].get("replicas", 1)
             for item in self.get("/apis/apps/v1/deployments")
@@ -280,9 +280,10 @@ class Api:
 
 
 def look_until(over: threading.Event, every_s: float, look: Callable[[], None], say: Say) -> None:
-    """Look every so many seconds until it is over. A look that fails is said, and the next one comes as ever.
+    """Call ``look`` every ``every_s`` seconds until it is over. A failed look is reported, and the next one follows as
+    usual.
 
-    An API server that is busy for a moment must not end what keeps the pods of a run of minutes.
+    An API server that is busy for a moment must not end a run of minutes.
     """
     while not over.wait(every_s):
         try:
@@ -293,7 +294,7 @@ def look_until(over: threading.Event, every_s: float, look: Callable[[], None], 
 
 @contextmanager
 def playing(cluster: Cluster, say: Say) -> Iterator[Player]:
-    """Serve an exporter for a cluster; ``go_on`` is called for it once a second while the context is open."""
+    """Serve an exporter for a cluster; calls ``go_on`` once a second while the context is open."""
     player = Player(cluster)
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Draws a scenario: load, gateways, Tritons and what failed or came late, one line per signal. Needs matplotlib."""
+"""Draws a scenario: load, gateways, Tritons, and failed or late requests, one line per signal. Needs matplotlib."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Trials whose pods are processes: real gateways, real Tritons, callers; kwok only keeps the pods' objects.
+"""Trials whose pods are processes: real gateways, real Tritons and callers. kwok only keeps the pods' objects.
 
-What a kubelet does is done here: a pod that has a node gets its process, is ready when the process is, and ends as
-pods end. Prometheus scrapes the processes themselves, and HPAs are told the CPU that those use. Tritons are the real
-server with a model that takes a GPU's time and no CPU.
+This module acts as the kubelet: a pod with a node gets its process, is ready when the process is, and ends like a pod.
+Prometheus scrapes the processes themselves, and HPAs get their CPU use. Tritons are the real server with a model that
+takes a GPU's time and no CPU.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.cluster.autoscalers import target
 
 GPU: Final = Backend("scaled", TOKENS, "logits", 2, call_ms=40.0, row_ms=20.0)
 PRICE: Final = Capacity(gateway_rps=0.0, call_s=GPU.call_ms / 1000, row_s=GPU.row_ms / 1000, most_rows=8)
-"""Of one Triton: 40 rows per second in full calls. What a gateway can do is not played."""
+"""Price of one Triton: 40 rows per second in full calls. The gateways' capacity is real."""
 _PROPAGATION_S: Final = 1.0
-"""From a pod's deletion until nobody sends it new requests."""
+"""Seconds from a pod's deletion until nobody sends it new requests."""
 _LOOK_S: Final = 0.5
 
 
@@ -57,21 +57,21 @@ class Namespace(Fleet):
         [self._model] = self.registry.triton_names(self.task)[ENDPOINT]
         self._api, self._pods = api, f"/api/v1/namespaces/{namespace}/pods"
         self.stall = self.state / "stall"
-        """While this file exists no Triton computes; each of them still answers."""
+        """While this file exists, no Triton computes, but each still answers."""
         self.running: dict[str, Gateway | Triton] = {}
-        """By the name of the pod, from when it is ready."""
+        """Processes by the name of their pod, from when they are ready."""
         self.asked: list[int] = []
-        """Ports of the gateways that requests are sent to."""
+        """Ports of the gateways that get requests."""
         self._known: set[str] = set()
         self._named: list[str] = []
         self._over = threading.Event()
-        # A child ends with the thread that made it: these stay until everything is stopped.
+        # A child ends with the thread that made it, so these threads stay until everything is stopped.
         self._starters = ThreadPoolExecutor(16)
         self._kubelet = threading.Thread(target=look_until, args=(self._over, _LOOK_S, self._keep, say))
         self._kubelet.start()
 
     def _keep(self) -> None:
-        """Give pods their processes, as a kubelet does."""
+        """Start processes for pods, like a kubelet."""
         alive = {}
         for pod in self._api.get(self._pods):
             if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") == "Running":
@@ -101,7 +101,7 @@ class Namespace(Fleet):
         self._api.patch(f"{self._pods}/{pod}/status", {"status": {"conditions": ready}})
 
     def _begin_triton(self) -> Triton:
-        """Start one and let the name lead to it, which the real Service does before it has its models, too."""
+        """Start a Triton and point the name at it, as the real Service does even before it has its models."""
         name, host = self.next_triton()
         model = self.state / name / "models" / self._model
         (model / "1").mkdir(parents=True)
@@ -133,7 +133,7 @@ class Namespace(Fleet):
             self.name(*self._named)
 
     def address(self, pod: str) -> str | None:
-        """Return where a pod is scraped, ``host:port``; None if it does not run."""
+        """Return where a pod is scraped, ``host:port``; None if it is not running."""
         one = self.running.get(pod)
         if isinstance(one, Triton):
             return f"{one.host}:{self.ports['metrics']}"
@@ -163,7 +163,7 @@ class Namespace(Fleet):
 
 @dataclass
 class RealTrial(Trial):
-    """A scenario upon the processes of a namespace."""
+    """A scenario on the processes of a namespace."""
 
     pods: Namespace = field(kw_only=True)
     late_s: float = 1.0
@@ -175,11 +175,11 @@ class RealTrial(Trial):
 
     @property
     def tally(self) -> Tally:
-        """See ``Trial.tally``; counted when an answer came, or did not."""
+        """See ``Trial.tally``; counted when an answer came or the request failed."""
         return self._tally
 
     def catch_up(self, now: float) -> None:
-        """See ``Trial.catch_up``: begins to ask, and lets GPUs stand still and go on."""
+        """See ``Trial.catch_up``: starts the requests, and lets GPUs stall and continue."""
         if self._callers is None:
             self._callers = self.pods.loop.run(self._begin())
         if self.scenario.triton_works(now):
@@ -226,7 +226,7 @@ class RealTrial(Trial):
         )  # fmt: skip
 
     def text(self, tier: str, pod: str, now: float) -> str | None:
-        """See ``Trial.text``: no process is asked through the player."""
+        """See ``Trial.text``: processes are scraped directly."""
         del tier, pod, now
 
     def cpu_s(self) -> Mapping[tuple[str, str], float]:

@@ -1,7 +1,7 @@
-"""How many pods, cores and GPUs a load needs, and what a million requests cost: arithmetic over measured capacities.
+"""How many pods, cores and GPUs a load needs, and the cost of a million requests, computed from measured capacities.
 
-Cores come from the gateway's measured CPU time per request; GPUs from a model's two numbers (seconds of a call, seconds
-of a row), which `--call-ms` and `--row-ms` set to what ``perf_analyzer`` says of your model.
+Cores follow from the gateway's measured CPU time per request. GPUs follow from a model's two numbers (seconds per call,
+seconds per row); `--call-ms` and `--row-ms` set them to what ``perf_analyzer`` measures for your model.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RATES = (100, 1_000, 10_000, 100_000, 1_000_000)
 CPU_SHARE = 0.65
 GPU_SHARE = 0.7
 LEAST = 2
-"""Of each: one may be replaced while the other serves."""
+"""Fewest pods of each tier: one may be replaced while the other serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What ``rate`` requests per second need. ``cost`` per million requests."""
+    """The pods, cores and GPUs for ``rate`` requests per second. ``cost`` is per million requests."""
 
     rate: float
     gateways: int
@@ -39,10 +39,10 @@ class Size:
 
 
 def measured() -> Capacity:
-    """Return capacities from the newest saved benchmark: CPU per request of the gateway, and the GPU-like model.
+    """Return capacities from the newest saved benchmark: the gateway's CPU per request, and the GPU-like model.
 
-    A cloud's virtual core is taken as half of the core that was measured, and a tenth stays free for what is not the
-    request (garbage collection, health checks, scrapes).
+    A cloud's virtual core counts as half of the measured core. A tenth is kept free for work besides requests (garbage
+    collection, health checks, scrapes).
     """
     gpu = BACKENDS["gpu"]
     return Capacity(
@@ -52,14 +52,14 @@ def measured() -> Capacity:
 
 
 def gateway_micros(*, texts: str = "short") -> float:
-    """Return the gateway's CPU microseconds per request at 64 connections: the median of the newest run that has it.
+    """Return the gateway's median CPU microseconds per request at 64 connections, from the newest run that has it.
 
-    Raises ``ValueError`` when no saved run has it.
+    Raises ``ValueError`` if no saved run has it.
     """
     runs = []
     for path in RESULTS.glob("*.json"):
         saved = json.loads(path.read_text())
-        cells = saved.get("cells", []) if isinstance(saved, dict) else []  # other trials save other things here
+        cells = saved.get("cells", []) if isinstance(saved, dict) else []  # other benchmarks save other results here
         found = sorted(
             cell["own_us"]
             for cell in cells

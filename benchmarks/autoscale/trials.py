@@ -1,4 +1,4 @@
-"""Scenarios on real controllers: releases of the chart on a real Kubernetes, a load played upon their pods."""
+"""Scenarios on real controllers: releases of the chart on a real Kubernetes, with a simulated load on their pods."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SIGNALS: Final = ("ours", "cpu")
 _PLAYED: Final = Played()
 _NEVER: Final = 1e6
 PROCESSES: Final = Played(gateway_ready=_NEVER, triton_ready=_NEVER, gone=5.0)
-"""Not by kwok: pods are ready when their processes are."""
+"""kwok does not make pods ready: they are ready when their processes are."""
 
 
 def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]:
-    """Return every story; loads are multiples of what the tiers begin with. ``quick``: in minutes."""
+    """Return all scenarios; loads are multiples of the initial capacity. ``quick``: in minutes."""
     base = 4 * capacity.gateway_rps * 0.6
     tritons = max(1, math.ceil(base / (capacity.triton_rps * 0.6)))
-    # What takes minutes to start is provisioned for a burst; the burst asks what the gateways do.
+    # Capacity that takes minutes to start is provisioned for a burst; the burst needs what the gateways can do.
     ample = math.ceil(4 * base / (capacity.triton_rps * 0.7))
     at, end = (2 * MINUTE, 6 * MINUTE) if quick else (3 * MINUTE, 15 * MINUTE)
 
@@ -65,7 +65,7 @@ def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]
 
 
 def outage(capacity: Capacity) -> Scenario:
-    """Return the story that takes Prometheus from everybody, so that it is told after the others."""
+    """Return the scenario that takes Prometheus away from all signals, so it must run after the others."""
     known = scenarios(capacity)
     base, end = known["step"].rate(0), 8 * MINUTE
     return Scenario(
@@ -75,7 +75,9 @@ def outage(capacity: Capacity) -> Scenario:
 
 
 def of_processes() -> dict[str, Scenario]:
-    """Return what two cores can hold as processes: the same two stories in six minutes, at what two Tritons do."""
+    """Return scenarios that two cores can hold as processes: the same two in six minutes, at the capacity of two
+    Tritons.
+    """
     base, at, end = 2 * PRICE.triton_rps * 0.6, 2 * MINUTE, 6 * MINUTE
     everything = [
         Scenario("step", end, lambda t: base * (4 if t >= at else 1), 2, 2, (at, end), event=at,
@@ -89,14 +91,14 @@ def of_processes() -> dict[str, Scenario]:
 
 @dataclass
 class Stage:
-    """What scenarios are told on: a cluster with Prometheus, prometheus-adapter and KEDA, and the exporter."""
+    """Where scenarios run: a cluster with Prometheus, prometheus-adapter and KEDA, and the exporter."""
 
     cluster: Cluster
     player: Player
     prometheus: str
 
     def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
-        """Install a release of the chart in a namespace of its own, as many pods as the scenario begins with ready."""
+        """Install a release of the chart in its own namespace, with the scenario's initial pods ready."""
         plain = signal == "cpu"
         values = {"gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "keda"}}
         namespace = self._install(scenario, signal, {"autoscaling": values})
@@ -105,7 +107,7 @@ class Stage:
         return PlayedTrial(scenario, signal, namespace, capacity=capacity)
 
     def install_processes(self, scenario: Scenario, signal: str, begin: Callable[[str], Namespace]) -> RealTrial:
-        """The same with processes behind its pods, which ask for 100m of CPU; by CPU both tiers are scaled."""
+        """The same with processes behind its pods, which request 100m of CPU; both tiers scale by CPU."""
         plain = signal == "cpu"
         few = {"requests": {"cpu": "100m"}}
         values = {
@@ -136,11 +138,11 @@ class Stage:
         return namespace
 
     def restart_prometheus(self) -> None:
-        """Start it again after it was ended: with the same data, at the same address."""
+        """Start it again after it was stopped, with the same data at the same address."""
         start_prometheus(self.cluster, f"http://{self.player.address}/targets")
 
     def run(self, trials: Sequence[Trial], during: Callable[[], None] = lambda: None) -> None:
-        """Begin every trial when its pods are ready, and go on until all have ended."""
+        """Begin every trial when its pods are ready, and continue until all have ended."""
         for trial in trials:
             for name in TIERS:
                 self.cluster.kubectl(
@@ -154,7 +156,7 @@ class Stage:
 
 
 def _by_cpu(namespace: str, deployment: str) -> dict[str, Any]:
-    """What everybody begins with: CPU at 65 %, and Kubernetes' own defaults."""
+    """Return the common baseline: CPU at 65 %, and Kubernetes' own defaults."""
     target = {"type": "Utilization", "averageUtilization": 65}
     return {
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
@@ -169,7 +171,7 @@ def _by_cpu(namespace: str, deployment: str) -> dict[str, Any]:
 
 @contextmanager
 def stage(*, autoscaled_every: str = "15s", played: Played = _PLAYED) -> Iterator[Stage]:
-    """Start everything; a gateway is ready 5 s after its pod began, a Triton 30 s, unless it is said otherwise."""
+    """Start everything. By default, a gateway is ready 5 s after its pod began, and a Triton 30 s."""
     machines = Machines(cpu_nodes=16, gpu_nodes=26, cpus=64, gpus=8)
     with tempfile.TemporaryDirectory(prefix="scaling-", ignore_cleanup_errors=True) as folder:
         with started(Path(folder), machines=machines, played=played, autoscaled_every=autoscaled_every) as cluster:

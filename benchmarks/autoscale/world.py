@@ -1,8 +1,8 @@
-"""Both tiers under a load: queues and what the pods that are ready can do; counters as their ``/metrics`` have them.
+"""A model of both tiers under a load: queues, the capacity of ready pods, and counters as in their ``/metrics``.
 
-Fluid: every tick moves amounts of requests, with their time of arrival. It is driven by capacities that were measured.
-How many pods there are is somebody else's to decide: real autoscalers on a real Kubernetes (``benchmarks/autoscale/
-played.py``), which see nothing of it but the counters. What it leaves out is said in docs/scaling.md.
+It is a fluid model: every tick moves amounts of requests with their arrival time. Its capacities were measured. The
+number of pods is decided elsewhere, by real autoscalers on a real Kubernetes (``benchmarks/autoscale/played.py``),
+which see only the counters. docs/scaling.md lists what it leaves out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from gateway.metrics.catalog import LATENCY_BUCKETS, STAGE_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one pod of each tier can do. ``gateway_rps``: requests per second of one gateway core (one worker, one pod).
+    """The capacity of one pod of each tier.
 
-    A call to a Triton with ``b`` rows takes ``call_s + row_s * b`` seconds, at most ``most_rows`` at a time.
+    ``gateway_rps`` is in requests per second of one gateway core (one worker, one pod). A Triton's call with ``b`` rows
+    takes ``call_s + row_s * b`` seconds, with at most ``most_rows`` at a time.
     """
 
     gateway_rps: float
@@ -69,7 +70,7 @@ class Triton:
 
 @dataclass
 class Tally:
-    """What became of requests."""
+    """How requests ended."""
 
     ok: float = 0.0
     late: float = 0.0
@@ -87,7 +88,7 @@ class Tally:
 
 
 class World:
-    """Both tiers under ``rate`` (requests per second at a time); ``triton_works`` says when GPUs stall."""
+    """Both tiers under ``rate`` (requests per second at a time). ``triton_works`` returns False while GPUs stall."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class World:
         self._triton_amount = 0.0
 
     def go_on(self, now: float, gateways: Sequence[str], tritons: Sequence[str]) -> None:
-        """Let time pass until ``now`` with the pods, by name, that are ready."""
+        """Advance to ``now`` with the pods, by name, that are ready."""
         self.gateways = {name: self.gateways.get(name) or Gateway() for name in gateways}
         self.tritons = {name: self.tritons.get(name) or Triton() for name in tritons}
         while self.now + self.tick_s <= now:
@@ -129,7 +130,7 @@ class World:
         self.now = now + dt
 
     def _arrive(self, now: float, amount: float, ready: int) -> None:
-        # What the gateways take on within the tick makes room, too.
+        # Requests that the gateways take on within the tick make room too.
         taken_on = ready * self.capacity.gateway_rps * self.tick_s
         room = max(0.0, self.capacity.backlog * max(1, ready) + taken_on - self._cpu_amount)
         taken = min(amount, room)
@@ -139,14 +140,14 @@ class World:
             self._cpu_amount += taken
 
     def _prepare(self, now: float, able: float, ready: int) -> float:
-        """Let the gateways work; returns how many requests they took on."""
+        """Let the gateways work; return how many requests they took on."""
         done = refused = late = 0.0
         replicas = len(self.tritons) if self._triton_works(now) else 0
         drained = replicas * self.capacity.triton_rps * self.tick_s
         room = max(0.0, self.capacity.in_flight * ready + drained - self._triton_amount)
         while self._cpu:
             at, amount = self._cpu[0]
-            if now - at > self.capacity.timeout_s:  # nobody waits for these any more
+            if now - at > self.capacity.timeout_s:  # their callers have given up
                 self._cpu.popleft()
                 self._cpu_amount -= amount
                 late += amount
@@ -170,7 +171,7 @@ class World:
         return done
 
     def _count_failed(self, refused: float, late: float) -> None:
-        """Requests answered 429, and those whose time was over."""
+        """Count requests answered 429, and those whose deadline had passed."""
         self.tally.failed += refused + late
         for one in self.gateways.values():
             one.overloaded += refused / len(self.gateways)
@@ -208,9 +209,9 @@ class World:
             one.in_flight = (self._triton_amount + under_way) / ready
 
     def _computed(self, done: float, waited: float, dt: float, replicas: int) -> float:
-        """Count what Triton answered; returns how many requests are inside it."""
+        """Count Triton's answers; return how many requests are inside it."""
         capacity, ready = self.capacity, max(1, len(self.gateways))
-        # The batch size at which this rate is kept up: more load, larger batches, until they are full.
+        # The batch size at which this rate is sustained: more load, larger batches, until they are full.
         each = done / dt / replicas
         rows = 1.0
         if each * (capacity.call_s + capacity.row_s) > 1:
@@ -218,7 +219,7 @@ class World:
             rows = min(max(rows, 1.0), capacity.most_rows) if rows > 0 else capacity.most_rows
         call = capacity.call_s + capacity.row_s * rows
         busy = min(1.0, each / rows * call)
-        # Calls that wait inside Triton: two of each gateway's at most; the rest waits in the gateways.
+        # Calls that wait inside Triton: at most two per gateway; other requests wait in the gateways.
         inside = min(self._triton_amount / replicas, 2 * ready * capacity.most_rows)
         queue = busy / (2 * (1 - min(busy, 0.95)) if rows < 2 else 2) + inside / capacity.most_rows
         infer = call * (1 + queue)
@@ -237,7 +238,7 @@ class World:
             one.seconds += done * (infer + queued) / ready
             one.infer_buckets[bisect.bisect_left(LATENCY_BUCKETS, infer)] += done / ready
             one.queue_buckets[bisect.bisect_left(LATENCY_BUCKETS, queued)] += done / ready
-        # Those under way, beside those that wait: by Little's law.
+        # Running requests besides the waiting ones, by Little's law.
         return done / dt * (infer + 1 / capacity.gateway_rps)
 
 

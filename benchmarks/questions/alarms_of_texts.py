@@ -1,17 +1,15 @@
-"""After how many texts does drift find another language, capitals, nonsense or one new word, and how often none?
+"""After how many texts does drift find another language, capitals, nonsense or one new word, and how often falsely?
 
-Texts are drawn word by word and go through the code that looks at them in a gateway (``gateway.metrics.texts`` and
-``words``); what that finds is judged with the budget of one endpoint of twelve variables, of which only these are
-simulated. References are captured as a gateway does, from 20,000 texts. How often words occur follows Zipf's law: a few
-are everywhere, most are rare, and however many texts have come, some words of the next one are new.
+Texts are drawn word by word and go through the gateway's own code (``gateway.metrics.texts`` and ``words``). Its values
+are judged with the budget of one endpoint with twelve variables, of which only these are simulated. References are
+captured as a gateway does, from 20,000 texts. Word frequencies follow Zipf's law: a few words are everywhere and most
+are rare, so however many texts have come, the next one has some new words.
 
-Then traffic that is like its reference: of whole texts at the lowest rate, and of rare words alone at each, for longer
-than whole texts could be looked at (``rare_words``).
-
-Beside each the ideal: a CUSUM that is told both distributions and which variable changes, or the new word itself. Of
-the new word a second one, too, which is not told which it will be: it shares its budget among ten thousand words, as
-many variables as a gateway watches there.
-``--save`` keeps the numbers and puts the tables into ``docs/drift.md``.
+Then comes traffic that equals its reference: whole texts at the lowest rate, and rare words alone at each rate, for
+longer than whole texts could be examined (``rare_words``). Each is compared with the ideal: a CUSUM that knows both
+distributions and which variable changes, or the new word itself. A second ideal for the new word does not know which
+one it will be and shares its budget among ten thousand words, as many variables as a gateway watches. ``--save`` keeps
+the numbers and puts the tables into ``docs/drift.md``.
 """
 
 from __future__ import annotations
@@ -48,16 +46,16 @@ _GIVEN_UP: Final = 12_000
 _NEW: Final = "a new word in 1 % of the texts"
 _WORD: Final = "flimmer"
 _VOCABULARY: Final = 10_000
-"""Words that the ideal that is not told the word holds possible."""
+"""Words that are possible for the ideal that does not know the new word."""
 
 
 _RARE_DAYS: Final = {10: 100, 300: 40, 10_000: 4}
 _LOOKS: Final = {10: 1, 300: 25, 10_000: 500}
-"""Texts that are looked at between two looks at the evidence."""
+"""Texts that are examined between two looks at the evidence, by rate."""
 
 
 def changes(rng: np.random.Generator, english: Draw) -> dict[str, Draw]:
-    """Return what may come instead of English texts."""
+    """Return the kinds of texts that may replace English ones."""
     german = Speech("de", 2, rng)
     return {
         "10 % of the texts in German": mixed(english, rng, 0.1, lambda _: german(1)[0]),
@@ -68,14 +66,14 @@ def changes(rng: np.random.Generator, english: Draw) -> dict[str, Draw]:
 
 
 def looked_at(rate: int) -> float:
-    """Return the share of texts that a worker looks at."""
+    """Return the share of texts that a worker examines."""
     return min(1.0, MOST_LOOKED / rate)
 
 
 def needed(
     bins: Mapping[str, Bins], words: Words, english: Draw, draw: Draw, seed: int, *, is_named: bool
 ) -> dict[str, float]:
-    """Return after how many texts each rate alarms, and after how many looked at a new word is named, if one is."""
+    """Return after how many texts each rate alarms, and after how many examined texts a new word is named."""
     rng = np.random.default_rng(seed)
     seen = Seen(words)
     seen.see(english(2_000))
@@ -102,7 +100,7 @@ def needed(
 
 
 def ideals(bins: Mapping[str, Bins], found: Found, change: str, among: int = 1) -> dict[str, float]:
-    """Return the same of the ideal: of the variable that shows the change best, or of one word ``among`` as many."""
+    """Return the same for the ideal: for the variable that shows the change best, or for one word ``among`` as many."""
     if change == _NEW:
         pairs = [(np.array([0.5 / SIZE, 1 - 0.5 / SIZE]), np.array([0.01, 0.99]))]
     else:
@@ -117,7 +115,7 @@ def ideals(bins: Mapping[str, Bins], found: Found, change: str, among: int = 1) 
 
 
 def stationary(references: Sequence[tuple[dict[str, Bins], Words]], english: Draw, number: int) -> dict[str, Any]:
-    """Count the alarms of traffic that is like its reference, at ten texts a minute, and the words that are named."""
+    """Count the alarms and named words for traffic that equals its reference, at ten texts a minute."""
     rate, alarms, endpoint_days, named = RATES[0], 0, 0.0, 0
     for bins, words in references:
         endpoint, seen, was_on = Endpoint(bins, rate, np.random.default_rng(1)), Seen(words), False
@@ -138,7 +136,7 @@ def stationary(references: Sequence[tuple[dict[str, Bins], Words]], english: Dra
 
 
 def rare(number: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """Count the alarms of rare words alone, of so many endpoints at each rate."""
+    """Count the alarms of rare words alone, for ``number`` endpoints at each rate."""
     return [
         {
             "kind": "rare", "rate": rate, "endpoint_days": number * days,

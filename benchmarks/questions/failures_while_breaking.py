@@ -1,9 +1,9 @@
-"""How many requests fail, and for how long, when a part of ``triton-gateway up`` is killed, stopped or without disk?
+"""How many requests fail, and for how long, if a part of ``triton-gateway up`` is killed, stopped or out of disk?
 
-A real ``up`` with two workers, one tiny model, 200 requests a second on connections that are kept, never repeated. Each
-trial breaks one part and waits until requests succeed again; one JSON line says how many failed, the longest time
-without an answer and how long after the fault the last failure was. ``stopped-replica`` is the fleet's: three Tritons
-behind one gateway, one of them SIGSTOPped. ``full-*`` trials run on a disk without room (a small tmpfs; needs root).
+A real ``up`` with two workers and one tiny model gets 200 requests a second on kept connections; nothing is repeated.
+Each trial breaks one part and waits until requests succeed again. One JSON line reports the failures, the longest time
+without an answer, and the time from the fault to the last failure. ``stopped-replica`` uses three Tritons behind one
+gateway, one of them SIGSTOPped. ``full-*`` trials run on a full disk (a small tmpfs; needs root).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ TAKES = "12 minutes"
 SAVES = ""
 RATE = 200
 CALM_S = 4.0
-"""A part is back when nothing has failed for so long."""
+"""Seconds without a failure after which a part counts as recovered."""
 MOST_S = 90.0
 
 
 def trial(
     name: str, url: str, fault: Callable[[], object], *, pids: Callable[[], object] = lambda: None
 ) -> dict[str, Any]:
-    """Load ``url``, break something after two seconds, go on until all is well; return what the client saw.
+    """Load ``url``, break something after two seconds, and continue until it has recovered; return what the client saw.
 
-    ``pids`` names the processes that are broken: it is waited until others have taken their place.
+    ``pids`` names the processes that are broken; the trial waits until others have replaced them.
     """
     address, _, path = url.removeprefix("http://").partition("/")
     host, _, port = address.rpartition(":")
@@ -91,7 +91,7 @@ def trial(
 
 
 class Up:
-    """A real ``triton-gateway up`` with one endpoint; ``pids`` are looked up when they are needed."""
+    """A real ``triton-gateway up`` with one endpoint. ``pids`` are looked up when they are needed."""
 
     def __init__(self, folder: Path, *, workers: int = 2, state: Path | None = None, is_new: bool = True) -> None:
         self.state = state or folder / "state"
@@ -132,17 +132,17 @@ class Up:
         processes.until(is_so, what)
 
     def pid(self, part: str) -> int:
-        """Return the process id of a child of ``up``; 0 while there is none."""
+        """Return the process id of a child of ``up``; 0 if there is none."""
         return int(read_record(self.state / "children.json").get(part, {}).get("pid", 0))
 
     def tritonserver(self) -> int:
-        """Return the process id of the server under its launcher; 0 while there is none."""
+        """Return the process id of the server below its launcher; 0 if there is none."""
         return next(
             (pid for pid in machine.children(self.pid("triton")) if "bin/tritonserver" in machine.command_line(pid)), 0
         )
 
     def workers(self) -> list[int]:
-        """Return the process ids of the gateway's workers: whoever below it holds the listening port and serves."""
+        """Return the process ids of the gateway's workers: those below it that hold the listening port and serve."""
         return [
             pid for pid in machine.children(self.pid("gateway")) if "resource_tracker" not in machine.command_line(pid)
         ]
@@ -184,7 +184,7 @@ def _small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Leave no byte free on the disk of ``folder``."""
+    """Fill the disk of ``folder`` completely."""
     with (folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             if file.write(b"\0" * 65536) < 65536:
@@ -192,7 +192,7 @@ def fill(folder: Path) -> None:
 
 
 def stopped_replica(folder: Path) -> dict[str, Any]:
-    """Three Tritons behind one gateway; one is stopped, and goes on afterwards."""
+    """Run three Tritons behind one gateway; stop one, and let it continue afterwards."""
     stack = Small(folder / "fleet", tritons=3, workers=1)
     try:
         stack.upload(tiny.multiplying(folder / "r.onnx", 2.0), "tiny model")
@@ -213,13 +213,13 @@ def _break(name: str, up: Up, part: str, number: signal.Signals) -> dict[str, An
     def pids() -> tuple[int, ...]:
         return tuple(pid for pid in PARTS[part](up) if pid)
 
-    if name.startswith("full-"):  # the record of what runs cannot be written there: requests alone tell
+    if name.startswith("full-"):  # the record of processes cannot be written: only requests show the recovery
         return trial(name, up.url, lambda: _send(number, *pids()))
     return trial(name, up.url, lambda: _send(number, *pids()), pids=pids)
 
 
 def full_start(folder: Path) -> dict[str, Any]:
-    """Stop an `up` in order, leave no byte free, and start it again: how long until a request is answered."""
+    """Stop an `up` in order, fill the disk, and start it again: how long until a request is answered?"""
     with _small_disk(folder / "disk", 400) as disk:
         Up(folder, state=disk / "state").stop()
         fill(disk)

@@ -1,7 +1,7 @@
-"""Does a request fail, and is the load shared evenly, while replicas of either tier come and go?
+"""Do requests fail, and is the load shared evenly, while replicas of either tier are added and removed?
 
-1 → 4 → 1 gateways behind a Service, 2 → 1 → 2 Tritons behind a name; real processes, callers that keep connections and
-never try again. Prints one JSON line per trial; the exit code is 0 when nothing failed and every replica had its share.
+1 → 4 → 1 gateways behind a Service, 2 → 1 → 2 Tritons behind a name; real processes, and callers that keep connections
+and never retry. Prints one JSON line per trial; the exit code is 0 if nothing failed and every replica had its share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.shared.results import DOCS, put, table
 TAKES = "3 minutes"
 SAVES = "docs/scaling.md (--write-docs)"
 SPREAD = 0.1
-"""How far a replica's share may be from an equal one."""
+"""Largest allowed distance of a replica's share from an equal one."""
 
 
 def gateways(made: Fleet, *, most: int = 4, hold: float = 10.0, rate: float = 100.0) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def gateways(made: Fleet, *, most: int = 4, hold: float = 10.0, rate: float = 10
     with made.callers(rate=rate).calling() as seen:
         time.sleep(hold / 5)
         made.together(*[made.start_gateway] * (most - 1))
-        time.sleep(3.0)  # connections of the lone gateway come of age
+        time.sleep(3.0)  # the connections of the only gateway reach their maximum age
         before = [gateway.counted() for gateway in made.gateways]
         time.sleep(hold)
         shares = [gateway.counted() - count for gateway, count in zip(made.gateways, before, strict=True)]

@@ -1,10 +1,10 @@
-"""How many texts per second at HF Infinity's published lengths, beside a ``transformers`` pipeline?
+"""How many texts per second at HF Infinity's published lengths, compared with a ``transformers`` pipeline?
 
-This makes DistilBERT, lets ``triton-gateway optimize`` make the bundle (bf16, without ``--accept``), registers that and
-serves it through a real gateway and a real Triton. For each length the gateway and the pipeline take turns within a
-round: the gateway with 1, 8 and 32 texts per request and several clients, the pipeline with one text a call and with
-lists of 8 and 32. What is compared is what stood beside each other in a round, so that other programs fall on both.
-Finished lengths are kept: an interrupted run goes on. The client runs on the same cores.
+It makes DistilBERT, lets ``triton-gateway optimize`` make the bundle (bf16, without ``--accept``), registers it and
+serves it through a real gateway and a real Triton. For each length, the gateway and the pipeline take turns within a
+round: the gateway with 1, 8 and 32 texts per request and several clients, the pipeline with one text per call and with
+lists of 8 and 32. Ratios are formed within rounds, so other programs disturb both. Finished lengths are kept, so an
+interrupted run continues. The client runs on the same cores.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PUBLISHED = {8: 248, 16: 212, 32: 150, 64: 97, 128: 55, 256: 27, 384: 17, 512: 1
 CLIENTS = 16
 _TEXTS = 64
 _MAX_TOKENS = 8192
-"""Of one request."""
+"""Most tokens of one request."""
 _MAX_AT_ONCE = 20_000
-"""Tokens of all clients' requests at a time."""
+"""Most tokens in all clients' requests at one time."""
 
 
 class Vanilla:
-    """A ``transformers`` pipeline in a process of its own, on all cores, asked in turn with the gateway."""
+    """A ``transformers`` pipeline in its own process, on all cores, which takes turns with the gateway."""
 
     def __init__(self, folder: Path) -> None:
         self._child = processes.Child(again(__name__, "--vanilla", str(folder)))
@@ -55,7 +55,7 @@ class Vanilla:
         self.stop = self._child.stop
 
     def rate(self, texts: Sequence[str], batch: int, seconds: float) -> float:
-        """Return texts per second, ``batch`` of them a call."""
+        """Return texts per second with ``batch`` texts per call."""
         return float(self._child.ask({"texts": list(texts), "batch": batch, "seconds": seconds})["rate"])
 
 
@@ -92,7 +92,7 @@ def cell(url: str, texts: Sequence[str], batch: int, connections: int, seconds: 
     outcome = closed_loop(url, requests, seconds, connections=connections)
     is_slow = not outcome.requests and not outcome.errors
     if (is_slow or "not answered" in outcome.first_error) and seconds < 20:
-        return cell(url, texts, batch, connections, seconds * 4)  # one call of all clients' texts took longer
+        return cell(url, texts, batch, connections, seconds * 4)  # one call with all clients' texts took longer
     if outcome.errors or not outcome.requests:
         raise processes.ServerFailed(f"{outcome.errors} requests failed: {outcome.first_error}")
     rate = outcome.requests / outcome.seconds
@@ -104,7 +104,7 @@ def cell(url: str, texts: Sequence[str], batch: int, connections: int, seconds: 
 
 
 def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: float, say: Say) -> dict[str, Any]:
-    """Measure what is missing within ``most_minutes`` and return everything measured so far."""
+    """Measure what is missing within ``most_minutes``; return everything measured so far."""
     folder = models.make("distilbert", state / "distilbert")
     bundle = optimized.bundle(state, folder, say)
     made = json.loads((bundle / manifest.FILE).read_text())
@@ -146,7 +146,7 @@ def turn(url: str, plain: Vanilla, texts: Sequence[str], chosen: Sequence[Settin
     took: dict[str, Any] = {"load": os.getloadavg()[0], "pipeline": {}, "gateway": {}}
     for batch in batches:
         took["pipeline"][str(batch)] = plain.rate(texts, batch, seconds)
-        # more at once than a few seconds' work would only wait
+        # more at once than a few seconds of work would only wait
         clients = max(1, min(CLIENTS, _MAX_AT_ONCE // (batch * len(texts[0].split()))))
         for setting in chosen:
             found = cell(f"{url}/serve/{setting.endpoint}", texts, batch, clients, seconds)

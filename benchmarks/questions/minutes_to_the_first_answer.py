@@ -1,9 +1,9 @@
-"""How long does a stranger wait from nothing to the first answer, and what is downloaded, on each Python?
+"""How long does a new user wait from nothing to the first answer, and how much is downloaded, on each Python?
 
-Two ways: `make up` in a fresh clone, and without make and git the wheel in a fresh virtual environment. Each step is
-what a person would type, in an empty folder, without pip's cache; then the printed request is sent, and everything is
-stopped. ``.ci/pythons`` asks it of the wheel alone, with the versions that are pinned and with pip's cache, and fails
-where an answer is wrong.
+Two ways: `make up` in a fresh clone, and, without make and git, the wheel in a fresh virtual environment. Each step is
+what a person would type, in an empty folder, without pip's cache. Then the printed request is sent, and everything is
+stopped. ``.ci/pythons`` runs it for the wheel alone, with pinned versions and pip's cache, and fails if an answer is
+wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAVES = "results/first-answer.json, docs/first-answer.md"
 PYTHONS = ("3.11", "3.12", "3.13")
 WAYS = ("wheel", "clone")
 NUMBERS = 384
-"""Of the demo's vectors."""
+"""Numbers in one of the demo's vectors."""
 _UP_S = 300.0
 _DOWNLOADED = re.compile(r"(?:Downloading|Using cached) \S+ \(([\d.]+) (kB|MB)\)")
 _READY = re.compile(r"\] ready in ")
@@ -54,7 +54,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was typed, how long it took, what it downloaded."""
+    """What was typed, how long it took, and how much it downloaded."""
 
     python: str
     way: str
@@ -64,7 +64,7 @@ class Step:
 
 
 def find(version: str) -> str:
-    """Return the interpreter of a version, on PATH or among pyenv's; empty if there is none."""
+    """Return the interpreter of a version, from PATH or pyenv; empty if there is none."""
     home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for one in (f"python{version}", *map(str, sorted(home.glob(f"{version}.*/bin/python")))):
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def downloaded(log: str) -> float:
 
 
 class Stranger:
-    """One Python and one way, in a folder of its own."""
+    """A new user with one Python and one way, in an empty folder."""
 
     def __init__(self, python: str, version: str, way: str, folder: Path, env: Mapping[str, str], say: Say) -> None:
         self._python, self._version, self._way, self._folder = python, version, way, folder
@@ -89,14 +89,14 @@ class Stranger:
         self.steps: list[Step] = []
 
     def wheel(self, wheel: Path) -> None:
-        """Install the wheel, start, ask, stop. Raises ``Wrong``."""
+        """Install the wheel, start, send a request, stop. Raises ``Wrong``."""
         self._typed("python -m venv .venv", [self._python, "-m", "venv", ".venv"])
         pip = [".venv/bin/pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
         self._typed(f'pip install "{wheel.name}[up]"', [*pip, f"{wheel}[up]"])
         self._up("triton-gateway up --demo", [".venv/bin/triton-gateway", "up", "--demo", *_FREE], self._folder)
 
     def clone(self, source: Path) -> None:
-        """Clone, `make up`, ask, stop. Raises ``Wrong``."""
+        """Clone, `make up`, send a request, stop. Raises ``Wrong``."""
         self._typed("git clone", ["git", "clone", "-q", str(source), "gateway"])
         made = ["make", "up", f"PYTHON={self._python}", f"ARGS={' '.join(_FREE)}"]
         self._up("make up", made, self._folder / "gateway")
@@ -122,7 +122,7 @@ class Stranger:
                 took = time.monotonic() - began
                 _check(address)
             finally:
-                for _ in range(2):  # the second: at once
+                for _ in range(2):  # the second start must be immediate
                     if running.poll() is None:
                         os.killpg(running.pid, signal.SIGINT)
                         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,7 +165,7 @@ def _check(address: str) -> None:
 
 @contextlib.contextmanager
 def _source(say: Say) -> Iterator[tuple[Path, Path]]:
-    """A clean clone of what is committed here, and its wheel."""
+    """Return a clean clone of the commit here, and its wheel."""
     with tempfile.TemporaryDirectory(prefix="stranger-") as folder:
         source, wheels = Path(folder) / "source", Path(folder) / "dist"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
@@ -176,7 +176,7 @@ def _source(say: Say) -> Iterator[tuple[Path, Path]]:
 
 
 def environment(*, pinned: bool, home: Path) -> dict[str, str]:
-    """Return a stranger's environment: a home of its own, nothing of ours; with pip's cache only where ``pinned``."""
+    """Return a new user's environment: its own home, nothing of ours; with pip's cache only if ``pinned``."""
     kept = {
         name: value for name, value in os.environ.items()
         if not name.startswith(("CLEARML_", "TRAINS_", "TRITON_GATEWAY_", "VIRTUAL_ENV", "PYTHON", "MAKE", "MFLAGS"))

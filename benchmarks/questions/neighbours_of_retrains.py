@@ -1,10 +1,10 @@
-"""Does comparing by neighbours pass an honest retrain of an embedding model, and find a broken one?
+"""Does a comparison by neighbours accept an honest retrain of an embedding model, and find a broken one?
 
-all-MiniLM-L6-v2 beside versions of itself: trained further on pairs of sentences, stored with fewer bits, and broken in
-ways that happen (pooling, tokenizer, layers, rows). Texts are sentences of this Python's own documentation, a sentence
-each, by chance; training pairs are other ones (two sentences of one docstring). Each version's vectors go through what
-a gateway compares mirrored requests with at ``--tolerance 1``, and its answers through the gate of a rollout with its
-defaults. No servers; ``--save`` keeps the result and puts the table into ``docs/canary.md``.
+all-MiniLM-L6-v2 is compared with versions of itself: trained further on pairs of sentences, stored with fewer bits, and
+broken in realistic ways (pooling, tokenizer, layers, rows). Texts are random sentences of this Python's documentation;
+training pairs are other ones (two sentences of one docstring). Each version's vectors go through the gateway's
+comparison of mirrored requests at ``--tolerance 1``, and its answers through the gate of a rollout with default
+settings. No servers run. ``--save`` keeps the result and puts the table into ``docs/canary.md``.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def sentences() -> list[list[str]]:
 
 
 def mean(hidden: Any, mask: Any) -> Any:
-    """The pooling that the model was trained with."""
+    """Pool as the model was trained: the mean."""
     return (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 class Encoder:
-    """A version: a model, how it is pooled, and what a tokenizer's ids become."""
+    """One version: a model, its pooling, and a change of the tokenizer's ids."""
 
     def __init__(self, model: Any, pool: Pool = mean, ids: Callable[[Any], Any] = lambda ids: ids, most: int = 256):
         self.model, self.pool, self._ids, self._most = model.eval(), pool, ids, most
@@ -89,7 +89,7 @@ class Encoder:
 
 
 def trained(model: Any, tokenizer: Any, pairs: Sequence[Sequence[str]], *, epochs: int, rate: float, seed: int) -> Any:
-    """Return the model trained further: a sentence shall be nearer to the one beside it than to 31 others."""
+    """Return the model trained further: a sentence must be closer to its partner than to 31 others."""
     import torch
 
     torch.manual_seed(seed)
@@ -114,7 +114,7 @@ def trained(model: Any, tokenizer: Any, pairs: Sequence[Sequence[str]], *, epoch
 
 
 def changed(model: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy with what ``change`` makes of each matrix of weights."""
+    """Return a copy in which ``change`` has replaced each weight matrix."""
     import torch
 
     made = copy.deepcopy(model)
@@ -126,7 +126,7 @@ def changed(model: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def rounded(bits: int) -> Callable[[Any], Any]:
-    """Weights with so many bits, a scale for each row."""
+    """Return a change that stores weights with ``bits`` bits and one scale per row."""
 
     def change(weight: Any) -> Any:
         steps = 2 ** (bits - 1) - 1
@@ -139,13 +139,13 @@ def rounded(bits: int) -> Callable[[Any], Any]:
 def versions(
     model: Any, tokenizer: Any, pairs: Sequence[Sequence[str]]
 ) -> dict[str, tuple[bool, Callable[[], Encoder]]]:
-    """Return how each version is made, and whether it is a good one."""
+    """Return how to make each version, and whether it is a good one."""
     import torch
 
     torch.manual_seed(3)
     size = model.config.vocab_size
     shuffle = torch.arange(size)
-    shuffle[1000:] = 1000 + torch.randperm(size - 1000)  # those before are special tokens and places that nobody uses
+    shuffle[1000:] = 1000 + torch.randperm(size - 1000)  # earlier ids are special tokens and unused places
     near = torch.arange(size)
     near[1000:] = (near[1000:] + 1 - 1000) % (size - 1000) + 1000
 
@@ -181,7 +181,7 @@ def versions(
 
 
 def judged(first: Vectors, second: Vectors) -> dict[str, Any]:
-    """Compare two versions' vectors in twenty orders: the share that differs, and what the gate makes of each."""
+    """Compare two versions' vectors in twenty orders: the share that differs, and the gate's decision for each."""
     shares, needed = [], []
     for order in range(_ORDERS):
         places = np.random.default_rng(order).permutation(len(first))

@@ -1,9 +1,10 @@
-"""How much longer do interactive requests take beside work of class batch, and how much of that is done meanwhile?
+"""How much longer do interactive requests take beside work of class batch, and how much of that work is done?
 
-One gateway process, as it is by default, before a server that takes 22 ms per call and 0.5 ms per row (1,185 rows/s in
-calls of 64; it stands in for a Triton with a GPU, and needs no core). Interactive requests arrive at random, at some
-shares of that, whether answers come or not. Beside them so many connections send work with ``x-priority: batch``, each
-its next request when its last one is answered. Each level is measured without and with them, in turn.
+One gateway process with default settings, in front of a server that takes 22 ms per call and 0.5 ms per row (1,185
+rows/s in calls of 64); it stands in for a Triton with a GPU and needs no core. Interactive requests arrive at random,
+at several shares of that rate, whether answers come or not. At the same time, connections send work with ``x-priority:
+batch``, each its next request when the last one is answered. Each level is measured without and with that work, taking
+turns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _url(port: int) -> str:
 
 
 def _send_batch(port: int, connections: int) -> None:
-    """Keep connections of class batch busy until a line comes; then say what they saw."""
+    """Keep connections of class batch busy until a line arrives on stdin; then print what they saw."""
     url = _url(port)
     raw = [request.replace(b"\r\n", b"\r\nx-priority: batch\r\n", 1) for request in render(url, [BODY])]
     total, is_over = Outcome(), threading.Event()
@@ -55,7 +56,7 @@ def _send_batch(port: int, connections: int) -> None:
 
 
 def measure(under: Under, load: float, seconds: float, connections: int) -> dict[str, Any]:
-    """Return what interactive requests see without batch work and beside it."""
+    """Return what interactive requests see without batch work, and with it."""
     url, rate = _url(under.port), load * CAPACITY
     raw = render(url, [BODY])
 
@@ -76,7 +77,7 @@ def measure(under: Under, load: float, seconds: float, connections: int) -> dict
 
 
 def row_of(name: str, row: dict[str, Any]) -> list[str]:
-    """Return one measurement as it is shown."""
+    """Return one measurement as a line of text."""
     alone, beside, batch = row["alone"], row["beside"], row["batch"]
     times = [(alone[p], beside[p], beside[p] / max(alone[p], 1e-9)) for p in ("p50_ms", "p99_ms")]
     shown = [text for one in times for text in (f"{one[0]:.1f}", f"{one[1]:.1f}", f"{one[2]:.2f}")]

@@ -1,4 +1,4 @@
-"""What questions share, once each: load, processes, stacks, texts and models, statistics, saved results.
+"""Code that several questions share: load, processes, stacks, texts and models, statistics, saved results.
 
-Nothing here asks a question of its own, and nothing here imports one.
+Nothing here is a question, and nothing here imports one.
 """

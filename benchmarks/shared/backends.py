@@ -1,11 +1,10 @@
-"""The backends every system is measured on: models in one real embedded Triton.
+"""The models on which every system is measured, in one real embedded Triton.
 
-``instant`` answers at once and isolates the gateway, ``vectors`` likewise, with an embedding; ``gpu`` takes 4 ms +
-0.05 ms per row per call, as a GPU that batching is good for; ``tokens`` takes 0.01 ms per padded token, as a CPU, and
-``both`` something of each; ``large`` takes 20 ms + 1.5 ms per row, as a GPU with a larger model: ten times what it can
-do leave a core to who sends that. ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve every
-system under the names that system asks for. Ensembles put a tokenizer of Triton's Python backend in front of the same
-models.
+``instant`` answers at once and isolates the gateway; ``vectors`` does the same with an embedding. ``gpu`` takes 4 ms
+per call + 0.05 ms per row, like a GPU that gains from batching; ``tokens`` takes 0.01 ms per padded token, like a CPU;
+``both`` takes some of each. ``large`` takes 20 ms + 1.5 ms per row, like a GPU with a larger model, so that ten times
+its capacity leaves a core to the sender. ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve
+every system under the names that it uses. Ensembles put a tokenizer of Triton's Python backend in front of them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gateway.spec import EndpointSpec, ModelRecord
 _PROGRAMS = Path(__file__).parent / "triton_models"
 TOKENS = ("input_ids", "attention_mask")
 MAX_BATCH = 64
-"""Rows in one call of a model: what Triton's dynamic batcher may merge to."""
+"""Most rows in one call of a model: what Triton's dynamic batcher may merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,11 @@ class Backend:
     token_ms: float = 0.0
     is_real: bool = False
     weights: tuple[float, float] = (0.9, 0.1)
-    """Canary weights of the gateway's two versions. One GPU serves one version: there the second has none."""
+    """Canary weights of the gateway's two versions. One GPU serves one version, so there the second one has weight 0.
+    """
 
     def rows_per_second(self) -> float:
-        """The most this backend can do with full batches; 0 when it has no limit of its own."""
+        """The highest rate of this backend with full batches; 0 if it has no limit of its own."""
         seconds = (self.call_ms + self.row_ms * MAX_BATCH) / 1000
         return MAX_BATCH / seconds if seconds else 0.0
 
@@ -65,7 +65,7 @@ BACKENDS: dict[str, Backend] = {
 
 
 class Triton:
-    """The embedded Triton of a run; loads models on demand, tells their statistics."""
+    """The embedded Triton of a run. Loads models on demand and returns their statistics."""
 
     def __init__(self, folder: Path) -> None:
         server = detect_server()
@@ -84,7 +84,7 @@ class Triton:
         self._admin = AdminClient(self.grpc, load_timeout_s=120)
 
     def stop(self) -> None:
-        """Stop it with everything it started."""
+        """Stop it with everything that it started."""
         self._launcher.stop()
 
     @property
@@ -114,7 +114,7 @@ class Triton:
         return str(processes.ask_json(f"http://{self.http}/v2")["version"])
 
     def serve(self, name: str, backend: Backend, bundle: Path) -> None:
-        """Load ``backend``'s model under ``name``; nothing happens when it is loaded already."""
+        """Load ``backend``'s model under ``name``, unless it is already loaded."""
         if backend.is_real:
             tensors = EndpointSpec(name, name, "", "triton", "m")
             build = Builder(self._engine, Tuning()).build(
@@ -163,7 +163,7 @@ class Triton:
 def mean_batch(
     before: Mapping[str, tuple[int, int, int]], after: Mapping[str, tuple[int, int, int]], models: Sequence[str]
 ) -> float:
-    """Return rows per call of ``models`` between two statistics; 0 when there was no call."""
+    """Return rows per call of ``models`` between two statistics; 0 if there was no call."""
     rows = calls = 0
     for model in models:
         first, last = before.get(model, (0, 0, 0)), after.get(model, (0, 0, 0))
@@ -173,10 +173,10 @@ def mean_batch(
 
 
 def scripted_config(name: str, backend: Backend, *, most_rows: int = MAX_BATCH, stands_still: str = "") -> str:
-    """Return config.pbtxt of a model that takes its time and answers a constant, or nothing while a file exists.
+    """Return config.pbtxt of a model that takes its time and answers a constant; nothing while ``stands_still`` exists.
 
-    Ragged batches let Triton merge requests of different length for every system, which a transformer's own
-    configuration would mostly not: this favours the systems that send one row at a time.
+    Ragged batches let Triton merge requests of different lengths for every system, which a transformer's own
+    configuration mostly would not. This favours systems that send one row at a time.
     """
     inputs = ", ".join(
         f'{{ name: "{n}" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true }}' for n in backend.inputs
@@ -203,7 +203,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
 def tokenizer_config(name: str, backend: Backend, tokenizer: str, folder: Path) -> str:
     """Return config.pbtxt of a tokenizer: ``auto`` as transformer-deploy builds it (no batching), ``lean`` batches."""
-    # transformer-deploy: max_batch_size 0, so the shapes hold the row dimension themselves
+    # transformer-deploy: max_batch_size 0, so shapes contain the row dimension
     is_lean = tokenizer == "lean"
     dims, text = ("-1", "1") if is_lean else ("-1, -1", "-1")
     outputs = ", ".join(f'{{ name: "{n}" data_type: TYPE_INT64 dims: [ {dims} ] }}' for n in backend.inputs)

@@ -1,4 +1,4 @@
-"""Clients as they are found in the wild: they keep connections, do what ``connection: close`` says, never try again.
+"""Typical clients: they keep connections, obey ``connection: close``, and never retry.
 
 ``Callers`` are a fixed number that share a rate; ``Strict`` sends at its rate whether answers come or not.
 """
@@ -18,11 +18,11 @@ from benchmarks.shared.service import Loop
 from benchmarks.shared.statistics import percentiles_ms
 
 PATIENCE_S = 10.0
-"""How long ``Strict`` waits for one answer."""
+"""Seconds that ``Strict`` waits for one answer."""
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: bytes) -> tuple[int, bool]:
-    """Send a request and read its answer; returns the status and whether the server ends the connection."""
+    """Send a request and read its answer; return the status and whether the server closes the connection."""
     writer.write(raw)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
@@ -144,7 +144,7 @@ class Strict:
         await asyncio.gather(*running)
 
     async def once(self) -> tuple[float, float, str]:
-        """Send one request; returns what is added to ``seen``."""
+        """Send one request; return what to add to ``seen``."""
         sent, problem = time.monotonic(), ""
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -160,7 +160,7 @@ class Strict:
     async def _ask(self) -> int:
         while self._idle:
             reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing():  # closed while nothing was asked: not a failure
+            if not reader.at_eof() and not writer.is_closing():  # closed while idle: not a failure
                 break
         else:
             reader, writer = await asyncio.open_connection(self.host, self.port)

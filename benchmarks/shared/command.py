@@ -1,4 +1,4 @@
-"""What the command lines of all questions share: the parser, progress on stderr, results on stdout."""
+"""Code shared by the command lines of all questions: the parser, progress on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout; processes of a question are started here."""
 STATE = Path(".triton-gateway/bench")
-"""What is kept between runs, below the folder that the command is given in."""
+"""State kept between runs, below the folder in which the command is run."""
 
 Say = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def again(module: str, *arguments: str) -> list[str]:
 
 
 def narrator() -> Say:
-    """Return what tells of progress, with the seconds since now."""
+    """Return a function that prints progress with the seconds since now."""
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -1,8 +1,8 @@
-"""Texts to send: sentences of Zipf-distributed words, so that caches of words see a realistic share of hits.
+"""Texts to send: sentences of Zipf-distributed words, so that word caches see a realistic share of hits.
 
-Pure and seeded: the same arguments give the same texts everywhere. Common words come from ``words.txt``, rarer ones
-are derived from them (endings, prefixes, compounds, which a WordPiece vocabulary mostly splits), and a fixed share are
-numbers, codes and misspellings that are new every time, as they are in real traffic. No text repeats on purpose.
+Pure and seeded: the same arguments give the same texts everywhere. Common words come from ``words.txt``; rarer ones are
+derived from them (endings, prefixes, compounds, which a WordPiece vocabulary mostly splits). A fixed share of words are
+numbers, codes and misspellings that are always new, as in real traffic. No text is repeated on purpose.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.metrics.wording import Vocabulary, hashed
 WORDS = Path(__file__).with_name("words.txt")
 
 NEVER_SEEN = 0.02
-"""Share of words that no earlier text has held: numbers, codes, misspellings."""
+"""Share of words that no earlier text contained: numbers, codes, misspellings."""
 
 _PREFIXES = ("un", "re", "non", "over", "pre", "inter", "micro", "anti", "multi")
 _ENDINGS = ("s", "ed", "ing", "er", "ness", "able", "ly", "less", "ism", "ization")
@@ -110,7 +110,7 @@ class Corpus:
 
 
 def usual_words() -> Words:
-    """Return what a reference of such texts knows of words: all of them came, 900 often."""
+    """Return what a reference of such texts knows about words: all of them occurred, 900 of them often."""
     words = vocabulary()
     seen = Vocabulary()
     seen.add(hashed(words))

@@ -1,10 +1,10 @@
-"""Callers who come at random times, whatever became of those before them: an open loop that a server cannot slow down.
+"""An open loop of callers at random times, which a slow server cannot slow down.
 
 ``python -m benchmarks.shared.crowd URL --bodies FILE --phase RATE:SECONDS …`` sends the phases one after the other and
-prints what came of each. A caller comes at a time fixed beforehand and sends one request: on a connection that somebody
-of the same class left open after an answer, else on a new one. Who is refused closes the connection; who has waited
-for ``--patience`` seconds goes away. Times count from when a request was due. Some callers, ``--critical`` per second
-whatever the rate, send ``x-priority: critical``.
+prints the result of each. A caller comes at a time fixed beforehand and sends one request: on a connection that a
+caller of the same class left open after an answer, else on a new one. A refused caller closes its connection; a caller
+that has waited for ``--patience`` seconds leaves. Times count from when a request was due. ``--critical`` callers per
+second, whatever the rate, send ``x-priority: critical``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from benchmarks.shared.load import arrivals, percentile, render
 from deploy.admin.http_load import address_of
 
 WINDOW_S: Final = 0.1
-"""Callers of so long are judged together to see when a server has recovered."""
+"""Seconds: callers of one window are judged together to see when a server has recovered."""
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _RESET: Final = struct.pack("ii", 1, 0)
 _SPARE_FILES: Final = 200
 _CRITICAL: Final = 0
-"""The top class; everybody else is 1."""
+"""The top class; all others are 1."""
 
 
 class _Caller:
@@ -49,7 +49,7 @@ class _Caller:
 
 
 class Seen:
-    """What became of the callers of one phase."""
+    """Results of the callers of one phase."""
 
     def __init__(self) -> None:
         self.offered = self.sent = self.gave_up = self.lost = 0
@@ -58,14 +58,14 @@ class Seen:
         self.refused: list[float] = []
         self.statuses: Counter[str] = Counter()
         self.critical = Counter(due=0, answered=0)
-        """And what the others ended with, by status or word; "not connected": the server took no connection."""
+        """How critical callers ended, by status or word; "not connected": the server took no connection."""
         self.came: Counter[int] = Counter()
-        """Callers of each window."""
+        """Number of callers in each window."""
         self.took: dict[int, list[float]] = defaultdict(list)
-        """And the times of those of them who were answered."""
+        """Times of the answered callers in each window."""
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """Return it as plain values; times in ms."""
+        """Return the results as plain values; times in ms."""
 
         def ms(times: Sequence[float], *percents: int) -> dict[str, float]:
             ordered = sorted(times)
@@ -80,7 +80,7 @@ class Seen:
 
 
 def recovered_after(seen: Seen, within: float) -> float:
-    """Return the seconds until 19 of 20 callers of every window were answered ``within`` so many seconds."""
+    """Return the seconds until, in every window, 19 of 20 callers were answered ``within`` that many seconds."""
     bad = [n for n, came in seen.came.items() if sum(took <= within for took in seen.took[n]) < 0.95 * came]
     return (max(bad) + 1) * WINDOW_S if bad else 0.0
 
@@ -96,7 +96,7 @@ class Crowd:
         self._epoll = select.epoll()
         self._all: dict[int, _Caller] = {}
         self._idle: tuple[list[_Caller], list[_Caller]] = ([], [])
-        """By class: services of another importance have connections of their own."""
+        """Idle connections by class: services of different importance have their own connections."""
         self._leaving: deque[tuple[float, _Caller, float]] = deque()
         self._next = 0
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
@@ -110,7 +110,7 @@ class Crowd:
         self._epoll.close()
 
     def send(self, phases: Sequence[tuple[float, float]], critical: float, seed: int = 1) -> list[Seen]:
-        """Send ``(rate, seconds)`` after each other, and return what became of each when all callers are gone."""
+        """Send ``(rate, seconds)`` phases in order; return the result of each when all callers are gone."""
         self.seen = [Seen() for _ in phases]
         clock, schedule = time.perf_counter, _schedule(phases, critical, seed)
         self._starts = list(accumulate((seconds for _, seconds in phases), initial=0.0))
@@ -200,7 +200,7 @@ class Crowd:
             self._end(caller, now, data[9:12].decode("latin-1"), keeps=b"onnection: close" not in data[:400])
 
     def _end(self, caller: _Caller, now: float, what: str, *, keeps: bool = False) -> None:
-        """Note what became of a caller, and let the next one have the connection if it was answered."""
+        """Record how a caller ended; if it was answered, the next caller may use its connection."""
         if caller.raw:
             seen, took = self.seen[caller.phase], now - caller.due
             if caller.is_critical:
@@ -242,7 +242,7 @@ def _schedule(phases: Sequence[tuple[float, float]], critical: float, seed: int)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Send one crowd; the last line on stdout is a list of what became of each phase, as JSON."""
+    """Send one crowd; the last line on stdout is a list with the result of each phase, as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared.crowd", description=main.__doc__)
     parser.add_argument("url")
     parser.add_argument("--bodies", type=Path, required=True, help="a file with one JSON body per line")
@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     phases = [(float(rate), float(seconds)) for rate, _, seconds in (one.partition(":") for one in given.phase)]
     crowd = Crowd(given.url, render(given.url, given.bodies.read_bytes().splitlines()), patience=given.patience)
-    gc.disable()  # a pause of the sender would be a pause of the server
+    gc.disable()  # a pause of the sender would look like a pause of the server
     try:
         seen = crowd.send(phases, given.critical)
     finally:

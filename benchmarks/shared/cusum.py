@@ -1,6 +1,6 @@
-"""The best that any test could do: a CUSUM that is told both distributions, and which variable changes.
+"""The best that any test could do: a CUSUM that knows both distributions, and which variable changes.
 
-Drift's benchmarks show it beside what a gateway needs, which is told neither.
+Drift's benchmarks show it next to the gateway, which knows neither.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from gateway.metrics.drift import ALARM_DAYS
 
 _CYCLES = 100_000
 _HIGHEST = 45.0
-"""No threshold is higher: e to its power is more texts than come in any budget."""
+"""Highest threshold: e to this power is more texts than come in any budget."""
 
 
 def texts_needed(p: Floats, q: Floats, rate: float, variables: int, runs: int = 4000) -> float:
     """Return how many texts 95 of 100 runs need to find that shares ``p`` have become ``q``.
 
-    ``rate``: texts a minute. The budget is that of a gateway: one false alarm in ``ALARM_DAYS`` over all ``variables``.
+    ``rate`` is in texts a minute. The budget is that of a gateway: one false alarm in ``ALARM_DAYS`` over all
+    ``variables``.
     """
     p, q = p / p.sum(), q / q.sum()
     is_there = p > 0
@@ -34,14 +35,15 @@ def texts_needed(p: Floats, q: Floats, rate: float, variables: int, runs: int = 
 
 
 def _threshold(p: Floats, q: Floats, gain: Floats, texts_between: float, random: np.random.Generator) -> float:
-    """Return what is reached once in so many texts while nothing has changed."""
+    """Return the height that is reached once in ``texts_between`` texts while nothing has changed."""
     length = np.ones(4_000)
     at = gain[random.choice(len(p), p=p, size=len(length))]
     while (alive := at > 0).any():
         length[alive] += 1
         at[alive] += gain[random.choice(len(p), p=p, size=int(alive.sum()))]
-    # A cycle begins and ends at 0. How often one reaches a height is measured as if the change were there, and weighed:
-    # for every new height of a cycle, the thresholds that it is the first to reach, and how likely it is by chance.
+    # A cycle begins and ends at 0. How often one reaches a height is measured as if the change had happened, and then
+    # weighted: for every new height of a cycle, the thresholds that it is the first to reach, and their likelihood by
+    # chance.
     at, top = np.zeros(_CYCLES), np.zeros(_CYCLES)
     below, reached = [], []
     while len(at):

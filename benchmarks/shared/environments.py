@@ -1,4 +1,6 @@
-"""Virtual environments of the peers, made from PyPI once and kept: a peer runs with the versions it asks for itself."""
+"""Virtual environments of the peers, created from PyPI once and kept. Each peer runs with the versions that it
+requires.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,21 @@ from pathlib import Path
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "alibi": ("alibi-detect[torch]==0.13.0",),
-    # clearml-serving names only the CLI's requirements; these are the imports of its serving part. numpy below 2, as
-    # its own container has it.
+    # clearml-serving lists only the CLI's requirements; these are the imports of its serving part. numpy below 2, as in
+    # its own container.
     "clearml": (
         "clearml-serving==1.3.5", "fastapi", "uvicorn[standard]", "tritonclient[grpc]", "tokenizers", "transformers",
         "numpy<2", "requests",
     ),
-    # clients that get along with each other
+    # client versions that work together
     "clients": (
         "cohere==7.3.1", "huggingface-hub==1.33.0", "langchain-huggingface==1.2.3", "langchain-openai==1.7.3",
         "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0", "tritonclient[http,grpc]==2.73.0",
     ),
-    # pandas 3 has taken away what it imports
+    # pandas 3 has removed what it imports
     "evidently": ("evidently==0.7.23", "pandas<3", "numpy<2.4"),
     "kserve": ("kserve==0.21.0", "tokenizers"),
-    # statsmodels: it imports it, and does not ask for it
+    # statsmodels: it imports it without requiring it
     "nannyml": ("nannyml==0.13.1", "pandas<3", "statsmodels"),
     # the last tritonclient whose perf_analyzer runs on Debian 12's C library
     "perf_analyzer": ("tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"),
@@ -45,7 +47,9 @@ class CannotInstall(Exception):
 
 
 def python(root: Path, name: str, say: Callable[[str], None]) -> Path:
-    """Return the Python of environment ``name`` under ``root``, made when it is not there or was made otherwise."""
+    """Return the Python of environment ``name`` under ``root``; it is created if it is missing or was created
+    differently.
+    """
     wanted = REQUIREMENTS[name]
     digest = hashlib.sha256(json.dumps([wanted, sys.version_info[:2]]).encode()).hexdigest()[:10]
     folder = root / f"{name}-{digest}"

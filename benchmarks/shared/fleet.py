@@ -1,9 +1,9 @@
-"""Real gateways behind a Service and real Tritons behind a name, on one machine, ended and replaced as pods are.
+"""Real gateways behind a Service and real Tritons behind a name, on one machine; they end like pods.
 
-A pod is a process; ending one is what the kubelet and the endpoints
-controller do to a pod: it is taken off the list (some time later, on every node), its ``preStop`` sleep runs, it gets
-SIGTERM. The name of the Tritons is a file that is laid over ``/etc/hosts`` for the gateways where we may do that
-(root); elsewhere the gateways get a fixed list of addresses.
+A pod is a process. Ending one does what the kubelet and the endpoints controller do: the pod is removed from the list
+(after a delay, on every node), its ``preStop`` sleep runs, and it gets SIGTERM. The name of the Tritons is a file
+mounted over ``/etc/hosts`` for the gateways if that is allowed (root); otherwise the gateways get a fixed list of
+addresses.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NAME: Final = "triton.test"
 ENDPOINT: Final = "rolled"
 BODY: Final = b'{"text": "good film hello world"}'
 _PROPAGATION_S: Final = 0.5
-"""Until every node has heard that an endpoint is gone."""
+"""Seconds until every node knows that an endpoint is gone."""
 _PRE_STOP_S: Final = 1.0
-"""Sleep of the preStop hook; Kubernetes manifests take seconds, one machine is quicker."""
+"""Seconds of the preStop hook. Kubernetes manifests use more; one machine is quicker."""
 AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "1s"}
-"""Minutes in production; seconds here, so that callers spread over new replicas while one waits."""
+"""Minutes in production; seconds here, so that callers soon spread over new replicas."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Triton:
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def is_ready(self) -> bool:
-        """Return whether every wanted model is loaded, as its readiness probe has it."""
+        """Return True if every wanted model is loaded, like its readiness probe."""
         try:
             found = json.loads(self.status.read_text())
         except (OSError, ValueError):
@@ -86,22 +86,22 @@ class Triton:
 
 
 class Fleet:
-    """The processes. ``settings`` are the gateways' environment beside what makes them a fleet."""
+    """The processes. ``settings`` are the gateways' environment besides the variables that make them a fleet."""
 
     def __init__(self, state: Path, *, say: Say, settings: Mapping[str, str] | None = None) -> None:
         self.state = state.absolute()
         self.settings = dict(settings or {})
         self.tls: ssl.SSLContext | None = None
-        """What callers trust, where gateways speak HTTPS."""
+        """What callers trust, if gateways speak HTTPS."""
         self._say = say
         self._numbers = iter(range(1, 1000))
         self.ports = dict(zip(("grpc", "http", "metrics"), processes.free_ports(3), strict=True))
-        """Of every Triton, each on a loopback address of its own."""
+        """Ports of every Triton, each on its own loopback address."""
         self.gateways: list[Gateway] = []
         self.tritons: list[Triton] = []
         self._hosts: Path | None = None
         self._open: list[Registry | processes.Server] = []
-        # Its threads must live as long as what they start: a child ends with the thread that made it.
+        # Its threads must live as long as the processes that they start: a child ends with its thread.
         self._threads = ThreadPoolExecutor(8)
         self._lock = threading.Lock()
         self.state.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Fleet:
         try:
             self.registry = registry = Registry(self.state, cores=self._cores)
             self._open.append(registry)
-            # Everything is on loopback addresses, of which proxies' exceptions know one.
+            # All servers are on loopback addresses, of which proxies' exceptions contain only one.
             clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
             self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
@@ -146,17 +146,17 @@ class Fleet:
 
     @property
     def follows_a_name(self) -> bool:
-        """Whether the Tritons have a name whose addresses change, as behind a headless Service."""
+        """Return True if the Tritons have a name whose addresses change, as behind a headless Service."""
         return self._hosts is not None
 
     def name(self, *hosts: str) -> None:
-        """Let the name of the Tritons lead to these addresses."""
+        """Point the name of the Tritons at these addresses."""
         if self._hosts is not None:
             named = "".join(f"{host} {NAME}\n" for host in hosts)
             self._hosts.write_text(f"127.0.0.1 localhost\n{named}")
 
     def next_triton(self) -> tuple[str, str]:
-        """Return the name and the address of one that is still to be started."""
+        """Return the name and the address of the next Triton to start."""
         number = next(self._numbers)
         return f"triton-{number}", f"127.0.0.{number + 1}"
 
@@ -184,7 +184,7 @@ class Fleet:
         return triton
 
     def end_triton(self, triton: Triton) -> None:
-        """End it as a pod ends: model sync at once, preStop, SIGTERM; it has the name until it is gone."""
+        """End a Triton like a pod: model sync at once, preStop, SIGTERM. The name points to it until it is gone."""
         triton.sync.end()
         time.sleep(_PRE_STOP_S)
         triton.server.end()
@@ -232,13 +232,13 @@ class Fleet:
             connection.close()
 
     def _connect_tls(self, host: str, port: int, *, timeout: float) -> http.client.HTTPConnection:
-        # Probes of the kubelet do not look at certificates either.
+        # The kubelet's probes do not check certificates either.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
     def end_gateway(self, gateway: Gateway) -> None:
-        """End it as a pod ends; its exit code must be 0."""
+        """End a gateway like a pod; its exit code must be 0."""
         self.gateways = [g for g in self.gateways if g is not gateway]
         time.sleep(_PROPAGATION_S)
         self.service.remove(gateway.port)
@@ -249,7 +249,7 @@ class Fleet:
         self._say(f"{gateway.name} has ended")
 
     def together(self, *work: Callable[[], Any]) -> list[Any]:
-        """Do several things at once."""
+        """Run several functions at once."""
         return [future.result() for future in [self._threads.submit(one) for one in work]]
 
     def callers(self, *, count: int = 16, rate: float = 100.0) -> Callers:
@@ -265,7 +265,7 @@ class Fleet:
         return server
 
     def stop(self) -> None:
-        """Stop everything, the newest first."""
+        """Stop everything, newest first."""
         self.service.close()
         for part in reversed(self._open):
             part.stop()
@@ -284,6 +284,6 @@ def fleet(state: Path, *, say: Say, **settings: str) -> Iterator[Fleet]:
 
 
 def unevenness(counts: Sequence[float]) -> float:
-    """Return how far the most different replica is from an equal share; 0 is equal."""
+    """Return the largest distance of a replica from an equal share; 0 is equal."""
     mean = sum(counts) / len(counts)
     return max(abs(count / mean - 1) for count in counts) if mean else 1.0

@@ -1,8 +1,8 @@
-"""Callers that send more than fits: connections that are always busy, and a stranger who asks now and then.
+"""Callers that send more than fits: connections that are always busy, and a stranger that sends a request now and then.
 
-``python -m benchmarks.shared.flood PORT PATH BODY CONNECTIONS [--new]`` in a process of its own says so when its
-connections are open; a number of seconds on its stdin has it count for so long and say what it saw, again and again.
-0 connections: the stranger.
+``python -m benchmarks.shared.flood PORT PATH BODY CONNECTIONS [--new]``, in its own process, reports when its
+connections are open. For each number of seconds on its stdin, it counts for that long and prints what it saw. With 0
+connections, it is the stranger.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _One:
 
 
 class Flood:
-    """Connections that are always busy, from one thread; counts answers and refusals."""
+    """Connections that are always busy, from one thread. Counts answers and refusals."""
 
     def __init__(self, port: int, raw: bytes, count: int, *, opens_new: bool) -> None:
         self._address, self._raw, self._opens_new = (_LOOPBACK, port), raw, opens_new
@@ -51,11 +51,11 @@ class Flood:
         self._opening = 0
 
     def open(self) -> None:
-        """Return when all of them are open, or some time has passed."""
+        """Wait until all connections are open, or some time has passed."""
         self._go_on(time.monotonic() + _OPEN_WITHIN_S, until_open=True)
 
     def count(self, seconds: float) -> dict[str, Any]:
-        """Keep them busy for so long and return what they saw."""
+        """Keep them busy for ``seconds`` and return what they saw."""
         self.counts = dict.fromkeys(self.counts, 0)
         self.latencies.clear()
         self._go_on(time.monotonic() + seconds)
@@ -135,7 +135,7 @@ class Flood:
 
 
 def strange(port: int, raw: bytes, seconds: float) -> dict[str, Any]:
-    """Ask once on a new connection, twenty times a second, from another address; returns what came back, and when."""
+    """Send one request on a new connection, twenty times a second, from another address; return answers and times."""
     took: dict[str, list[float]] = {"200": [], "429": [], "other": []}
     until = time.monotonic() + seconds
     unanswered = 0

@@ -1,7 +1,7 @@
-"""The load of every question: ``deploy``'s generator, and a steady one in a thread.
+"""The load generators of all questions: ``deploy``'s generator, and a steady one in a thread.
 
-``python -m benchmarks.shared.load URL --bodies FILE`` is one load on this machine in a process of its own, one line of
-JSON; the generator costs CPU, which is bound to a core that the server under test does not have.
+``python -m benchmarks.shared.load URL --bodies FILE`` runs one load in its own process and prints one line of JSON. The
+generator's CPU is bound to a core that the server under test does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Load", "Outcome", "Steady", "arrivals", "closed_loop", "main", "perc
 
 
 def closed_loop(url: str, requests: Sequence[bytes], seconds: float, *, connections: int, start: int = 0) -> Outcome:
-    """Keep so many new connections busy for ``seconds``."""
+    """Keep ``connections`` new connections busy for ``seconds``."""
     load = Load(url, requests, connections=connections, start=start)
     try:
         return load.closed_loop(seconds)
@@ -41,7 +41,7 @@ def open_loop(
 
 
 class Steady:
-    """An open loop on one endpoint in a thread of its own, without a retry, until it is stopped; body after body."""
+    """An open loop on one endpoint in its own thread, without retries, until it is stopped; bodies in turn."""
 
     def __init__(self, url: str, *bodies: bytes, rate: float) -> None:
         self._url, self._requests, self._rate = url, render(url, bodies), rate

@@ -1,7 +1,6 @@
-"""What the operating system says about processes: CPU time of a whole tree, its memory, where it may run.
+"""CPU time, memory and core binding of processes, from ``/proc``. The pure parts take values.
 
-Reads ``/proc``; the pure parts take values. CPU time of threads and of children that ended and were waited for is
-included, as the kernel adds it up.
+CPU time of threads, and of children that ended and were waited for, is included, as the kernel adds it up.
 """
 
 from __future__ import annotations

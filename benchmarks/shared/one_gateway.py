@@ -1,6 +1,6 @@
-"""One gateway in a process of its own before a server that takes its time, and needs no core for it.
+"""One gateway in its own process, in front of a simulated server that needs no core.
 
-``Under(checkout, folder)`` starts it, of the code in any checkout. The server stands in for a Triton with a GPU: a
+``Under(checkout, folder)`` starts it, with the code of any checkout. The server stands in for a Triton with a GPU: a
 price per call and per row, one call after the other (1,185 rows/s in calls of 64).
 """
 
@@ -56,7 +56,7 @@ class Slow(FakeBackend):
         try:
             await asyncio.sleep(self._busy_until - loop.time())
         except asyncio.CancelledError:
-            self._busy_until -= takes  # nobody wants it any more, and it is not computed
+            self._busy_until -= takes  # cancelled calls are not computed
             raise
         return await super().infer(model, inputs, outputs, timeout=timeout, request_id=request_id)
 
@@ -95,7 +95,7 @@ async def _serve(port: int, folder: Path, price: tuple[float, float]) -> None:
 
 
 class Under:
-    """One gateway in a process of its own, of the code in ``checkout``, and what is sent to it."""
+    """One gateway in its own process, with the code of ``checkout``, and the load on it."""
 
     def __init__(self, checkout: Path, folder: Path, *, is_instant: bool = False) -> None:
         self.port = processes.free_port()

@@ -1,4 +1,4 @@
-"""Models as ``triton-gateway optimize`` makes them, and how a stack serves them: for the published tables."""
+"""Models made by ``triton-gateway optimize``, and how a stack serves them, for the published tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 
 FOLDER: Final = STATE / "infinity"
-"""What these questions keep between runs: the models, their bundles, finished measurements."""
+"""Files that these questions keep between runs: models, bundles, finished measurements."""
 _INPUTS = [Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
 _OUTPUTS = [Tensor("logits", "float32", (-1, 2))]
 
@@ -33,20 +33,20 @@ class Setting:
 
     @property
     def endpoint(self) -> str:
-        """Its url."""
+        """Return its url."""
         return f"distilbert-{self.instances}x{self.threads}"
 
 
 def settings(cores: int) -> list[Setting]:
-    """Return how all cores of this machine are used: as instances, as threads of one."""
+    """Return the ways to use all cores of this machine: as instances, or as threads of one instance."""
     return [Setting(cores, cores, 1), Setting(cores, 1, cores)] if cores > 1 else [Setting(1, 1, 1)]
 
 
 def bundle(state: Path, folder: Path, say: Say, candidate: str = "") -> Path:
-    """Return the bundle of ``folder``, made by the command a user would type: bf16 where the CPU has it, else fp32,
-    and nothing but what the gate passes with its own tolerance.
+    """Return the bundle of ``folder``, made by the command that a user would type.
 
-    With a ``candidate`` that one, accepted whatever the gate says of random weights: for what compares engines.
+    It is bf16 if the CPU has it, else fp32, and only what the gate passes with its own tolerance. With a ``candidate``,
+    that one is made and accepted whatever the gate says about random weights, in order to compare engines.
     """
     note = state / f"bundle-{candidate or 'default'}.json"
     if note.exists() and Path(json.loads(note.read_text())["bundle"]).exists():

@@ -1,4 +1,4 @@
-"""Child processes: started on their cores, asked, waited for, stopped as a group. Nothing is left behind."""
+"""Child processes: bound to cores, called, waited for, and stopped as a group. None is left behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many ports, no two alike, that nothing listens on now."""
+    """Return ``count`` different ports that nothing listens on now."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -45,7 +45,7 @@ def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
 
 
 class Server:
-    """One child process with a log of its own."""
+    """One child process with its own log."""
 
     def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cores: Iterable[int], log: Path,
                  cwd: Path | None = None) -> None:  # fmt: skip
@@ -64,11 +64,11 @@ class Server:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """True until it has ended."""
         return self._process.poll() is None
 
     def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = 120.0) -> bytes:
-        """Ask until the answer is 200 and return it. Raises ``ServerFailed``."""
+        """Send requests until one is answered with 200; return that answer. Raises ``ServerFailed``."""
         until = time.monotonic() + timeout_s
         reason = ""
         while time.monotonic() < until:
@@ -109,7 +109,7 @@ class Server:
 
 
 class Child:
-    """A process that is asked in lines of JSON on its stdin and answers likewise on stdout."""
+    """A process that reads questions as lines of JSON on its stdin and answers on stdout."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -123,20 +123,20 @@ class Child:
         return self._process.pid
 
     def say(self, question: Any) -> None:
-        """Send a line."""
+        """Write a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
 
     def hear(self) -> Any:
-        """Wait for a line. Raises ``ServerFailed`` if the child has ended."""
+        """Read a line. Raises ``ServerFailed`` if the child has ended."""
         assert self._process.stdout is not None
         if not (line := self._process.stdout.readline()):
             raise ServerFailed(f"process {self.pid} ended with {self._process.wait()}")
         return json.loads(line)
 
     def ask(self, question: Any) -> Any:
-        """Send a line and wait for the answer."""
+        """Write a line and read the answer."""
         self.say(question)
         return self.hear()
 
@@ -147,7 +147,7 @@ class Child:
 
 
 def until(holds: Callable[[], object], what: str, *, within: float = 120.0, pause: float = 0.1) -> float:
-    """Wait until ``holds()``; returns the seconds it took. Raises ``ServerFailed`` when it does not come to that."""
+    """Wait until ``holds()``; return the seconds it took. Raises ``ServerFailed`` after ``within`` seconds."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began > within:
@@ -157,7 +157,7 @@ def until(holds: Callable[[], object], what: str, *, within: float = 120.0, paus
 
 
 def has_answered(url: str, body: bytes | None = None) -> bool:
-    """Whether a request is answered with 200."""
+    """Return True if a request is answered with 200."""
     with contextlib.suppress(OSError):
         ask(url, body)
         return True
@@ -178,7 +178,7 @@ def ask_json(url: str) -> dict[str, Any]:
 
 
 def describe(error: OSError) -> str:
-    """Return what an HTTP error says, with the beginning of its body."""
+    """Return an HTTP error as text, with the beginning of its body."""
     if isinstance(error, urllib.error.HTTPError):
         return f"{error.code} {error.read()[:300].decode(errors='replace')}"
     return str(error)

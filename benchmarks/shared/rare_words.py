@@ -1,7 +1,7 @@
-"""How often words that nobody had ever seen alarm by chance: many days of rare words alone, without their texts.
+"""How often unseen words cause false alarms: many days of rare words alone, without their texts.
 
-Words are as frequent as ``speech`` draws them and come independently of each other; references know those of the texts
-they were captured from, as a gateway does. Looking at a month of texts word by word would take a month of CPU.
+Words have the frequencies of ``speech`` and come independently of each other. References know the words of the texts
+that they were captured from, as in a gateway. Examining a month of texts word by word would take a month of CPU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 _TOPIC, _OF_TOPIC = 20_000, 8.25
-"""Words that may be drawn, and how many of them a text has on average."""
+"""Number of words that may be drawn, and how many of them a text has on average."""
 _RARE = 0.005
-"""Words that more texts have are in every reference."""
+"""Share of texts above which a word is in every reference."""
 _APART = 3_000
-"""Texts after which nothing is left of what was bet."""
+"""Texts after which nothing is left of a bet."""
 _LEAST_STEP = 5
 _QUIET_STEPS = 1_500
 _NEVER = np.iinfo(np.int64).max
@@ -32,26 +32,26 @@ _BLOCKS = 10**9
 
 
 def shares() -> Floats:
-    """Return which share of the texts each rare word is in."""
+    """Return the share of texts that contain each rare word."""
     ranks = np.arange(1, _TOPIC + 1)
     found: Floats = _OF_TOPIC / ranks / (1 / ranks).sum()
     return found[found < _RARE]
 
 
 def reference(of: Floats, rng: np.random.Generator) -> tuple[Bins, Floats]:
-    """Return the bins of risen words of one capture, and the shares of the words that it has not seen."""
+    """Return the bins of risen words of one capture, and the shares of words that it has not seen."""
     fresh = of[rng.random(len(of)) < np.exp(-LEARNED * of)]
     times, words = _arrivals(fresh, SIZE, rng)
     first = np.full(len(fresh), _NEVER)
     np.minimum.at(first, words, times)
-    is_new = times // LATELY - first[words] // LATELY <= 1  # then it is known
+    is_new = times // LATELY - first[words] // LATELY <= 1  # from then on it is known
     unseen = float((_nth(times, words)[is_new] >= OFTEN).sum())
     bins = drift.risen_bins({RISEN[0]: SIZE - unseen, RISEN[-1]: unseen})
     return drift.known_later(bins, Words(SIZE, {}, known=LEARNED + SIZE)), fresh[first == _NEVER]
 
 
 def alarms(rate: float, texts_a_look: int, references: int, days: float, rng: np.random.Generator) -> int:
-    """Return the false alarms of endpoints with a reference each, that look at ``rate`` texts a minute."""
+    """Return the false alarms of endpoints with one reference each, which examine ``rate`` texts a minute."""
     step, of, found = max(texts_a_look, _LEAST_STEP), shares(), 0
     for _ in range(references):
         bins, unseen = reference(of, rng)
@@ -65,7 +65,7 @@ def alarms(rate: float, texts_a_look: int, references: int, days: float, rng: np
 
 
 def _judged(bins: Bins, chains: list[Numbers], step: int, days: float) -> int:
-    """Return how many of these alarm: each is the looks at which a text had an unseen word."""
+    """Return how many chains alarm. A chain is the looks at which a text had an unseen word."""
     p = np.array(bins.ratios())
     bets = evidence.bets(p, bins.total, ordered=False, never=drift.cannot_come(bins.names))
     gains = np.log(bets / p)
@@ -83,7 +83,7 @@ def _judged(bins: Bins, chains: list[Numbers], step: int, days: float) -> int:
 
 
 def _arrivals(of: Floats, texts: float, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
-    """Return the texts that words come in, and which words: word by word, each one's texts in their order."""
+    """Return the texts in which words occur, and the words: word by word, each word's texts in order."""
     words = np.repeat(np.arange(len(of)), rng.poisson(of * texts))
     times = rng.integers(0, int(texts), len(words))
     order = np.lexsort((times, words))
@@ -91,7 +91,7 @@ def _arrivals(of: Floats, texts: float, rng: np.random.Generator) -> tuple[Numbe
 
 
 def _nth(times: Numbers, words: Numbers) -> Numbers:
-    """Return each word's recent occurrences, counted as ``words.UnseenWords`` does: in this stretch and the last."""
+    """Return each word's recent occurrences, counted like ``words.UnseenWords``: in this stretch and the last one."""
     stretch = words * _BLOCKS + times // LATELY
     found: Numbers = np.arange(len(times)) - np.searchsorted(stretch, stretch - 1) + 1
     return found

@@ -1,7 +1,7 @@
-"""The control plane of a run: the embedded ClearML server, and two serving Tasks made through the stock CLI.
+"""The registry of a run: the embedded ClearML server, and two serving Tasks made with the stock CLI.
 
-One Task is the gateway's (endpoints without code, two versions and a canary in front of each backend), one is stock
-clearml-serving's (endpoints with a hook). What was registered is remembered in the state folder and used again.
+One Task is the gateway's (endpoints without code, two versions and a canary in front of each backend); the other is
+stock clearml-serving's (endpoints with a hook). Registrations are stored in the state folder and reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the CLI made: Task ids and, by backend, Triton's names of the gateway's models."""
+    """Results of the CLI: Task ids and, by backend, Triton's names of the gateway's models."""
 
     gateway_task: str
     clearml_task: str
@@ -68,7 +68,7 @@ class Registry:
     def register(
         self, backends: Sequence[Backend], bundles: Mapping[str, Path], say: Callable[[str], None]
     ) -> Registered:
-        """Make sure that every backend is registered for both systems, and return the names."""
+        """Register every backend for both systems if it is missing, and return the names."""
         note = self._state / "registered.json"
         known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {}
         if known.get("format") != _FORMAT:
@@ -89,7 +89,7 @@ class Registry:
     def triton_names(self, task_id: str) -> dict[str, list[str]]:
         """Return Triton's names of a serving Task's models by endpoint.
 
-        Asked in a process of its own: the clearml SDK keeps its session for the life of a process.
+        It runs in its own process, because the clearml SDK keeps its session for the life of a process.
         """
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.shared.registry", task_id], env=self.env, capture_output=True, text=True,
@@ -102,7 +102,7 @@ class Registry:
 
 
 def _remembered_port(state: Path) -> int:
-    """Return the port of last time: uploaded files are known by an address that holds it. Else start from nothing."""
+    """Return the earlier port, which the addresses of uploaded files contain. Without one, start from nothing."""
     note = state / "controlplane.port"
     with contextlib.suppress(OSError, ValueError):
         port = int(note.read_text())

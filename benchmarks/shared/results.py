@@ -1,4 +1,4 @@
-"""Saved results, and the parts of pages that are made of them."""
+"""Saved results, and the parts of pages that are generated from them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ IMAGES = DOCS / "images"
 
 
 def save(name: str, found: Any) -> Path:
-    """Keep a result as ``results/NAME.json``."""
+    """Save a result as ``results/NAME.json``."""
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
 def saved(name: str) -> Any:
-    """Return a result that was kept, None if there is none."""
+    """Return a saved result, None if there is none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -36,7 +36,9 @@ def table(rows: Sequence[Sequence[str]], *, align: Sequence[str] = ()) -> str:
 
 
 def put(page: Path, part: str, text: str) -> None:
-    """Write the part of a page between ``<!-- part -->`` and ``<!-- /part -->``. Raises ``ValueError`` without one."""
+    """Write the part of a page between ``<!-- part -->`` and ``<!-- /part -->``. Raises ``ValueError`` if there is
+    none.
+    """
     before, begin, rest = page.read_text().partition(f"<!-- {part} -->\n")
     _, end, after = rest.partition(f"<!-- /{part} -->")
     if not begin or not end:

@@ -1,4 +1,4 @@
-"""Whole rollouts through the ``steps`` and ``gate`` of ``triton-gateway canary run``; a question says what is seen."""
+"""Whole rollouts through the ``steps`` and ``gate`` of ``triton-gateway canary run``; questions supply counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS: Final = ("errors", "latency", "labels", "pairs")
 
 @dataclass(frozen=True)
 class Plan:
-    """Requests a second, seconds between two looks, and what ``canary run`` is told."""
+    """Requests a second, seconds between two looks, and the options of ``canary run``."""
 
     rate: int = 100
     every_s: float = 5.0
@@ -31,7 +31,7 @@ class Plan:
 
 
 SHORT: Final = Plan(60, 2.0, (10.0, 25.0, 50.0, 100.0), 200, 20.0)
-"""That of ``rollouts-on-real-servers``."""
+"""The plan of ``rollouts-on-real-servers``."""
 
 
 def begin(plan: Plan) -> Rollout:
@@ -43,7 +43,7 @@ def begin(plan: Plan) -> Rollout:
 
 
 def rolled(plan: Plan, look: Callable[[Rollout, float], Observation]) -> Rollout:
-    """Return a rollout at its end, or where it stands after an hour; ``look`` says what is seen of it at a time."""
+    """Return a rollout at its end, or after an hour. ``look`` returns the counts of one look."""
     found, now = begin(plan), 0.0
     while not found.is_over and now < 3600:
         now += plan.every_s

@@ -1,7 +1,7 @@
-"""What a Kubernetes Service does to connections, on one machine: a TCP proxy with a list of ready endpoints.
+"""A TCP proxy with a list of ready endpoints: what a Kubernetes Service does to connections, on one machine.
 
-A new connection goes to the next endpoint in turn. A connection that is open stays where it is whatever happens to the
-list, as with kube-proxy: taking an endpoint off the list moves nobody.
+A new connection goes to the next endpoint in turn. As with kube-proxy, an open connection stays where it is: removing
+an endpoint from the list moves no connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,7 +27,7 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], *, within: float = 120.0) -> T:
-        """Run a coroutine there and return what it returns."""
+        """Run a coroutine in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(within)
 
     def close(self) -> None:
@@ -61,11 +61,11 @@ class Service:
         return await asyncio.start_server(self._serve, LOOPBACK, 0, backlog=1024)
 
     def add(self, port: int) -> None:
-        """Let new connections go there, too."""
+        """Send new connections to this port too."""
         self._endpoints = [*self._endpoints, port]
 
     def remove(self, port: int) -> None:
-        """Let no new connection go there."""
+        """Send no new connections to this port."""
         self._endpoints = [p for p in self._endpoints if p != port]
 
     def close(self) -> None:

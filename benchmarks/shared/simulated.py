@@ -1,12 +1,12 @@
-"""The batcher in simulated time, over servers of several prices.
+"""The batcher in simulated time, with servers of several prices.
 
-The batcher is the real one; the event loop's clock, the connections and the server are simulated: exact, the same in
-every run, seconds of CPU. Each connection sends its next request when its last one is answered. The gateway has one
-CPU, which takes ``REQUEST_S`` for each of them and ``CALL_S`` for a call, and sees nothing meanwhile: neither what
-arrives nor that a call has ended. The server takes one call after the other.
+The batcher is the real one. The event loop's clock, the connections and the server are simulated: exact, the same in
+every run, and done in seconds of CPU. Each connection sends its next request when the last one is answered. The gateway
+has one CPU, which takes ``REQUEST_S`` per request and ``CALL_S`` per call; meanwhile it notices neither arrivals nor
+the end of a call. The server takes one call after the other.
 
-Beside each cell stands what two full calls taking turns could give (``bound``): one half of the connections is served
-in as few calls as it fits while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
+Next to each cell is what two full calls taking turns could give (``bound``): one half of the connections is served in
+as few calls as possible while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
 time, found by trying every cut, as if calls cost the gateway nothing.
 """
 
@@ -34,18 +34,18 @@ REQUEST_S: Final = 90e-6
 CALL_S: Final = 200e-6
 """CPU of the gateway for one call: make its tensors, write, read."""
 WIRE_S: Final = 200e-6
-"""From the decision to send a call until the server has it, and as long back."""
+"""Seconds from the decision to send a call until the server has it, and as long back."""
 REFUSAL_S: Final = 15e-6
 """CPU of the gateway for a refusal."""
 _CLIENT_S: Final = 100e-6
-"""From an answer until the next request of its connection is here."""
+"""Seconds from an answer until the next request of its connection arrives."""
 MAX_ROWS: Final = 64
 CONNECTIONS: Final = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a server takes, in seconds, for a call, a row and a padded token; ``noise`` is a share of that."""
+    """A server's seconds for a call, a row and a padded token; ``noise`` is a share of the time."""
 
     name: str
     call: float
@@ -53,12 +53,12 @@ class Price:
     token: float
     noise: float = 0.05
     at_once: int = 1
-    """Calls that it works on at the same time."""
+    """Calls that it processes at the same time."""
     pauses: tuple[float, float] = (0.0, 0.0)
-    """Every so many seconds it does nothing for so many."""
+    """(interval, pause) in seconds: in every interval it does nothing for the length of the pause."""
 
     def slower(self, times: float) -> Price:
-        """Return the price at a server that takes so many times as long."""
+        """Return the price of a server that takes ``times`` as long."""
         return replace(self, call=self.call * times, row=self.row * times, token=self.token * times)
 
     def seconds(self, rows: int, longest: int) -> float:
@@ -95,7 +95,7 @@ def bound(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) 
 
 
 def turns(lengths: Lengths, connections: int, *, tries: int = 40) -> list[tuple[int, int]]:
-    """Return the calls (rows, longest) of some turns of one half of the connections each, as few as it fits."""
+    """Return the calls (rows, longest) of some turns of one half of the connections each, in the fewest calls."""
     chance = random.Random(1)
     half = max(connections // 2, 1)
     calls = []
@@ -123,7 +123,7 @@ def _least(price: Price, ordered: Sequence[int]) -> float:
 
 
 class _Jump(selectors.SelectSelector):
-    """Waits for nothing: moves the clock on instead."""
+    """A selector that never waits: it moves the clock forward instead."""
 
     now = 0.0
 
@@ -144,7 +144,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jump.now
 
     def work(self, seconds: float) -> None:
-        """Be busy for so long: what falls due meanwhile waits."""
+        """Be busy for ``seconds``: whatever falls due meanwhile waits."""
         self._jump.now += seconds
 
 
@@ -165,7 +165,7 @@ class Row:
 
 
 class Server:
-    """Takes ``price.at_once`` calls at a time, in order; ``price`` may be changed while it runs."""
+    """Takes ``price.at_once`` calls at a time, in order. ``price`` may be changed while it runs."""
 
     def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
         self._loop = loop
@@ -188,7 +188,7 @@ class Server:
         return {"y": np.zeros(len(rows))}
 
     def _after(self, begin: float, seconds: float) -> float:
-        """Return when it has worked for so long."""
+        """Return the time when it has worked for ``seconds``."""
         every, paused = self.price.pauses
         if not every:
             return begin + seconds
@@ -202,9 +202,7 @@ class Server:
 
 
 class Merging:
-    """Takes one call after the other, and puts those together that wait, up to ``MAX_ROWS``: as Triton does for models
-    with a dynamic batcher.
-    """
+    """Takes one call after the other and merges waiting ones, up to ``MAX_ROWS``, like Triton's dynamic batcher."""
 
     def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
         self._loop = loop
@@ -248,7 +246,9 @@ class Merging:
 
 
 class Several:
-    """Servers of which each call goes to one, as the product chooses it; ``is_plain``: to the one with the fewest."""
+    """Several servers. Each call goes to the one that the product would choose; with ``is_plain``, to the least busy
+    one.
+    """
 
     def __init__(self, loop: SimulatedLoop, servers: Sequence[Server], *, is_plain: bool = False) -> None:
         self._loop = loop
@@ -260,12 +260,12 @@ class Several:
 
     @property
     def calls(self) -> list[tuple[int, int]]:
-        """The calls of all of them."""
+        """All servers' calls."""
         return [call for known in self._known for call in known.server.calls]
 
     @property
     def replicas(self) -> int:
-        """How many share the calls."""
+        """Number of replicas that share the calls."""
         return max(sum(not known.is_outlier for known in self._known), 1)
 
     @property
@@ -315,7 +315,7 @@ class _Known(choice.Server):
 
 @dataclass(slots=True)
 class Cell:
-    """What one load gave: answers per second, their times in seconds, and what the batcher learned."""
+    """Result of one load: answers per second, their times in seconds, and the batcher's learned prices."""
 
     answers: float
     seconds: list[float] = field(repr=False)
@@ -324,7 +324,7 @@ class Cell:
 
     @property
     def p50(self) -> float:
-        """The middle one of the answers' times."""
+        """Median time of an answer."""
         return sorted(self.seconds)[len(self.seconds) // 2]
 
     @property
@@ -336,7 +336,7 @@ class Cell:
 def load(
     price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1
 ) -> Cell:
-    """Run closed-loop connections against a batcher and return what came of it after ``warm`` seconds."""
+    """Run closed-loop connections against a batcher and return the result after ``warm`` seconds."""
 
     async def main(loop: SimulatedLoop) -> Cell:
         chance = random.Random(seed)
@@ -380,22 +380,22 @@ def load(
 
 @dataclass(slots=True)
 class OpenLoad:
-    """What came of requests that arrive whether others were answered or not: times in seconds, per second counts."""
+    """Result of requests that arrive whether others were answered or not: times in seconds, counts per second."""
 
     answers: float
     refusals: float
     seconds: list[float] = field(repr=False)
     limits: list[float] = field(repr=False)
-    """The limit of work, ten times a second."""
+    """The limit of work, sampled ten times a second."""
     batch: float = 0.0
     """Answers per second to callers of class batch."""
     dropped: int = 0
-    """Requests that were taken in and refused then."""
+    """Requests that were admitted and then refused."""
     sent: list[float] = field(default_factory=list, repr=False)
-    """When those were sent that were answered."""
+    """Send times of the answered requests."""
 
     def percentile(self, percent: float) -> float:
-        """Return so far a percentile of the answers' times."""
+        """Return a percentile of the answers' times."""
         ordered = sorted(self.seconds)
         return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
 
@@ -405,12 +405,11 @@ def open_load(
     change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
     batch: int = 0, rule: str = "always", most: int = 1 << 30,
 ) -> OpenLoad:  # fmt: skip
-    """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start, or by
-    another ``rule``; ``most`` requests are in hand at a time.
+    """Run random arrivals at ``rate`` per second against a batcher whose limit of work applies from the start.
 
-    ``change(time, server)`` returns the rate from now on, ten times a second. ``others`` are the prices of further
-    servers, of which each call goes to one (``is_plain``: to the one with the fewest calls). ``batch`` callers of that
-    class send their next request when their last one is answered.
+    ``rule`` replaces that limit; at most ``most`` requests are in hand at a time. ``change(time, server)`` returns the
+    new rate, ten times a second. ``others`` are the prices of further servers: each call goes to one (``is_plain``: to
+    the least busy one). ``batch`` callers of that class send their next request when the last one is answered.
     """
 
     async def main(loop: SimulatedLoop) -> OpenLoad:
@@ -429,7 +428,7 @@ def open_load(
 
         def arrive() -> None:
             nonlocal due, in_hand
-            sent = due  # however late it is looked at
+            sent = due  # however late the loop runs
             if sent >= until:
                 return
             due += chance.expovariate(now_rate)

@@ -1,4 +1,4 @@
-"""Texts of languages that are made up, for drift's benchmarks, and what a gateway counts and judges of them."""
+"""Texts of artificial languages for drift's benchmarks, and how a gateway counts and judges them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gateway.metrics.words import WordWatch
 RATES: Final = (10, 300, 10_000)
 """Texts a minute."""
 VARIABLES: Final = 12
-"""Of an endpoint, which share one budget: those that are not simulated find nothing."""
+"""Variables of an endpoint, which share one budget. Those that are not simulated find nothing."""
 MOST_LOOKED: Final = texts.MOST_A_SECOND * 60
-"""Texts a minute that one worker looks at."""
+"""Most texts a minute that one worker examines."""
 _WINDOW_S: Final = {10: 6.0, 300: 5.0, 10_000: 5.0}
 """Seconds between looks: a gateway looks every 5, and at ten texts a minute finds one text or none."""
 _QUIET_S: Final = {10: 43_200.0, 300: 4_320.0, 10_000: 4_320.0}
 SIZE: Final = 20_000
 """Texts of a reference."""
 LEARNED: Final = 16_500
-"""Texts before those: from then on words are usual."""
+"""Texts that came before the reference: from then on, words can be called usual."""
 _ENUMS: Final = (variables.SCRIPT, variables.LANGUAGE, variables.CASE, variables.RISEN)
 
 Draw = Callable[[int], list[str]]
-"""Makes so many texts."""
+"""Draws a number of texts."""
 Found = dict[str, Sequence[Any]]
 """Values of each variable."""
 
@@ -48,7 +48,7 @@ class Speech:
         self._rng, self._longer = rng, longer
 
     def __call__(self, number: int) -> list[str]:
-        """Return texts of 6 to 24 words, nine of twenty of which are function words."""
+        """Return texts of 6 to 24 words; nine of twenty words are function words."""
         rng = self._rng
         lengths = np.rint(rng.integers(6, 25, number) * self._longer).astype(int)
         total = int(lengths.sum())
@@ -65,7 +65,7 @@ class Speech:
 
 
 class Seen:
-    """What a gateway counts of texts, as values: nothing is drawn from among them."""
+    """The values that a gateway counts for texts, without drawing a share of them."""
 
     def __init__(self, words: Words | None) -> None:
         self.found: dict[str, list[Any]] = {name: [] for name in (*_ENUMS, variables.UNUSUAL)}
@@ -89,12 +89,12 @@ class Seen:
 
 
 def mixed(draw: Draw, rng: np.random.Generator, share: float, change: Callable[[str], str]) -> Draw:
-    """Return what draws texts a share of which is changed."""
+    """Return a function that draws texts, of which a share is changed."""
     return lambda number: [change(text) if rng.random() < share else text for text in draw(number)]
 
 
 def nonsense(rng: np.random.Generator) -> Callable[[str], str]:
-    """Return what makes one of twenty words of a text nonsense."""
+    """Return a function that replaces one of twenty words of a text by nonsense."""
 
     def changed(text: str) -> str:
         words = ["".join(map(chr, rng.integers(97, 123, 7))) if rng.random() < 0.05 else w for w in text.split()]
@@ -135,7 +135,7 @@ class Endpoint:
         self.texts_a_look = round(rate * _WINDOW_S[rate] / 60)
 
     def wait(self) -> None:
-        """Let traffic that is like the reference come for a while."""
+        """Let traffic that equals the reference arrive for a while."""
         window_s = 300.0 if self._rate == RATES[0] else 60.0
         looked = round(min(self._rate, MOST_LOOKED) * window_s / 60)
         for _ in range(int(_QUIET_S[self._rate] / window_s)):

@@ -1,7 +1,7 @@
-"""A small complete stack for trials of operation: control plane, Tritons with model sync, gateways.
+"""A small complete stack for operation trials: control plane, Tritons with model sync, gateways.
 
-Everything is a real process on loopback, configured through the stock CLI and the serving Task. Latency is not what is
-measured here: nothing is bound to cores.
+Everything is a real process on loopback, configured with the stock CLI and the serving Task. It does not measure
+latency: nothing is bound to cores.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CORES = range(os.cpu_count() or 1)
 
 
 class Small:
-    """The stack; ``tritons`` 0 for endpoints that are code only. ``settings`` are further variables of the gateways.
+    """The stack. ``tritons`` is 0 for endpoints with code only.
 
-    ``urls`` are the gateways' addresses, ``url`` the first one's.
+    ``settings`` are further variables of the gateways. ``urls`` are the gateways' addresses, ``url`` is the first one.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Small:
         try:
             self.registry = Registry(state, cores=_CORES)
             self._open.append(self.registry)
-            # one key for all of them: the gateways ask every Triton with it
+            # one key for all Tritons, which the gateways send to each of them
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
             self.env = {**self.registry.env, **key, "PYTHONPATH": str(ROOT)}
             self.cli = ClearMLServing(env=self.env, log=state / "logs" / "clearml-serving.log")
@@ -60,17 +60,17 @@ class Small:
             raise
 
     def stop_registry(self) -> None:
-        """Take the registry away."""
+        """Stop the registry."""
         self._open.remove(self.registry)
         self.registry.stop()
 
     def start_registry(self) -> None:
-        """Bring it back, on its port and with its data."""
+        """Start the registry again, on its port and with its data."""
         self.registry = Registry(self.state, cores=_CORES)
         self._open.append(self.registry)
 
     def restart_gateway(self, number: int = 0) -> None:
-        """Stop a gateway and start it anew, on its port and with its state folder."""
+        """Restart a gateway, on its port and with its state folder."""
         self._end(self.gateways[number])
         self.gateways[number] = self._gateway(number)
 
@@ -80,11 +80,11 @@ class Small:
         self.start_triton(number)
 
     def stop_triton(self, number: int = 0) -> None:
-        """Take a Triton away."""
+        """Stop a Triton."""
         self._end(self.tritons[number])
 
     def start_triton(self, number: int = 0) -> None:
-        """Bring it back, empty, on its ports."""
+        """Start it again, empty, on its ports."""
         self.tritons[number] = self._triton(number)
 
     @property
@@ -152,7 +152,7 @@ class Small:
         return processes.ask_json(f"{self.url}/v1/status")
 
     def until(self, holds: Callable[[Mapping[str, Any]], object], what: str, *, within: float = 120.0) -> float:
-        """Wait until the gateway's status fulfils ``holds``; returns the seconds it took."""
+        """Wait until ``holds`` is true for the gateway's status; return the seconds it took."""
         took = processes.until(lambda: holds(self.status()), what, within=within)
         if self._workers > 1:  # one of them answered
             time.sleep(1.5)

@@ -1,6 +1,6 @@
-"""A Triton's gRPC in front of the fake backend: many of them fit into one process. Counts what it is asked.
+"""A Triton's gRPC API in front of the fake backend, so that many fit into one process. Counts its calls.
 
-Held to the contract of the real one by ``tests/integration/test_backend_contract.py``.
+``tests/integration/test_backend_contract.py`` holds it to the contract of the real one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class StandIn:
 
 
 class Door:
-    """Hands every call on to the Triton at ``target``; counts as ``StandIn`` does."""
+    """Passes every call on to the Triton at ``target``; counts like ``StandIn``."""
 
     def __init__(self, target: str) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""Medians, ranges, percentiles, and ratios of what was measured side by side."""
+"""Medians, ranges, percentiles, and ratios of values that were measured side by side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One over the other, or less the other: the median over rounds and its 95 % bootstrap interval."""
+    """A ratio or a difference: the median over rounds and its 95 % bootstrap interval."""
 
     median: float
     low: float

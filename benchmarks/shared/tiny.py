@@ -1,7 +1,7 @@
-"""Tiny models: what costs nothing to run, so that everything else is seen.
+"""Tiny models, which cost almost nothing to run, so that everything else is visible.
 
-A *multiplying* model's answer tells which one it is; a *counting* one classifies by how often 'good' and 'bad' occur,
-a *seeded* one too, but it is as slow, and wrong about as many texts, as it is told.
+The answer of a *multiplying* model identifies it. A *counting* model classifies by how often 'good' and 'bad' occur. A
+*seeded* one does too, but with a given slowness and a given share of wrong texts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from benchmarks.shared.words import SPECIAL, WORDS, text_bundle
 
 PROJECT: Final = "benchmarks"
 BODY: Final = b'{"x": [[1.0, 2.0]]}'
-"""A request to a multiplying model behind ``code``; ``answer`` is what it gets."""
+"""A request to a multiplying model behind ``code``; ``answer`` is its answer."""
 MARKS: Final = tuple(f"m{number:03}" for number in range(1000))
-"""Words of which each text for a seeded model has one: they say what the model does with it."""
+"""Words of which each text for a seeded model has one. They decide what the model does with it."""
 _CODE: Final = """
 import numpy as np
 class Preprocess:
@@ -54,7 +54,7 @@ def code(path: Path, name: str) -> Path:
 
 
 def answer(factor: float, name: str) -> dict[str, Any]:
-    """Return what ``BODY`` gets of a model with ``factor`` behind code called ``name``."""
+    """Return the answer to ``BODY`` of a model with ``factor`` behind code called ``name``."""
     return {"y": [[factor, 2 * factor]], "code": name}
 
 
@@ -71,7 +71,7 @@ def add(endpoint: str, name: str, code: Path, version: str = "") -> tuple[str, .
 
 
 def counting_bundle(folder: Path, **config: Any) -> Path:
-    """Write a text classification model of two labels: how often 'bad' and 'good' occur."""
+    """Write a text classification model with two labels: how often 'bad' and 'good' occur."""
     text_bundle(folder, **{"max_position_embeddings": 32, **config})
     worth = np.zeros((len(SPECIAL) + len(WORDS), 2), dtype=np.float32)
     worth[5, 0] = worth[4, 1] = 1
@@ -94,7 +94,7 @@ def counting_bundle(folder: Path, **config: Any) -> Path:
 
 
 def seeded_text(draw: Callable[[], float]) -> str:
-    """Return a text for seeded models; ``draw`` gives numbers from 0 to 1."""
+    """Return a text for seeded models; ``draw`` returns numbers from 0 to 1."""
     return f"{MARKS[int(draw() * len(MARKS))]} {'good' if draw() < 0.5 else 'bad'} film"
 
 
@@ -113,7 +113,7 @@ def seeded_bundle(
     worth[5, 0] = worth[4, 1] = 4
     turned, beyond = np.zeros((size, 1), dtype=np.float32), np.zeros(size, dtype=np.int64)
     turned[first : first + round(flipped * len(MARKS))] = 1
-    # Not the last one: a gateway asks every new version for its tokenizer's highest id.
+    # Not the last one: a gateway sends the tokenizer's highest id to every new version.
     beyond[size - 1 - round(failing * len(MARKS)) : size - 1] = 1 << 40
     matrix = np.linalg.qr(np.random.default_rng(1).normal(size=(128, 128)))[0].astype(np.float32)
     constants = {
@@ -134,7 +134,7 @@ def seeded_bundle(
          helper.make_tensor_value_info("after", floats, shape)],
     )  # fmt: skip
     nodes = [
-        node("Gather", ["beyond", "input_ids"], ["further"]),  # an index that is not there: the call fails
+        node("Gather", ["beyond", "input_ids"], ["further"]),  # an index that does not exist: the call fails
         node("Add", ["input_ids", "further"], ["at"]),
         node("Gather", ["worth", "at"], ["each"]),
         node("Gather", ["turned", "input_ids"], ["flags"]),
@@ -146,7 +146,7 @@ def seeded_bundle(
         node("Mul", ["is_turned", "two"], ["twice"]),
         node("Sub", ["one", "twice"], ["sign"]),
         node("Mul", ["right", "sign"], ["said"]),
-        # What depends on the input cannot be worked out beforehand; nothing of it is in the answer.
+        # A value that depends on the input cannot be precomputed; it does not change the answer.
         node("ReduceMin", ["mask"], ["least"], keepdims=0),
         node("Mul", ["least", "nothing"], ["none"]),
         node("Add", ["matrix", "none"], ["begun"]),

@@ -1,4 +1,4 @@
-"""A gateway in this process whose connections are no sockets: what a request costs it, and nothing else."""
+"""A gateway in this process without sockets: measures what a request costs the gateway, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDPOINTS: Final[Mapping[str, str]] = {"labels": "BertForSequenceClassification"
 
 
 class Wire(asyncio.Transport):
-    """A connection without a socket: what is written to it is an answer."""
+    """A connection without a socket: whatever is written to it is an answer."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -50,7 +50,7 @@ class Wire(asyncio.Transport):
 
 
 def gateway_in(state: Path, **settings: object) -> Any:
-    """A gateway with both endpoints over a model in memory that answers at once."""
+    """Start a gateway with both endpoints, in front of a model in memory that answers at once."""
     from gateway.app import Gateway
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name
@@ -112,7 +112,7 @@ class Load:
             self._open.append((protocol, wire))
 
     async def cost(self, requests: list[bytes]) -> float:
-        """Send them all, ``CONNECTIONS`` at a time, and return the CPU time per request in µs."""
+        """Send all requests, ``CONNECTIONS`` at a time; return the CPU time per request in µs."""
         began = time.process_time_ns()
         for start in range(0, len(requests), CONNECTIONS):
             part = requests[start : start + CONNECTIONS]
@@ -136,6 +136,6 @@ class Load:
 
 
 async def until_served(gateway: Any) -> None:
-    """Wait until it has both endpoints."""
+    """Wait until the gateway has both endpoints."""
     while set(gateway.table.current.endpoints) != set(ENDPOINTS):  # noqa: ASYNC110 - facts, not events
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Model folders whose tokenizer knows a few words: what a gateway reads of a text model. Tests use them, too."""
+"""Model folders whose tokenizer knows a few words: the part of a text model that a gateway reads. Also for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS: Final = ("good", "bad", "film", "hello", "world", "warm", "up")
 
 
 def word_piece(words: Sequence[str]) -> Tokenizer:
-    """Return a BERT tokenizer of ``words``, the special ones first; it frames one text or a pair."""
+    """Return a BERT tokenizer of ``words``, special ones first. It frames one text or a pair."""
     tokenizer = Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -28,7 +28,7 @@ def word_piece(words: Sequence[str]) -> Tokenizer:
 def text_bundle(
     folder: Path, architecture: str = "BertForSequenceClassification", *, words: Sequence[str] = WORDS, **config: Any
 ) -> Path:
-    """Write a model folder of a text model; its weights are none, for whoever does not read them."""
+    """Write the folder of a text model. It has no weights, for readers that do not need them."""
     folder.mkdir(parents=True, exist_ok=True)
     known = list(dict.fromkeys((*SPECIAL, *words)))
     word_piece(known).save(str(folder / "tokenizer.json"))

@@ -1,7 +1,7 @@
 """The tokenizer of an ensemble, in Triton's python backend.
 
-``auto`` is what transformer-deploy generates: ``AutoTokenizer`` called per request. ``lean`` uses
-``tokenizers`` and one batch encode for all requests Triton hands over together.
+``auto`` is what transformer-deploy generates: ``AutoTokenizer``, called per request. ``lean`` uses ``tokenizers`` and
+one batch encode for all requests that Triton passes together.
 """
 
 import json
