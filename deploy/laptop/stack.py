@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import parts, prometheus, relay
@@ -39,6 +39,9 @@ NEEDS_MB = 100
 """Free space that a start needs at least: logs and databases."""
 _SYNC_TIMEOUT_S = 120.0
 """Seconds after which a model sync that has not touched its status file counts as hung."""
+
+CONTROLPLANE_PORT: Final = 8008
+"""ClearML's own port for its API."""
 
 _CLI_VARIABLES = (
     "CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY",
@@ -62,7 +65,8 @@ class UpOptions:
     environ: Mapping[str, str] = field(repr=False)
     host: str = LOOPBACK
     port: int = 8080
-    controlplane_port: int = 8008
+    controlplane_port: int | None = None
+    """None: ``CONTROLPLANE_PORT``, or a free one if a new state directory finds it taken."""
     embedded_controlplane: bool = False
     triton_grpc: str = ""
     triton_grpc_port: int = 0
@@ -234,10 +238,17 @@ class Stack:
     def _choose_ports(self, *, is_embedded: bool, starts_triton: bool) -> _Ports:
         options = self._options
         ports.require_free(options.host, options.port, what="gateway", option="--port")
+        last = self._state.recall().get("ports", {})
+        controlplane = options.controlplane_port
+        if controlplane is None:
+            controlplane = int(last.get("controlplane", 0)) or CONTROLPLANE_PORT
+            if is_embedded and not last and not ports.is_free(LOOPBACK, controlplane):
+                # registered models name the port: only a new state directory may take another one
+                holder = ports.held_by(controlplane) or "another program"
+                self._screen.say(f"port {controlplane} is taken by {holder}: the control plane gets another port")
+                controlplane = 0
         if is_embedded:
-            ports.require_free(
-                LOOPBACK, options.controlplane_port, what="embedded control plane", option="--controlplane-port"
-            )
+            ports.require_free(LOOPBACK, controlplane, what="embedded control plane", option="--controlplane-port")
         if starts_triton:
             wanted = {
                 "grpc": options.triton_grpc_port, "http": options.triton_http_port,
@@ -245,7 +256,6 @@ class Stack:
             }  # fmt: skip
             for kind, port in wanted.items():
                 ports.require_free(LOOPBACK, port, what=f"embedded Triton ({kind})", option=f"--triton-{kind}-port")
-        last = self._state.recall().get("ports", {})
         used: set[int] = set()
 
         def choose(name: str, host: str, port: int) -> int:
@@ -253,7 +263,7 @@ class Stack:
 
         chosen = _Ports(
             gateway=choose("gateway", options.host, options.port),
-            controlplane=choose("controlplane", LOOPBACK, options.controlplane_port),
+            controlplane=choose("controlplane", LOOPBACK, controlplane),
             triton_grpc=choose("triton_grpc", LOOPBACK, options.triton_grpc_port),
             triton_http=choose("triton_http", LOOPBACK, options.triton_http_port),
             triton_metrics=choose("triton_metrics", LOOPBACK, options.triton_metrics_port),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from deploy.admin.commands._options import CLEARML_DURATION, PORT
 from deploy.admin.terminal import Terminal
@@ -52,7 +53,8 @@ from deploy.admin.terminal import Terminal
 )  # fmt: skip
 @click.option(
     "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
-    show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one.",
+    show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one. Without this option, the first "
+    "start in a folder chooses a free one if 8008 is taken.",
 )  # fmt: skip
 @click.option(
     "--embedded-controlplane", is_flag=True, envvar="TRITON_GATEWAY_EMBEDDED_CONTROLPLANE", show_envvar=True,
@@ -134,6 +136,7 @@ def command(
     from deploy.admin.commands import serve
     from deploy.bundles import needed
     from deploy.bundles.given import recognise
+    from deploy.laptop.deploying import name_and_version
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 
@@ -153,6 +156,9 @@ def command(
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )
         needed.check(found, is_served_here=True, trusts_code=trusts_code)
+        name_and_version(endpoint)
+    if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
+        given["controlplane_port"] = None
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(

@@ -51,6 +51,26 @@ async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> Non
     assert screen.said == ["starting; Ctrl-C stops everything, in order"]
 
 
+def test_a_second_folder_gets_another_port_for_its_control_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the next start. A port that was asked for, or that registered models name, is not replaced."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("deploy.laptop.stack.CONTROLPLANE_PORT", port)
+        first = stack(tmp_path, {}, port=0)
+        chosen = first._choose_ports(is_embedded=True, starts_triton=False).controlplane
+        assert port != chosen
+        assert f"port {port} is taken" in first._screen.said[0]  # type: ignore[attr-defined]
+        again = stack(tmp_path, {}, port=0)
+        assert chosen == again._choose_ports(is_embedded=True, starts_triton=False).controlplane
+        with pytest.raises(PortTaken, match="embedded control plane"):
+            stack(tmp_path, {}, port=0, controlplane_port=port)._choose_ports(is_embedded=True, starts_triton=False)
+        StateDir.at(tmp_path).remember(ports={"controlplane": port})
+        with pytest.raises(PortTaken, match="embedded control plane"):
+            stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True, starts_triton=False)
+
+
 REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}
 
 
