@@ -1,6 +1,6 @@
-"""What several rooms use and none owns: errors, ports, processes, HTTP calls, a Task's sections, the stock CLI.
+"""Code that several packages of ``deploy`` share: errors, ports, processes, HTTP calls, sections, the stock CLI.
 
-Runs wherever its callers run, so it imports the standard library, psutil, and of the gateway only its errors, its
-reader of HOCON text, its way to write a file and the parent-death signal. What one room alone uses belongs into that
-room. It must never decide anything: what to start, retry or write is its callers' business.
+Runs wherever its callers run. It therefore imports only the standard library, psutil, and of the gateway its errors,
+its HOCON reader, its file writing and locks, and the parent-death signal. Code that only one package uses belongs into
+that package. It must never decide what to start, retry or write: its callers do.
 """

@@ -1,7 +1,7 @@
-"""The unmodified ``clearml-serving`` command line, run as a user would run it, with its failures made visible.
+"""Runs the unmodified ``clearml-serving`` command line as a user would, and detects its failures.
 
-The one way in which ``up`` changes the registry. The stock tool exits 0 after many failures (a refused write, a failed
-upload), so its output is read as well as its exit code. Never imports clearml.
+``up`` changes the registry in no other way. The stock tool exits with 0 after many failures (a refused write, a failed
+upload), so its output is checked as well as its exit code. Never imports clearml.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ PROGRAM = (
     "import runpy, sys; sys.modules['torch'] = None;"
     " runpy.run_module('clearml_serving', run_name='__main__', alter_sys=True)",
 )
-"""What Python is given to be the tool: ``-m clearml_serving`` as it is in an environment without torch. Where there is
-one it is imported at every start, which takes seconds, and used by no command."""
+"""Python's arguments that run the tool: like ``-m clearml_serving``, but without torch. If torch is installed, the tool
+imports it at every start, which takes seconds, although no command uses it."""
 
 
 def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_file: Path | None) -> dict[str, str]:
-    """Return an environment in which the SDK writes nothing outside our folders and reads no foreign configuration.
+    """Return an environment in which the SDK writes only into our folders and reads no other configuration.
 
-    ``config_file`` None leaves the user's ``clearml.conf`` in force, for a real ClearML server.
+    ``config_file`` None: the user's ``clearml.conf`` is used, for a real ClearML server.
     """
     variables = {
         **environ,
         "CLEARML_CACHE_DIR": str(cache / "clearml"),
         "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
         "TMPDIR": str(scratch),
-        # ONNX Runtime keeps a device id and an event store below this, else below the home directory
+        # ONNX Runtime keeps a device id and an event store here, otherwise in the home directory
         "XDG_CACHE_HOME": str(cache),
         "PYTHONUNBUFFERED": "1",
     }
@@ -56,7 +56,7 @@ def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_f
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output as the stock CLI wants it described: numpy's name of the type, the whole shape, -1 for any."""
+    """An input or output in the form of the stock CLI: numpy's name of the type, the whole shape, -1 for any size."""
 
     name: str
     type: str
@@ -65,18 +65,18 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ClearMLServing:
-    """Runs ``clearml-serving`` of the environment this program runs in; every run is appended to ``log``."""
+    """Runs ``clearml-serving`` of this Python environment. The output of every run is appended to ``log``."""
 
     env: Mapping[str, str]
     log: Path
     timeout: float = 180.0
 
     async def create_service(self, name: str) -> str:
-        """``clearml-serving create``; returns the id of the new serving Task."""
+        """Run ``clearml-serving create``, and return the id of the new serving Task."""
         return _only(_NEW_SERVICE, await self.run("create", "--name", name))
 
     async def upload_model(self, task_id: str, folder: Path, *, name: str, project: str) -> str:
-        """``clearml-serving model upload`` of a folder, published; returns the id of the new model."""
+        """Run ``clearml-serving model upload`` for a folder, published, and return the id of the new model."""
         output = await self.run(
             "--id", task_id, "model", "upload", "--name", name, "--project", project, "--path", str(folder),
             "--publish", "--framework", "onnx",
@@ -87,7 +87,7 @@ class ClearMLServing:
         self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
         version: str = "", options: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """``clearml-serving model add`` of a Triton endpoint; the tool insists on a description of every tensor."""
+        """Run ``clearml-serving model add`` for a Triton endpoint. The tool needs a description of every tensor."""
         described: list[str] = []
         for side, tensors in (("input", inputs), ("output", outputs)):
             described += [f"--{side}-name", *(tensor.name for tensor in tensors)]
@@ -99,10 +99,10 @@ class ClearMLServing:
         )  # fmt: skip
 
     async def run(self, *arguments: str) -> str:
-        """Run one command and return what it printed.
+        """Run one command and return its output.
 
-        Raises ``ClearMLServingFailed`` with the tool's own reason when it failed, said so, or did not finish in time
-        (it retries an unreachable server in silence).
+        Raises ``ClearMLServingFailed`` with the tool's own reason if it failed, printed an error, or did not finish in
+        time (it retries an unreachable server silently).
         """
         if util.find_spec("clearml_serving") is None:
             raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
@@ -116,7 +116,8 @@ class ClearMLServing:
         except TimeoutError as error:
             raise ClearMLServingFailed(
                 f"`{shown}` did not finish within {self.timeout:.0f} s",
-                hint=f"is {self.env.get('CLEARML_API_HOST', 'the ClearML server')} reachable? its log is {self.log}",
+                hint=f"check that {self.env.get('CLEARML_API_HOST', 'the ClearML server')} can be reached; see the log "
+                f"{self.log}",
             ) from error
         finally:
             if process.returncode is None:
@@ -126,7 +127,7 @@ class ClearMLServing:
         output = process_logs.read_from(self.log, offset)
         if code != 0 or _FAILED.search(output):
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
-            raise ClearMLServingFailed(f"`{shown}` failed: {reason}", hint=f"its log is {self.log}")
+            raise ClearMLServingFailed(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")
         return output
 
 
@@ -135,7 +136,7 @@ def _only(pattern: re.Pattern[str], output: str) -> str:
     if not found:
         raise ClearMLServingFailed(
             f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
-            hint="is this clearml-serving 1.3.5? `pip install clearml-serving==1.3.5`",
+            hint="install the supported version: `pip install clearml-serving==1.3.5`",
         )
     return str(found[-1])
 

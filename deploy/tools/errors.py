@@ -1,9 +1,8 @@
-"""The failures the command line reports: one sentence saying what is wrong, one saying what to do.
+"""The errors that the command line reports: a message says what is wrong, a hint says what to do.
 
-``DeployError`` and its kinds are raised by everything under ``deploy`` that a person starts; ``GatewayError`` by what
-the gateway lends to it (the registry, Triton, the serving Task). Both have a message and a hint, and both are turned
-into one line on stderr and an exit code in ``admin/cli.py`` and nowhere else. Anything that is not one of these is a
-bug of ours and gets a log file instead.
+Code under ``deploy`` raises ``DeployError`` and its subclasses; code of the gateway that it uses (the registry, Triton,
+the serving Task) raises ``GatewayError``. Both have a message and a hint. Only ``admin/cli.py`` turns them into one
+line on stderr and an exit code. Any other exception is a bug of ours and gets a log file.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ __all__ = [
 
 
 def line_of(error: Exception) -> str:
-    """Return message and hint of one of these as the one line that is shown."""
+    """Return message and hint of an error as the line that is shown."""
     message, hint = str(getattr(error, "message", error)), str(getattr(error, "hint", ""))
     return " ".join((f"{message}; {hint}" if hint else message).split())
 
 
 class DeployError(Exception):
-    """A failure with a known remedy; ``message`` says what is wrong, ``hint`` what to do about it."""
+    """A failure with a known remedy: ``message`` says what is wrong, ``hint`` what to do."""
 
     exit_code = 1
 
@@ -42,12 +41,12 @@ class DeployError(Exception):
         self.hint = hint
 
     def line(self) -> str:
-        """Return message and hint as the one line that is shown."""
+        """Return message and hint as the line that is shown."""
         return line_of(self)
 
 
 class PortTaken(DeployError):
-    """Another program listens where we were told to."""
+    """Another program already listens on the chosen port."""
 
 
 class MissingPart(DeployError):
@@ -55,15 +54,15 @@ class MissingPart(DeployError):
 
 
 class ChildFailed(DeployError):
-    """A child process could not be brought up."""
+    """A child process could not be started, or did not work in time."""
 
 
 class ClearMLServingFailed(DeployError):
-    """The ``clearml-serving`` command line refused or died."""
+    """The ``clearml-serving`` command line reported an error, died, or did not finish in time."""
 
 
 class ExportFailed(DeployError):
-    """The exported graph does not load or disagrees with the original."""
+    """A model could not be exported, or its graph does not load or answers differently from the original."""
 
 
 class StateDirUnusable(DeployError):

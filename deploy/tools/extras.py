@@ -1,8 +1,7 @@
-"""What this package asks for, base and extras, and which of them brings a Python package that is not installed.
+"""The requirements of this package, base and extras, and which extra brings a Python package that is not installed.
 
-Read from what is declared (``pyproject.toml`` in a checkout, else the installed metadata): an extra that exists is
-named, never one that was renamed since. ``tests/unit/deploy/test_extras.py`` holds the declarations against what the
-code imports.
+They are read from the declaration (``pyproject.toml`` in a checkout, otherwise the installed metadata), so only
+existing extras are named. ``tests/unit/deploy/test_extras.py`` compares the declarations with the imports of the code.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ OF_COMMAND: Final = {
     "controlplane": "controlplane", "triton": "triton", "up": "laptop", "deploy": "laptop",
     "optimize": "bundles",
 }  # fmt: skip
-"""The extra of a command's whole unit, which is named rather than a part of it; other commands need the base alone."""
+"""Command → the extra with all that it needs, which is named in preference to others. Other commands need the base."""
 
 _DISTRIBUTIONS: Final = {
     "clearml_serving": "clearml-serving", "google": "protobuf", "grpc": "grpcio", "jwt": "pyjwt",
     "opentelemetry": "opentelemetry-sdk", "pytriton": "nvidia-pytriton", "sklearn": "scikit-learn",
     "xgboost": "xgboost-cpu",
 }  # fmt: skip
-"""Modules that are named otherwise than what installs them; what is not installed cannot tell."""
+"""Module → its distribution, if the names differ: metadata cannot tell that for packages that are not installed."""
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^]]*)\])?[^;]*(?:;.*?extra == ['\"](?P<of>.+?)['\"])?")
 
 
 def remedy(module: str, command: str = "") -> str:
-    """Return what to type when ``module`` is missing under ``command``."""
+    """Return the command to type if ``module`` is missing for the sub-command ``command``."""
     top = module.partition(".")[0]
     wanted = _normal(_DISTRIBUTIONS.get(top, top))
     required = requirements()
@@ -45,7 +44,7 @@ def remedy(module: str, command: str = "") -> str:
 
 
 def requirements() -> Mapping[str, list[str]]:
-    """Return the names of the packages each extra asks for, with those of the extras in it; the base's under ``""``."""
+    """Return the package names that each extra requires, including those of nested extras; the base is ``""``."""
     checkout = Path(__file__).parents[2] / "pyproject.toml"
     if not checkout.is_file():
         return resolved(metadata.metadata(PACKAGE).get_all("Provides-Extra") or (), metadata.requires(PACKAGE) or ())
@@ -56,7 +55,7 @@ def requirements() -> Mapping[str, list[str]]:
 
 
 def resolved(extras: Iterable[str], declared: Iterable[str]) -> dict[str, list[str]]:
-    """Return the same of a package with ``extras`` that declares this, as its metadata do: ``name; extra == "x"``."""
+    """Return the same for ``extras`` and requirements in the form of package metadata: ``name; extra == "x"``."""
     own: dict[str, list[str]] = {extra: [] for extra in ("", *extras)}
     inner: dict[str, list[str]] = {}
     for text in declared:

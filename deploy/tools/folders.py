@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all."""
+"""Writes files and folders atomically, and locks files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ sync = durable.sync
 
 @contextlib.contextmanager
 def aside(root: Path, final: Path) -> Iterator[Path]:
-    """Give a folder in ``root`` to fill, which gets its final name (in the same file system) when the block ends well,
-    instead of what has that name, and disappears when it does not.
+    """Yield a temporary folder in ``root`` to fill.
+
+    If the block ends without an error, it replaces the folder ``final`` (in the same file system); otherwise it is
+    deleted.
     """
     folder = Path(tempfile.mkdtemp(dir=root, prefix=".", suffix=".part"))
     try:

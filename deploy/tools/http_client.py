@@ -1,7 +1,7 @@
-"""Small HTTP calls to our own servers on this machine or network: probes, status, one request of the demo.
+"""Small HTTP calls to our own servers on this machine or network: probes, status, single requests.
 
-Called by ``up``, by rollouts and by the commands that ask a gateway. Plain urllib without proxies: an ``http_proxy``
-variable must not send a call for 127.0.0.1 elsewhere. Blocking; callers on an event loop use the ``async`` forms.
+Called by ``up``, by rollouts and by commands that call a gateway. Uses urllib without proxies, because an
+``http_proxy`` variable must not redirect a call to 127.0.0.1. Blocking; code on an event loop uses the async functions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KEY: Final = "TRITON_GATEWAY_KEY"
-"""The variable with the key that commands show to gateways."""
+"""The variable with the API key that commands send to gateways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply of any status; ``content`` is the decoded JSON, None when it is none."""
+    """A reply of any status; ``content`` is the decoded JSON, or None if it is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,7 +32,7 @@ class Answer:
 
 
 def call(url: str, *, body: object = None, timeout: float = 5.0, key: str = "") -> Answer | None:
-    """GET ``url``, or POST ``body`` to it as JSON, with a gateway's ``key``; None when nothing answers there."""
+    """GET ``url``, or POST ``body`` to it as JSON, with a gateway's ``key``. Return None if nothing answers."""
     data = None if body is None else json.dumps(body).encode()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -44,12 +44,12 @@ def call(url: str, *, body: object = None, timeout: float = 5.0, key: str = "") 
     except urllib.error.HTTPError as error:
         with error:
             return _answer(error.code, error.headers, error.read())
-    except (OSError, ValueError, http.client.HTTPException):  # ValueError: not an address at all
+    except (OSError, ValueError, http.client.HTTPException):  # ValueError: not a valid address
         return None
 
 
 def fetch_text(url: str, timeout: float = 5.0, key: str = "") -> str | None:
-    """GET ``url`` and return its text; None when nothing answers there with 200."""
+    """GET ``url`` and return its text; None if the answer is not 200."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(url, headers=shown(key))  # noqa: S310 - as above
@@ -61,28 +61,28 @@ def fetch_text(url: str, timeout: float = 5.0, key: str = "") -> str | None:
 
 
 def call_gateway(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
-    """``call`` a gateway, with this person's key if there is one."""
+    """Like ``call``, for a gateway: with the key of TRITON_GATEWAY_KEY, if set."""
     return call(url, body=body, timeout=timeout, key=os.environ.get(KEY, ""))
 
 
 def fetch_from_gateway(url: str) -> str | None:
-    """``fetch_text`` of a gateway, with this person's key if there is one."""
+    """Like ``fetch_text``, for a gateway: with the key of TRITON_GATEWAY_KEY, if set."""
     return fetch_text(url, key=os.environ.get(KEY, ""))
 
 
 async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
-    """``call_gateway`` in a thread."""
+    """Run ``call_gateway`` in a thread."""
     return await asyncio.to_thread(call_gateway, url, body=body, timeout=timeout)
 
 
 async def is_ok(url: str) -> bool:
-    """Say whether ``url`` answers 200 within five seconds."""
+    """Return True if ``url`` answers 200 within five seconds."""
     answer = await asyncio.to_thread(call, url, timeout=5.0)
     return answer is not None and answer.status == http.HTTPStatus.OK
 
 
 async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
-    """Say whether something listens at a server's address; True unasked where a proxy stands in between."""
+    """Return True if something listens at a server's address; always True if a proxy is configured."""
     parts = urllib.parse.urlsplit(url)
     if any(environ.get(name) for name in (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper(), "ALL_PROXY")):
         return True
@@ -97,12 +97,12 @@ async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
 
 
 def shown(key: str) -> dict[str, str]:
-    """Return the headers that show a gateway's key; none without one."""
+    """Return the headers with a gateway's key; empty without a key."""
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def reachable_host(host: str) -> str:
-    """Return the address under which a server that listens on ``host`` is reached from here, as it goes into a URL."""
+    """Return the host for URLs by which a server that listens on ``host`` is reached from this machine."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - compared only
     return f"[{reached}]" if ":" in reached and not reached.startswith("[") else reached
 

@@ -1,7 +1,7 @@
-"""TCP ports before anything is started on them: is one free, who holds it, which one to take.
+"""Checks TCP ports before servers are started: is a port free, which process holds it, which port to choose.
 
-Called by the commands that start servers, so that a taken port is one clear line instead of a child's traceback. A port
-found free here can be taken a moment later; the server's own error is then reported as the reason its child died.
+Called by commands that start servers, so that a taken port gives one clear line instead of a child's traceback. A port
+that is free now can be taken a moment later; then the server's own error is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deploy.tools.errors import DeployError, PortTaken
 
 
 def is_free(host: str, port: int) -> bool:
-    """Say whether a server could listen there now. Raises ``DeployError`` for an address this machine does not have."""
+    """Return True if a server could listen there now. Raises ``DeployError`` for an address of another machine."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except socket.gaierror as error:
@@ -27,7 +27,7 @@ def is_free(host: str, port: int) -> bool:
             trial.bind(address)
             trial.listen(1)
         except PermissionError as error:
-            raise DeployError(f"port {port} needs root on this machine", hint="choose one of 1024 and above") from error
+            raise DeployError(f"port {port} needs root on this machine", hint="choose a port from 1024 on") from error
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise DeployError(
@@ -38,18 +38,18 @@ def is_free(host: str, port: int) -> bool:
 
 
 def require_free(host: str, port: int, *, what: str, option: str) -> None:
-    """Raise ``PortTaken`` naming who holds the port and the option that changes it; port 0 is always free."""
+    """Raise ``PortTaken`` if the port is in use; it names the process and ``option``. Port 0 is always free."""
     if port == 0 or is_free(host, port):
         return
     holder = held_by(port)
     raise PortTaken(
         f"port {port} for the {what} is taken{f' by {holder}' if holder else ''}",
-        hint=f"stop that program, or choose another port with {option} (0 takes any free one)",
+        hint=f"stop that program, or choose another port with {option} (0 chooses a free one)",
     )
 
 
 def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
-    """Return ``port``, or for 0 a free one: the one used last time when it still is free. Adds it to ``avoid``."""
+    """Return ``port``, or for 0 a free one, preferably ``remembered``. The result is added to ``avoid``."""
     if port == 0 and remembered and remembered not in avoid and is_free(host, remembered):
         port = remembered
     while port == 0:
@@ -62,10 +62,10 @@ def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
 
 
 def held_by(port: int) -> str:
-    """Describe the process that listens on a port (``uvicorn (pid 123)``); empty when it cannot be told."""
+    """Return the process that listens on a port (``uvicorn (pid 123)``); empty if it cannot be determined."""
     try:
-        import psutil  # here: who starts a server on a free port does not wait for it
-    except ImportError:  # the control plane's image has none
+        import psutil  # imported only for a taken port, to start servers faster
+    except ImportError:  # the control plane's image does not have it
         return ""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

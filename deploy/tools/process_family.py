@@ -1,8 +1,7 @@
-"""A family: a process with everything it started. Says how its leader is started, finds its members and signals them;
-starting is ``processes``'.
+"""Process families: a process with all its descendants. Builds the leader's command, finds and signals the members.
 
-A process group alone does not cover that: the embedded Triton is a session of its own below its launcher. So each
-family also has a mark in its environment, which its members inherit.
+``processes`` starts families. A process group is not enough: the embedded Triton runs in a session of its own below its
+launcher. Each family therefore also has a mark in its environment, which its members inherit.
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ MARK = "TRITON_GATEWAY_FAMILY"
 """The variable that holds a family's mark."""
 
 NOBODY = -1
-"""A leader that no process has."""
+"""A process id that no process has."""
 
 
 def leader_of(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
-    """Return the command line that starts ``argv`` as a family's leader: the kernel sends it ``death_signal`` when this
-    process is gone. Raises ``FileNotFoundError`` when there is no such program.
+    """Return the command line that starts ``argv`` as a family's leader.
+
+    The kernel sends it ``death_signal`` when this process ends. Raises ``FileNotFoundError`` if there is no such
+    program.
     """
     program = shutil.which(argv[0])
     if program is None:
@@ -36,7 +37,7 @@ def leader_of(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL
 
 
 def members(leader: int, mark: str = "") -> list[int]:
-    """Return the living processes of a family: the leader's process group, and whoever carries the mark."""
+    """Return the living processes of a family: the leader's process group, and all processes with the mark."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -46,21 +47,21 @@ def members(leader: int, mark: str = "") -> list[int]:
 
 
 def carries(pid: int, mark: str) -> bool:
-    """Say whether a living process belongs to the family ``mark``: its id alone may meanwhile be another's."""
+    """Return True if a living process has the mark: its id alone may have been reused."""
     with contextlib.suppress(psutil.Error):
         return bool(mark) and psutil.Process(pid).environ().get(MARK) == mark
     return False
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal (SIGSTOP) or a debugger, and does nothing at all."""
+    """Return True if a process is stopped by a signal (SIGSTOP) or a debugger."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     return False
 
 
 def cpu_seconds(leader: int, mark: str) -> float:
-    """Return the CPU time the living members of a family have used so far."""
+    """Return the CPU time in seconds that the living members of a family have used so far."""
     used = 0.0
     for pid in members(leader, mark):
         with contextlib.suppress(psutil.Error):
@@ -69,7 +70,7 @@ def cpu_seconds(leader: int, mark: str) -> float:
 
 
 def signal_family(leader: int, mark: str, number: signal.Signals) -> None:
-    """Send a signal to every member."""
+    """Send a signal to all members of a family."""
     for pid in members(leader, mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

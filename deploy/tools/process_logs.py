@@ -1,6 +1,6 @@
-"""Why a process ended, out of its exit code and its log: one line for the person who waits for it.
+"""Finds out why a process ended, from its exit code and its log, as one line.
 
-Called by whoever starts processes: the supervisor, the stock CLI, the embedded Triton's launcher.
+Called by all code that starts processes: the supervisor, the stock CLI, the embedded Triton's launcher.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG_FURNITURE = re.compile(
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended: ``exit code 3``, ``killed by SIGKILL``."""
+    """Return how a process ended: ``exit code 3``, ``killed by SIGKILL``."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -35,12 +35,12 @@ def describe_exit(code: int) -> str:
 
 
 def log_end(log: Path) -> int:
-    """Return the present size of a log, to read later what was added; 0 when there is none."""
+    """Return the current size of a log, to read later what was added; 0 if there is no log."""
     return log.stat().st_size if log.exists() else 0
 
 
 def read_from(log: Path, offset: int) -> str:
-    """Return what was appended to ``log`` after ``offset``, the last 64 KiB of it at most."""
+    """Return the text appended to ``log`` after ``offset``, the last 64 KiB at most."""
     try:
         with log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -51,10 +51,10 @@ def read_from(log: Path, offset: int) -> str:
 
 
 def last_error_line(text: str, *, width: int = 240, otherwise_last: bool = True) -> str:
-    """Return the line of a log that says best why its process ended: the last that reads like an error.
+    """Return the line of a log that best explains why its process ended: the last one that looks like an error.
 
-    Without one: the last line, or nothing with ``otherwise_last`` false. Lines of a structured log are shown by their
-    message; time stamps in front are left out.
+    Without such a line: the last line, or nothing if ``otherwise_last`` is False. Of a structured log only the message
+    is shown; leading time stamps are left out.
     """
     lines = [message for line in text.splitlines() if line.strip() and (message := _message(line))]
     chosen = next((line for line in reversed(lines) if _reads_like_an_error(line)), "")

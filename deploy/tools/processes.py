@@ -1,7 +1,7 @@
-"""Starts a process as a family of its own, and ends a whole family; what a family is says ``process_family``.
+"""Starts a process as the leader of a family, and ends whole families (``process_family``).
 
-Called by ``supervisor.py`` and, for one-off commands, by ``clearml_serving.py``. Never decides when to start or restart
-anything.
+Called by ``supervisor.py`` and, for single commands, by ``clearml_serving.py``. Never decides when to start or restart
+a process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ async def spawn(
 ) -> asyncio.subprocess.Process:
     """Start ``argv`` as leader of its own session and process group, with both outputs appended to ``log``.
 
-    The kernel sends it ``death_signal`` when this process is gone, even after a SIGKILL. It counts the *thread* that
-    forked as the parent, so call this from the main thread. Raises ``OSError`` when there is no such program.
+    The kernel sends it ``death_signal`` when this process ends, even by SIGKILL. The kernel regards the *thread* that
+    forked as the parent, so call this from the main thread. Raises ``OSError`` if there is no such program.
     """
     command = leader_of(argv, death_signal)
     with _opened(log) as out:
@@ -47,14 +47,14 @@ def _opened(log: Path) -> IO[bytes]:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         return log.open("ab")
-    except OSError:  # a full disk: what runs without a log is better than what does not run
+    except OSError:  # a full disk: running without a log is better than not running
         return Path(os.devnull).open("ab")
 
 
 async def end_family(leader: int, mark: str, *, grace: float, hurry: asyncio.Event | None = None) -> bool:
-    """End what is left of a family: SIGTERM, ``grace`` seconds (cut short by ``hurry``), SIGKILL.
+    """End the remaining members of a family: SIGTERM, ``grace`` seconds (ended early by ``hurry``), SIGKILL.
 
-    Returns False when SIGKILL was needed. On return no member is alive.
+    Returns False if SIGKILL was needed. No member is alive afterwards.
     """
     if not members(leader, mark):
         return True
@@ -62,7 +62,7 @@ async def end_family(leader: int, mark: str, *, grace: float, hurry: asyncio.Eve
     if await _gone(leader, mark, within=grace, hurry=hurry):
         return True
     for _ in range(100):
-        # again and again: a member may have started another between the look and the signal
+        # repeatedly: a member may have started another process between the search and the signal
         signal_family(leader, mark, signal.SIGKILL)
         if await _gone(leader, mark, within=0.1):
             break
@@ -70,7 +70,7 @@ async def end_family(leader: int, mark: str, *, grace: float, hurry: asyncio.Eve
 
 
 async def _gone(leader: int, mark: str, *, within: float, hurry: asyncio.Event | None = None) -> bool:
-    """Wait until no member is alive; False when ``within`` has passed or ``hurry`` is set first."""
+    """Wait until no member is alive. Return False if ``within`` seconds pass or ``hurry`` is set first."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + within
     while members(leader, mark):

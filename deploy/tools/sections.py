@@ -1,9 +1,9 @@
-"""The HOCON text of one configuration section of a serving Task, pure: parse, render, repair.
+"""The HOCON text of one configuration section of a serving Task: parse, render, repair. Pure.
 
-Called by `merge` and by the unit that guards `tasks.edit`. What parses here is what the clearml SDK can parse
-(`gateway.hocon`: pyhocon decides, within limits of size, depth and time). Never resolves substitutions and never
-follows `include`: a text from outside must not read the environment, files or network of the server; such texts are
-`Dynamic` and are passed on as they are.
+Called by the control plane (`merge`, and the guard of `tasks.edit`), by rollouts and by `apply`. A text parses here if
+the clearml SDK can parse it (`gateway.hocon` uses pyhocon, within limits of size, depth and time). Substitutions are
+never resolved and `include` is never followed: a text from outside must not read the server's environment, files or
+network. Such texts are `Dynamic` and are passed on unchanged.
 """
 
 import json
@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\S.*?)(?P<sep> = | \{$| \{\}$)(?P<r
 
 
 class Unparsable(ValueError):
-    """The text is not HOCON, or too large, deep or slow to read: no ClearML client could read the section any more."""
+    """The text is not HOCON, or too large, deep or slow to read, so ClearML clients could not read the section."""
 
 
 class Dynamic(Exception):
@@ -32,10 +32,10 @@ class Dynamic(Exception):
 
 
 def parse(text: str) -> Section:
-    """The section as a plain dict.
+    """Return the section as a dict.
 
     Raises:
-        Unparsable: no client could read it.
+        Unparsable: ClearML clients could not read it.
         Dynamic: it contains `${…}`, `include` or durations.
     """
     bare = _QUOTED.sub("", text)
@@ -50,7 +50,7 @@ def parse(text: str) -> Section:
 
 
 def render(section: Mapping[str, Any]) -> str:
-    """HOCON text in the clearml SDK's layout that parses back to `section`.
+    """Return HOCON text in the clearml SDK's layout that parses back to `section`.
 
     Raises:
         Unparsable: a key or value has no form that pyhocon reads back unchanged (e.g. a key with a double quote).
@@ -62,10 +62,10 @@ def render(section: Mapping[str, Any]) -> str:
 
 
 def repair(text: str) -> str:
-    r"""A parsable text with the same content, for the three ways in which the stock CLI writes unreadable sections.
+    r"""Return a parsable text with the same content, for the three kinds of unreadable sections of the stock CLI.
 
-    Keys that need quotes and have none (non-ASCII letters, braces, commas), triple-quoted strings that contain triple
-    quotes themselves, and periods of time. Works on the regular layout that the SDK writes, nothing else.
+    These are: keys without the quotes that they need (non-ASCII letters, braces, commas), triple-quoted strings that
+    contain triple quotes, and periods of time. Works only on the regular layout that the SDK writes.
 
     Raises:
         Unparsable: no lossless repair is known.
@@ -101,9 +101,9 @@ def repair(text: str) -> str:
 
 
 def _long_string(lines: list[str], at: int, indent: int, rest: str) -> tuple[str, int]:
-    """The triple-quoted string that starts on line `at`, as a quoted string if it needs one, and the line after it.
+    """Return the triple-quoted string at line `at`, as a quoted string if needed, and the next line's index.
 
-    The end is the first closing line after which the layout goes on: a sibling entry, the parent's brace or the end.
+    It ends at the first closing line before regular layout: a sibling entry, the parent's brace or the end.
     """
     parts = [rest[3:]]
     follows = re.compile(rf"^(?: {{{indent}}}\S.*(?: = .*| \{{| \{{\}})| {{{max(indent - 2, 0)}}}\}})$")
@@ -148,7 +148,7 @@ def _value(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What `parse` gives for it: dict, list and scalars, keys without outer quotes."""
+    """Return what `parse` returns for `value`: dicts, lists and scalars, keys without outer quotes."""
     if isinstance(value, Mapping):
         return {_unquoted(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Sentences of many languages and scripts, for whoever needs texts that nobody wrote for the purpose."""
+"""Example sentences in many languages and scripts."""
 
 from typing import Final
 

@@ -369,7 +369,7 @@ def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
         warm.wait_ready()
         assert not warm.says("making an ONNX graph")
         assert not warm.says("model upload|clearml-serving create")
-        assert warm.says("minilm is registered already")
+        assert warm.says("minilm is already registered")
         assert set(warm.children()) == PARTS
         assert len(embed(warm, SENTENCE)) == 384
         warm.process.kill()

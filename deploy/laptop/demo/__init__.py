@@ -1,9 +1,8 @@
-"""What a fresh stack serves when nobody has a model at hand, and who asks it.
+"""The demo models of a fresh stack, and traffic for them.
 
-Called by ``up --demo`` and, in containers, as programs; it must never touch a serving Task that serves anything else.
-Two models, because the two places differ. ``minilm`` is for ``up --demo``: a real sentence encoder of 90 MB, made a
-graph on the machine (``encoder``, ``bert_graph``), its answers shown to the person who waits. ``words`` is for
-containers (compose, `dev` overlay): a text classifier of a few kilobytes that adds up the weight of words, carried
-ready-made in ``words_model/``; ``seed`` registers it in an empty registry, ``traffic`` sends requests so that the
-boards move.
+Called by ``up --demo`` and, in containers, run as programs. It must never change a serving Task that serves anything
+else. There are two models. ``minilm`` is for ``up --demo``: a real sentence encoder of 90 MB, exported on the machine
+(``encoder``, ``bert_graph``); its answers are shown. ``words`` is for containers (compose, `dev` overlay): a text
+classifier of a few kilobytes that adds up the weights of words, packaged in ``words_model/``. ``seed`` registers it in
+an empty registry, and ``traffic`` sends requests so that the boards show data.
 """

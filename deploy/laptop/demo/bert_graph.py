@@ -1,8 +1,8 @@
-"""A BERT encoder as an ONNX graph, written down node by node from its files: no PyTorch.
+"""Builds the ONNX graph of a BERT encoder node by node from its files, without PyTorch.
 
-Pure: configuration and weights in, a model out. The graph is the one that ``transformers`` runs in fp32, with
-sentence-transformers' pooling behind it; ONNX Runtime fuses it like one that PyTorch exports. A test holds its answers
-to PyTorch's.
+Pure: configuration and weights in, a model out. The graph computes what ``transformers`` computes in fp32, followed by
+the pooling of sentence-transformers. ONNX Runtime fuses it like a graph exported by PyTorch. A test compares its
+answers with PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUT: Final = "sentence_embedding"
 
 _OPSET: Final = 17
-"""The first with LayerNormalization: every ONNX Runtime since 1.12 runs it."""
+"""The first opset with LayerNormalization; ONNX Runtime supports it since 1.12."""
 _IR_VERSION: Final = 8
 _KNOWN: Final[Mapping[str, Sequence[object]]] = {
     "model_type": ("bert",),
@@ -43,7 +43,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> ModelProto:
     for name, known in _KNOWN.items():
         if config.get(name) not in known:
             raise ExportFailed(
-                f"config.json says {name} {config.get(name)!r}, and only BERT with {known[0]!r} is written down here",
+                f"config.json has {name} {config.get(name)!r}, but this export supports only BERT with {known[0]!r}",
                 hint='use `triton-gateway optimize` (pip install "triton-gateway[bundles]")',
             )
     return _Graph(config, weights).build()
@@ -68,10 +68,10 @@ class _Graph:
         self._constants: list[Any] = []
 
     def build(self) -> ModelProto:
-        """Put everything together."""
+        """Return the model."""
         mask = self._add("Cast", "attention_mask", to=TensorProto.FLOAT)
         hidden = self._embeddings()
-        # what is masked gets the smallest number there is, as in transformers
+        # masked tokens get the smallest float32, as in transformers
         kept = self._add("Unsqueeze", mask, self._constant("axes_of_heads", np.array([1, 2])))
         masked = self._add("Sub", self._constant("one", np.float32(1)), kept)
         bias = self._add("Mul", masked, self._constant("least", np.finfo(np.float32).min))
@@ -100,7 +100,7 @@ class _Graph:
         return self._normalised("embeddings.LayerNorm", self._add("Add", self._add("Add", words, types), places))
 
     def _layer(self, name: str, hidden: str, bias: str) -> str:
-        """Attention over all tokens, then two dense layers; each added to what it was given."""
+        """Add attention over all tokens and two dense layers, each with a residual connection."""
         size = self._hidden // self._heads
         split = self._constant("split", np.array([0, 0, self._heads, size]))
         parts = []
@@ -145,11 +145,11 @@ class _Graph:
         return self._add("LayerNormalization", value, *parts, axis=-1, epsilon=self._epsilon)
 
     def _weight(self, name: str, shape: tuple[int, ...], *, is_turned: bool = False) -> str:
-        """Add a weight, in fp32; ``is_turned``: as it is multiplied, not as PyTorch keeps it."""
+        """Add a weight in fp32. ``is_turned``: transposed, because PyTorch stores weights as outputs × inputs."""
         value = self._weights.get(name, self._weights.get(f"bert.{name}"))
         if value is None or value.shape != shape:
-            found = "is not there" if value is None else f"has shape {list(value.shape)}"
-            raise ExportFailed(f"the weight {name} {found}, of shape {list(shape)} by config.json")
+            found = "is missing" if value is None else f"has shape {list(value.shape)}"
+            raise ExportFailed(f"the weight {name} {found}; config.json requires shape {list(shape)}")
         value = value.astype(np.float32, copy=False)
         self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value.T if is_turned else value), name))
         return name

