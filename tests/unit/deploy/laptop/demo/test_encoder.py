@@ -61,7 +61,7 @@ def test_another_architecture_is_refused(name: str, value: str) -> None:
 def test_a_weight_that_is_missing_or_of_another_shape_is_named() -> None:
     """The files of a model that do not belong together are noticed."""
     name = "encoder.layer.0.output.dense.weight"
-    with pytest.raises(ExportFailed, match=f"{name} is not there"):
+    with pytest.raises(ExportFailed, match=f"{name} is missing"):
         build(CONFIG, {key: value for key, value in weights().items() if key != name})
     with pytest.raises(ExportFailed, match=rf"{name} has shape \[2, 2\]"):
         build(CONFIG, {**weights(), name: np.zeros((2, 2), np.float32)})
