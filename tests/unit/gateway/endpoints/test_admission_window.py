@@ -1,4 +1,4 @@
-"""When the window opens: found out from when the last calls were full."""
+"""How early the admission window opens, learned from when the last calls were full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALL_S = 0.1
 
 
 def run(window: AdmissionWindow, fills: float, calls: int) -> None:
-    """Make so many calls after each other, each of which is filled so many seconds after the window has opened."""
+    """Make ``calls`` calls one after the other; each is full ``fills`` seconds after the window has opened."""
     now = 0.0
     for _ in range(calls):
         needed = now + CALL_S
@@ -23,28 +23,28 @@ def run(window: AdmissionWindow, fills: float, calls: int) -> None:
         now = needed
 
 
-def test_at_first_it_is_not_shut() -> None:
-    """Nothing is known of how many come."""
+def test_at_first_the_window_is_always_open() -> None:
+    """Nothing is known yet of how fast requests arrive."""
     assert AdmissionWindow().lead == inf
 
 
 @pytest.mark.parametrize("fills", [0.005, 0.02, 0.05])
-def test_it_opens_as_early_as_calls_take_to_be_filled_and_a_little_earlier(fills: float) -> None:
-    """Those who come last wait for the call in front and for their own, and for hardly anything else."""
+def test_the_window_opens_a_little_earlier_than_a_call_takes_to_fill(fills: float) -> None:
+    """Requests that are admitted last wait for the call in front and their own, and for little else."""
     window = AdmissionWindow()
     run(window, fills, 30)
     assert fills + 0.01 < window.lead < fills + 0.3 * CALL_S
 
 
-def test_it_is_not_shut_if_the_time_of_a_call_is_hardly_enough_to_fill_the_next_one() -> None:
-    """Whoever would be refused would be missed."""
+def test_the_window_stays_open_if_a_call_takes_nearly_as_long_to_fill_as_to_run() -> None:
+    """A closed window would refuse requests that the next call needs."""
     window = AdmissionWindow()
     run(window, 0.9 * CALL_S, 30)
     assert window.lead == inf
 
 
-def test_it_is_not_shut_soon_after_fewer_come() -> None:
-    """A load that has fallen is not refused for what it was before: four calls that are not full are enough."""
+def test_the_window_is_always_open_again_after_four_calls_that_are_not_full() -> None:
+    """The load has fallen, so no request needs to be refused."""
     window = AdmissionWindow()
     run(window, 0.01, 30)
     assert window.lead < 0.3 * CALL_S
@@ -52,8 +52,8 @@ def test_it_is_not_shut_soon_after_fewer_come() -> None:
     assert window.lead == inf
 
 
-def test_a_time_that_makes_no_sense_does_not_shut_it_for_ever() -> None:
-    """Before prices are known, a call may be expected to be needed in an hour."""
+def test_a_wrong_expected_time_does_not_close_the_window_for_ever() -> None:
+    """Before prices are known, the next call may seem to be needed only in an hour."""
     window = AdmissionWindow()
     window.filled(0.0)
     window.left(0.0, 3600.0, CALL_S, is_full=True)

@@ -1,4 +1,4 @@
-"""Calls of class batch leave only when no other class would notice."""
+"""Calls of class batch leave only when requests of other classes hardly wait longer for it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Stack:
         return made
 
 
-def test_batch_work_that_is_alone_does_not_wait() -> None:
-    """Nor does it if no other class has sent anything for a second."""
+def test_batch_work_without_other_classes_does_not_wait() -> None:
+    """It does not wait either if no other class has sent anything for a second."""
     stack = Stack()
     stack.queue.add(stack.entry(BATCH))
     assert not stack.throttle.must_wait()
@@ -48,8 +48,8 @@ def test_batch_work_that_is_alone_does_not_wait() -> None:
     assert not stack.throttle.must_wait()
 
 
-def test_beside_others_batch_calls_take_a_tenth_of_the_time() -> None:
-    """A call of 1.5 ms left: the next one may leave 15 ms later."""
+def test_beside_other_classes_batch_calls_take_a_tenth_of_the_time() -> None:
+    """A call of 1.5 ms has left, so the next one may leave 15 ms later."""
     stack = Stack()
     stack.call(DEFAULT)
     stack.call(BATCH)
@@ -60,8 +60,8 @@ def test_beside_others_batch_calls_take_a_tenth_of_the_time() -> None:
     assert not stack.throttle.must_wait()
 
 
-def test_beside_others_a_batch_call_is_at_most_twice_as_long_as_theirs() -> None:
-    """The others' calls take 1.5 ms. Without others in the last second, it is not shortened."""
+def test_beside_other_classes_a_batch_call_is_at_most_twice_as_long_as_theirs() -> None:
+    """Their calls take 1.5 ms. A batch call is not shortened if no other class has sent anything for a second."""
     stack = Stack()
     for _ in range(200):
         stack.call(DEFAULT)

@@ -1,4 +1,4 @@
-"""Coalescing: who travels together, who gets what back, and whose error is whose."""
+"""How requests share calls: which entries are in a call, and which outputs or errors each of them gets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row:
 
 
 class Calls:
-    """A backend call that can be held open, and remembers what it was given."""
+    """A backend call that can be held open, and that records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -64,15 +64,15 @@ async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: flo
     return [int(v) for v in outputs["y"][:, 0]]
 
 
-async def test_lone_request_does_not_wait() -> None:
-    """One request, one call, at once."""
+async def test_a_lone_request_is_sent_at_once() -> None:
+    """One request makes one call."""
     calls = Calls()
     assert [10] == await ask(make(calls), 1)
     assert [[1]] == calls.batches
 
 
 async def test_simultaneous_requests_share_one_call() -> None:
-    """Requests of the same loop tick travel together; each gets its own rows."""
+    """Requests of the same loop tick are sent together, and each gets its own rows."""
     calls = Calls()
     batcher = make(calls)
     answers = await asyncio.gather(*(ask(batcher, i, i + 100) for i in range(5)))
@@ -80,8 +80,8 @@ async def test_simultaneous_requests_share_one_call() -> None:
     assert 1 == len(calls.batches)
 
 
-async def test_requests_that_arrive_while_calls_are_busy_share_the_next() -> None:
-    """With every call in flight, what arrives waits and is coalesced."""
+async def test_requests_that_arrive_while_all_calls_are_busy_share_the_next_call() -> None:
+    """They wait in the queue until a call ends."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
@@ -95,8 +95,8 @@ async def test_requests_that_arrive_while_calls_are_busy_share_the_next() -> Non
     assert [[1], [2, 3, 4]] == calls.batches
 
 
-async def test_poisoned_row_fails_alone() -> None:
-    """A call that is refused is split until only the guilty request fails."""
+async def test_only_the_request_that_made_a_call_fail_gets_its_error() -> None:
+    """A refused call is halved until only the guilty request fails."""
     calls = Calls()
     calls.poison = {3}
     batcher = make(calls)
@@ -105,8 +105,8 @@ async def test_poisoned_row_fails_alone() -> None:
     assert [[i * 10] for i in range(8) if i != 3] == [a for i, a in enumerate(answers) if i != 3]
 
 
-async def test_error_of_a_call_reaches_exactly_its_callers() -> None:
-    """An outage fails those in the call, not those who come later."""
+async def test_an_outage_fails_the_requests_of_its_call_and_no_later_ones() -> None:
+    """The next request is sent as usual."""
     calls = Calls()
     batcher = make(calls)
     calls.error = BackendUnavailable("gone")
@@ -116,8 +116,8 @@ async def test_error_of_a_call_reaches_exactly_its_callers() -> None:
     assert [30] == await ask(batcher, 3)
 
 
-async def test_a_callers_own_failure_keeps_no_neighbour_waiting() -> None:
-    """Outcomes are told one after another: one that cannot take its own must not cost the next ones theirs."""
+async def test_a_callback_that_raises_does_not_keep_the_next_one_from_its_outcome() -> None:
+    """The entries of a call get their outcomes one after another."""
     batcher = make(Calls())
     told: list[object] = []
 
@@ -130,16 +130,16 @@ async def test_a_callers_own_failure_keeps_no_neighbour_waiting() -> None:
     assert len(told) == 1
 
 
-async def test_unexpected_error_reaches_callers_too() -> None:
-    """A bug in the call must not leave anybody waiting."""
+async def test_an_unexpected_error_of_a_call_reaches_its_callers() -> None:
+    """Otherwise they would wait until their deadlines."""
     calls = Calls()
     calls.error = RuntimeError("bug")
     with pytest.raises(RuntimeError, match="bug"):
         await ask(make(calls), 1)
 
 
-async def test_cancelled_request_is_dropped_before_the_call() -> None:
-    """A caller that left while waiting costs the backend nothing."""
+async def test_a_request_cancelled_in_the_queue_is_not_sent() -> None:
+    """It costs the backend nothing."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
@@ -154,8 +154,8 @@ async def test_cancelled_request_is_dropped_before_the_call() -> None:
     assert [[1], [3]] == calls.batches
 
 
-async def test_request_whose_time_ran_out_in_the_queue_is_not_sent() -> None:
-    """A deadline that passes while waiting is refused without a call."""
+async def test_a_request_whose_deadline_passes_in_the_queue_is_not_sent() -> None:
+    """It ends with ``DeadlineExceeded``."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
@@ -170,16 +170,16 @@ async def test_request_whose_time_ran_out_in_the_queue_is_not_sent() -> None:
     assert [[1]] == calls.batches
 
 
-async def test_large_request_is_split_and_comes_back_in_order() -> None:
-    """More rows than fit one call: several calls, one ordered answer."""
+async def test_a_large_request_is_split_into_several_calls_and_answered_in_order() -> None:
+    """It has more rows than fit into one call."""
     calls = Calls()
     values = list(range(50))
     assert [v * 10 for v in values] == await ask(make(calls, max_rows=8), *values)
     assert max(len(b) for b in calls.batches) <= 8
 
 
-async def test_a_split_request_that_fails_has_nothing_under_way_afterwards() -> None:
-    """One of its calls fails, one runs, one waits: another version that is asked instead works alone."""
+async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancelled() -> None:
+    """One call fails, one runs and the others are queued: afterwards nothing runs and nothing is queued."""
     running: list[int] = []
 
     async def run(rows: Sequence[Row], _timeout: float) -> dict[str, Any]:
@@ -204,14 +204,14 @@ async def test_a_split_request_that_fails_has_nothing_under_way_afterwards() -> 
         await batcher.close()
 
 
-async def test_row_longer_than_the_budget_travels_alone() -> None:
-    """A single row beyond the token budget is sent, not looped over for ever (TEI#723)."""
+async def test_a_row_longer_than_the_token_limit_is_sent_alone() -> None:
+    """It is not retried for ever (TEI#723)."""
     calls = Calls()
     assert [10, 20] == await ask(make(calls, max_padded_tokens=10), 1, 2, tokens=50)
 
 
-async def test_closed_batcher_refuses_what_waits_and_ends_what_runs() -> None:
-    """Closing leaves nobody hanging."""
+async def test_closing_refuses_queued_requests_and_waits_for_running_calls() -> None:
+    """No caller is left without an outcome."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
@@ -235,7 +235,7 @@ _LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=6)
 
 
 def _prices(call: float, row: float, token: float) -> Prices:
-    """Prices learned from calls that cost just that."""
+    """Return prices learned from calls with exactly these costs."""
     prices, rng = Prices(), np.random.default_rng(3)
     for _ in range(200):
         rows, longest = int(rng.integers(1, 65)), int(rng.integers(4, 512))
@@ -251,8 +251,10 @@ _FIXED, _PADDED, _BOTH = _prices(4e-3, 5e-5, 0), _prices(0, 0, 1e-5), _prices(2e
     st.lists(_LENGTHS, min_size=1, max_size=20), st.integers(1, 32), st.integers(1, 4096),
     st.sampled_from([_FIXED, _PADDED, _BOTH, Prices()]),
 )  # fmt: skip
-def test_cut_keeps_the_oldest_and_every_limit(lengths: list[list[int]], rows: int, tokens: int, prices: Prices) -> None:
-    """The oldest always leaves; limits hold unless the oldest alone breaks them."""
+def test_cut_includes_the_oldest_entry_and_keeps_both_limits(
+    lengths: list[list[int]], rows: int, tokens: int, prices: Prices
+) -> None:
+    """Only the oldest entry alone may exceed a limit."""
     limits = BatchLimits(rows, tokens)
     waiting = [_entry(item) for item in lengths]
     chosen = cut(waiting, limits, prices)
@@ -264,30 +266,30 @@ def test_cut_keeps_the_oldest_and_every_limit(lengths: list[list[int]], rows: in
         assert n * max(e.longest for e in chosen) <= tokens
 
 
-def test_cut_takes_all_lengths_if_a_call_is_what_costs() -> None:
-    """Short beside long: with a price per call padding is nothing, with a price per padded token it is all."""
+def test_cut_mixes_lengths_if_padding_costs_nothing() -> None:
+    """With a price per call, padding is free. With a price per padded token, each length gets its own call."""
     waiting = [_entry([8 if i % 2 else 200]) for i in range(20)]
     assert waiting == cut(waiting, BatchLimits(), _FIXED)
     assert waiting[::2] == cut(waiting, BatchLimits(), _PADDED)
 
 
-def test_cut_splits_only_where_it_saves_more_than_a_call() -> None:
-    """Two calls cost 2 ms more than one: worth it from 400 padded tokens, at 5 µs each."""
+def test_cut_makes_a_second_call_only_if_that_saves_more_than_its_price() -> None:
+    """A second call costs 2 ms, as much as 400 padded tokens at 5 µs each."""
     few, many = ([_entry([60]), *(_entry([10]) for _ in range(n))] for n in (6, 12))
     assert few == cut(few, BatchLimits(), _BOTH)
     assert many[:1] == cut(many, BatchLimits(), _BOTH)
 
 
-def test_entries_of_another_kind_never_share_a_call() -> None:
-    """Tensors that cannot be stacked wait for a call of their own kind."""
+def test_entries_of_different_kinds_never_share_a_call() -> None:
+    """Tensors that cannot be stacked are of different kinds."""
     waiting = [Entry([Row(1)], 0.0, lambda *_: None, kind=kind) for kind in ("a", "b", "a", "b")]
     assert waiting[::2] == cut(waiting, BatchLimits(), _FIXED)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=80), st.integers(1, 32), st.integers(1, 4096))
-def test_split_covers_every_row_once_within_the_limits(lengths: list[int], rows: int, tokens: int) -> None:
-    """Groups partition the rows; a group breaks the token limit only when it is a single row."""
+def test_split_puts_every_row_into_one_group_within_the_limits(lengths: list[int], rows: int, tokens: int) -> None:
+    """A group exceeds the token limit only if it is a single row."""
     groups = split(lengths, BatchLimits(rows, tokens))
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     for group in groups:
@@ -297,7 +299,7 @@ def test_split_covers_every_row_once_within_the_limits(lengths: list[int], rows:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_merge_pads_shorter_groups_on_the_padding_side(side: Any) -> None:
-    """Token-level outputs of groups of different length join into one array, in the rows' order."""
+    """Token-level outputs of different lengths are joined into one array, in the order of the rows."""
     long, short = {"h": np.ones((1, 3, 2))}, {"h": np.full((2, 1, 2), 2.0)}
     merged = merge([long, short], [1, 0, 2], side)["h"]
     assert (3, 3, 2) == merged.shape
@@ -308,8 +310,8 @@ def test_merge_pads_shorter_groups_on_the_padding_side(side: Any) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(st.integers(1, 64), min_size=1, max_size=5), min_size=1, max_size=12), st.integers(1, 8))
-def test_every_caller_gets_exactly_its_rows(requests: list[list[int]], rows: int) -> None:
-    """Whatever arrives together, in whatever sizes, nobody gets anybody else's rows (MLServer#1306)."""
+def test_every_caller_gets_exactly_its_own_rows(requests: list[list[int]], rows: int) -> None:
+    """Whatever sizes of requests arrive together (MLServer#1306)."""
 
     async def scenario() -> None:
         calls = Calls()
@@ -328,8 +330,8 @@ def test_every_caller_gets_exactly_its_rows(requests: list[list[int]], rows: int
     asyncio.run(scenario())
 
 
-async def test_call_whose_callers_have_all_left_is_cancelled() -> None:
-    """Nobody waits for it: the backend is told to stop; a call somebody still waits for goes on."""
+async def test_a_call_is_cancelled_when_all_of_its_callers_have_left() -> None:
+    """A call with another caller goes on."""
     calls = Calls()
     calls.gate.clear()
     cancelled: list[list[int]] = []
@@ -354,8 +356,8 @@ async def test_call_whose_callers_have_all_left_is_cancelled() -> None:
     assert [20] == await pair[1]
 
 
-async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
-    """When every recent call took longer than what is left, sending would only cost the backend."""
+async def test_a_request_is_not_sent_if_no_recent_call_was_quick_enough_for_its_deadline() -> None:
+    """The call would only cost the backend time."""
     calls = Calls()
     batcher = make(calls)
     calls.gate.clear()
@@ -368,8 +370,8 @@ async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
     assert [[1]] == calls.batches
 
 
-async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_server() -> None:
-    """Three servers of two calls each: three leave at once, three when the first are overdue, no seventh."""
+async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_at_most() -> None:
+    """Three servers with two calls each: three calls leave at once, three when the first are overdue, no seventh."""
     calls = Calls()
     calls.gate.clear()
 
@@ -386,8 +388,8 @@ async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_serve
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
 
 
-async def test_a_second_call_leaves_when_everybody_is_here_who_was_lately() -> None:
-    """Three callers in a loop: two go on together beside the third, not one by one, and not when its call ends."""
+async def test_a_second_call_leaves_when_as_many_rows_are_here_as_recently() -> None:
+    """Three rows were here at once. While one of them runs, the other two leave together, before its call ends."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=2)
@@ -412,8 +414,8 @@ async def test_a_second_call_leaves_when_everybody_is_here_who_was_lately() -> N
     await asyncio.gather(running, *more)
 
 
-async def test_one_row_that_is_several_counts_as_several() -> None:
-    """An entry may be one thing here and many rows in the call: limits and outputs go by the rows."""
+async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:
+    """Limits and outputs go by the count."""
     seen: list[int] = []
 
     async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
@@ -427,8 +429,8 @@ async def test_one_row_that_is_several_counts_as_several() -> None:
     assert [2, 2] == seen
 
 
-async def test_an_output_that_is_an_exception_is_its_entrys_error() -> None:
-    """Code that takes several at once may fail one of them."""
+async def test_an_output_that_is_an_exception_is_the_error_of_its_entry() -> None:
+    """The other entries of the call get their outputs."""
 
     async def run(rows: Sequence[Row], timeout: float) -> list[Any]:
         return [HookFailed("mine") if row.value == 1 else row.value for row in rows]
@@ -441,8 +443,8 @@ async def test_an_output_that_is_an_exception_is_its_entrys_error() -> None:
     assert two == 2
 
 
-async def test_lost_connection_is_not_halved() -> None:
-    """None of the entries is at fault: calling each half would double the load on a server in trouble."""
+async def test_a_call_that_lost_its_connection_is_not_halved() -> None:
+    """None of its entries is at fault, and more calls would burden a server in trouble."""
     calls = Calls()
     calls.error = BackendUnavailable("gone")
     told = await _outcomes(make(calls), 1, 2, 3, 4)
@@ -451,7 +453,7 @@ async def test_lost_connection_is_not_halved() -> None:
 
 
 async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]:
-    """Queue one entry per value, as a caller without a coroutine does; returns what each was told."""
+    """Queue one entry per value, as a caller without a coroutine does, and return the outcome of each."""
     loop = asyncio.get_running_loop()
     told: list[asyncio.Future[Any]] = [loop.create_future() for _ in values]
 
@@ -464,8 +466,8 @@ async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]
         return list(await asyncio.gather(*told))
 
 
-async def test_what_cannot_be_counted_is_answered_all_the_same() -> None:
-    """Counting a call is nobody's answer: a counter that raises must leave no caller waiting."""
+async def test_an_error_in_counting_a_call_does_not_fail_its_requests() -> None:
+    """``on_batch`` raises, and all entries get their outputs."""
 
     def broken(*_: int) -> None:
         raise ValueError("no such label")
@@ -475,8 +477,8 @@ async def test_what_cannot_be_counted_is_answered_all_the_same() -> None:
     assert [10, 20] == [one["y"][0, 0], two["y"][0, 0]]
 
 
-async def test_half_of_a_poisoned_call_that_is_cancelled_leaves_the_other_half_its_answer() -> None:
-    """Each half is a call of its own: what becomes of one says nothing about the other."""
+async def test_a_cancelled_half_of_a_failed_call_does_not_affect_the_other_half() -> None:
+    """Each half is a call of its own."""
     calls = Calls()
 
     async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
@@ -493,8 +495,8 @@ async def test_half_of_a_poisoned_call_that_is_cancelled_leaves_the_other_half_i
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
-async def test_entry_ends_at_its_own_deadline_wherever_it_is(is_sent: bool) -> None:
-    """Waiting, or in a call that does not return: the deadline is the batcher's, whichever path brought the entry."""
+async def test_an_entry_ends_at_its_own_deadline_in_the_queue_and_in_a_call(is_sent: bool) -> None:
+    """Even if the call does not return."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
@@ -512,8 +514,8 @@ async def test_entry_ends_at_its_own_deadline_wherever_it_is(is_sent: bool) -> N
 
 
 @pytest.mark.looptime
-async def test_call_that_outlives_one_deadline_goes_on_for_the_others() -> None:
-    """A shared call is cancelled when its last entry has ended, not when its first has."""
+async def test_a_call_goes_on_after_the_deadline_of_one_of_its_entries() -> None:
+    """It is cancelled only when its last entry has ended."""
     calls = Calls()
     calls.gate.clear()
     batcher = make(calls)
@@ -529,8 +531,8 @@ async def test_call_that_outlives_one_deadline_goes_on_for_the_others() -> None:
     assert [[2, 1]] == calls.batches
 
 
-async def test_outputs_for_fewer_entries_than_were_sent_are_nobodys() -> None:
-    """Whose they are cannot be known: all are told, nobody hangs."""
+async def test_if_there_are_fewer_outputs_than_entries_all_entries_fail() -> None:
+    """The batcher cannot know which entry an output belongs to."""
 
     async def run(rows: Sequence[Row], timeout: float) -> list[int]:
         return [1]
@@ -539,8 +541,8 @@ async def test_outputs_for_fewer_entries_than_were_sent_are_nobodys() -> None:
     assert [BackendGarbage] * 2 == [type(outcome) for outcome in await _outcomes(batcher, 1, 2)]
 
 
-async def test_closing_waits_for_the_halves_of_what_runs() -> None:
-    """A call that is refused while the version is closed is still halved, and nobody hangs."""
+async def test_closing_waits_for_the_halves_of_a_failed_call() -> None:
+    """A call that is refused during the closing is still halved, and both callers get their outcomes."""
     calls = Calls()
     calls.gate.clear()
     calls.poison = {2}

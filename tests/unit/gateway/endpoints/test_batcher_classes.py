@@ -1,4 +1,4 @@
-"""Batch work beside other classes under the real batcher, in simulated time."""
+"""Work of class batch beside other classes under the real batcher, in simulated time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CAPACITY = 64 / GPU.seconds(64, 16)
 
 
 def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> OpenLoad:
-    """What becomes of a load on so many servers, beside so many callers of class batch."""
+    """Simulate a load on ``servers`` servers, beside ``batch`` callers of class batch."""
     return open_load(
         GPU, MIXES["short"], load * servers * CAPACITY, seconds=seconds, warm=3.0, others=[GPU] * (servers - 1),
         batch=batch * servers, rule="off",
@@ -19,14 +19,14 @@ def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) 
 
 
 @pytest.mark.parametrize(("load", "servers"), [(0.1, 1), (0.3, 1), (0.6, 1), (0.3, 4)])
-def test_batch_work_fills_what_is_left(load: float, servers: int) -> None:
-    """Others wait hardly longer for it, and something is done of it however busy they are."""
+def test_batch_work_uses_the_time_that_other_classes_leave(load: float, servers: int) -> None:
+    """Requests of other classes wait hardly longer, and some batch work is done however busy the servers are."""
     alone, beside = run(load, servers=servers), run(load, servers=servers, batch=128)
     assert beside.percentile(50) <= 1.1 * alone.percentile(50)
     assert beside.percentile(99) <= 2 * alone.percentile(99)
     assert beside.batch >= 0.08 * servers * CAPACITY
 
 
-def test_batch_work_alone_gets_everything() -> None:
-    """Nobody is there whom it could keep waiting."""
+def test_batch_work_alone_gets_the_whole_capacity() -> None:
+    """No other class has to wait for it."""
     assert run(1e-6, batch=128).batch >= 0.9 * CAPACITY

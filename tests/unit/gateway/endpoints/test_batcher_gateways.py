@@ -1,4 +1,4 @@
-"""Several gateways before the same servers: in simulated time, arrivals at random."""
+"""Several gateways that send calls to the same servers: simulated time, random arrivals."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[f
 
 
 @pytest.mark.parametrize("times", [2.0, 5.0])
-def test_two_gateways_keep_the_goodput_without_knowing_of_each_other(times: float) -> None:
-    """Each finds its own limit against the other's; nobody waits for longer than callers do."""
+def test_two_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: float) -> None:
+    """Each finds its own limit of work, and answers take at most as long as callers wait."""
     took = answered(2, times)
     assert len(took) >= 0.94 * CAPACITY * SECONDS
     assert took[int(0.99 * len(took))] <= 1.0
@@ -83,7 +83,7 @@ def test_two_gateways_keep_the_goodput_without_knowing_of_each_other(times: floa
 
 @pytest.mark.parametrize("times", [2.0, 5.0, 10.0])
 def test_two_gateways_that_know_of_each_other_share_the_servers_calls(times: float) -> None:
-    """Each makes half of a call, which the server puts together: nobody waits for two calls of the other gateway."""
+    """Each makes half of a call, and the server merges the halves. No request waits for two calls of the other one."""
     calm, hard = answered(2, 0.75, is_merging=True), answered(2, times, is_merging=True)
     assert len(hard) >= 0.95 * CAPACITY * SECONDS
     assert hard[int(0.5 * len(hard))] <= 1.2 * calm[int(0.9 * len(calm))]
@@ -140,22 +140,22 @@ def waits(price: Price, gateways: int, load: float, *, is_told: bool, seconds: f
 
 
 @pytest.mark.parametrize(("gateways", "load"), [(4, 0.1), (4, 0.4), (16, 0.1)])
-def test_gateways_before_servers_that_merge_no_calls_share_the_window(gateways: int, load: float) -> None:
-    """Their calls are fewer and larger: nobody waits behind many small calls of the other gateways."""
+def test_gateways_share_the_calls_in_flight_if_servers_do_not_merge_calls(gateways: int, load: float) -> None:
+    """They make fewer and larger calls. No request waits behind many small calls of other gateways."""
     alone, told = waits(GPU, gateways, load, is_told=False), waits(GPU, gateways, load, is_told=True)
     assert told[0] <= 0.65 * alone[0]
     assert told[1] <= 0.8 * alone[1]
 
 
-def test_a_shared_window_makes_nobody_wait_where_small_calls_cost_nothing_more() -> None:
-    """Two calls are in flight from every gateway at least."""
+def test_sharing_the_calls_in_flight_costs_no_time_if_small_calls_are_cheap() -> None:
+    """Every gateway keeps two calls in flight at least."""
     alone, told = (waits(TOKENS, 16, 0.4, is_told=told, seconds=0.3) for told in (False, True))
     assert told[0] <= 1.1 * alone[0]
     assert told[1] <= 2e-3
 
 
 class Known(OneServer):
-    """So many servers."""
+    """A known number of servers."""
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
@@ -169,14 +169,14 @@ class Known(OneServer):
     ("gateways", "merges", "servers", "calls"),
     [(1, False, 4, 8), (4, True, 4, 8), (2, False, 4, 6), (4, False, 4, 3), (16, False, 4, 2), (4, False, 1, 2)],
 )
-def test_how_many_calls_of_one_gateway_are_in_flight(gateways: int, merges: bool, servers: int, calls: int) -> None:
-    """Only gateways that know of each other share, and only calls that no server merges."""
+def test_the_number_of_calls_in_flight_of_one_gateway(gateways: int, merges: bool, servers: int, calls: int) -> None:
+    """Gateways share the calls only if they know of each other, and only if no server merges calls."""
     limits = BatchLimits(max_in_flight=2, gateways=Gateways(gateways), merges_calls=merges)
     assert calls == Capacity(Prices(), limits, Known(servers)).max_calls
 
 
-def test_a_number_of_gateways_that_changes_is_followed() -> None:
-    """Gateways are added and taken away while versions serve."""
+def test_a_change_in_the_number_of_gateways_takes_effect_at_once() -> None:
+    """Gateways are added and removed while versions serve."""
     gateways = Gateways(1)
     capacity = Capacity(Prices(), BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=False), Known(4))
     found = []

@@ -1,4 +1,4 @@
-"""The life of every entry, in simulated time: whatever calls and callers do, each ends exactly once, and in time."""
+"""The life of every entry, in simulated time: it ends exactly once and in time, whatever calls and callers do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = BatchLimits(max_rows=6, max_padded_tokens=200, max_in_flight=2)
 
 @dataclass(eq=False)
 class Asked:
-    """One request: when it comes, how long it waits, when it gives up, and what it does to its call."""
+    """One request: its arrival, size and timeout, when its caller leaves, and whether it makes its call fail."""
 
     at: float
     n_tokens: int
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass
 class Fate:
-    """What becomes of a call by itself: its time, and how it ends."""
+    """How long a call takes, and how it ends."""
 
     seconds: float
     ends: str
@@ -54,7 +54,7 @@ FATES = st.builds(
 @settings(deadline=None, max_examples=150)
 @given(st.lists(ASKED, min_size=1, max_size=25), st.lists(FATES, min_size=1, max_size=12), st.integers(1, 2))
 def test_every_entry_ends_once_and_in_time(asked: list[Asked], fates: list[Fate], replicas: int) -> None:
-    """Told once, at the latest at its deadline, with its own output or an error; abandoned ones are told nothing."""
+    """It ends at its deadline at the latest, with its own output or an error. An abandoned entry gets no outcome."""
 
     class Servers:
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Whose deadline cannot be met any more is told at once, by what calls have cost; in simulated time."""
+"""Refusals of a batcher, for deadlines that cannot be met and for too much work; in simulated time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 4
 
 
 class Stack:
-    """A batcher over a server of ``PRICE`` whose calls have ``ROWS`` rows; what became of whom, and when."""
+    """A batcher over a server of ``PRICE`` whose calls have ``ROWS`` rows; records when and how requests ended."""
 
     def __init__(self, loop: SimulatedLoop, pressure: Pressure | None = None) -> None:
         self.loop = loop
@@ -43,7 +43,7 @@ class Stack:
         return await self.server(rows, timeout)
 
     def ask(self, name: str, within: float = 60.0, rank: int = DEFAULT) -> None:
-        """Ask once; a refusal is an end as well."""
+        """Send one request; a refusal ends it as well."""
 
         def told(_entry: Entry[Row], _outputs: Any, error: Exception | None) -> None:
             self.ended[name] = self.loop.time(), error
@@ -54,20 +54,20 @@ class Stack:
             self.ended[name] = self.loop.time(), error
 
     async def learn(self) -> None:
-        """Let it make so many calls that their price is known."""
+        """Make enough calls that their price is known."""
         for number in range(40):
             self.ask(f"learned {number}")
             await asyncio.sleep(0.15)
 
     def because(self, name: str) -> str:
-        """Why it was not answered."""
+        """Return why a request was refused."""
         error = self.ended[name][1]
         assert isinstance(error, DeadlineExceeded | Overloaded)
         return error.because
 
 
-def test_who_comes_behind_too_much_is_told_at_once() -> None:
-    """Ten calls are in front of it, a second of work: half a second will not do, two will."""
+def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once() -> None:
+    """Ten calls are in front of it, one second of work. A deadline of 0.5 s is refused, one of 2 s is met."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop)
@@ -88,8 +88,8 @@ def test_who_comes_behind_too_much_is_told_at_once() -> None:
     assert stack.ended["long"][1] is None
 
 
-def test_who_waits_is_dropped_when_hope_is_gone_and_those_behind_gain() -> None:
-    """Calls get three times slower: whoever cannot be served any more leaves before the deadline, unserved."""
+def test_a_queued_request_is_dropped_when_its_deadline_becomes_unreachable() -> None:
+    """Calls become three times slower. Requests that cannot be answered leave early, so others are answered in time."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop)
@@ -110,8 +110,8 @@ def test_who_waits_is_dropped_when_hope_is_gone_and_those_behind_gain() -> None:
     assert [error for _, error in told].count(None) >= 2 * ROWS
 
 
-def test_what_finds_nothing_in_front_is_tried_whatever_prices_say() -> None:
-    """Else a server that was slow once would turn everybody away for ever."""
+def test_a_request_with_nothing_in_front_is_always_sent() -> None:
+    """Otherwise a server that was slow once would cause refusals for ever."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop)
@@ -131,8 +131,8 @@ def test_what_finds_nothing_in_front_is_tried_whatever_prices_say() -> None:
 
 
 @pytest.mark.parametrize(("rank", "most"), [(CRITICAL, 17), (DEFAULT, 16), (BATCH, 8)])
-def test_classes_fill_what_is_theirs_of_a_fixed_limit(rank: int, most: int) -> None:
-    """A limit in time: what one server does in it. Batch work gets half of it, critical work a sixteenth more."""
+def test_each_class_may_fill_its_share_of_a_fixed_limit(rank: int, most: int) -> None:
+    """Class batch has half of it, class critical a sixteenth more than all of it."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop, Pressure(15.5 * PRICE.seconds(ROWS, 4) / ROWS))
@@ -148,7 +148,7 @@ def test_classes_fill_what_is_theirs_of_a_fixed_limit(rank: int, most: int) -> N
 
 
 def limited(loop: SimulatedLoop, rows: float, pressure: Pressure | None = None) -> Stack:
-    """A stack with a fixed limit of so many rows."""
+    """Return a stack with a fixed limit of ``rows`` rows."""
     row_s = PRICE.seconds(ROWS, 4) / ROWS
     stack = Stack(loop, pressure or Pressure(rows * row_s))
     stack.batcher.limit.per_row, stack.batcher.limit.per_token = row_s, 0.0
@@ -157,7 +157,7 @@ def limited(loop: SimulatedLoop, rows: float, pressure: Pressure | None = None) 
 
 
 def let_in(stack: Stack, rank: int, count: int) -> int:
-    """How many of so many of a class are let in now."""
+    """Send ``count`` requests of a class; return how many are admitted."""
     names = [f"{rank} at {stack.loop.time():g}, {number}" for number in range(count)]
     for name in names:
         stack.ask(name, within=1e6, rank=rank)
@@ -167,10 +167,8 @@ def let_in(stack: Stack, rank: int, count: int) -> int:
 @pytest.mark.parametrize(
     ("lower", "higher", "most"), [(DEFAULT, CRITICAL, 17), (BATCH, CRITICAL, 17), (BATCH, DEFAULT, 16)]
 )
-def test_nobody_is_refused_for_less_important_work_that_came_before_the_limit_held(
-    lower: int, higher: int, most: int
-) -> None:
-    """A hundred wait when somebody is first refused for want of room: their class is full, a higher one is not."""
+def test_less_important_work_queued_before_the_limit_refuses_no_request(lower: int, higher: int, most: int) -> None:
+    """A hundred requests are queued when the limit comes into force. Their class is full, a higher one is not."""
 
     async def story(loop: SimulatedLoop) -> None:
         pressure = Pressure("auto")
@@ -186,8 +184,8 @@ def test_nobody_is_refused_for_less_important_work_that_came_before_the_limit_he
     simulate(story)
 
 
-def test_less_important_work_in_calls_is_nobodys_reason_to_be_refused() -> None:
-    """The limit is smaller than the one call under way, which is of class default."""
+def test_less_important_work_in_calls_refuses_no_request() -> None:
+    """The limit is smaller than the one running call, which is of class default."""
 
     async def story(loop: SimulatedLoop) -> None:
         stack = limited(loop, 1.5)
@@ -200,8 +198,8 @@ def test_less_important_work_in_calls_is_nobodys_reason_to_be_refused() -> None:
     simulate(story)
 
 
-def test_room_of_every_class_is_the_same_again_when_all_have_ended() -> None:
-    """Answered, failed and halved, given up in the queue, too late: whatever ends gives back what it took."""
+def test_every_ended_request_frees_its_room_in_its_class() -> None:
+    """Answered, failed and halved, abandoned in the queue, or past its deadline."""
 
     async def story(loop: SimulatedLoop) -> None:
         stack = limited(loop, 15.5)
@@ -232,8 +230,8 @@ def test_room_of_every_class_is_the_same_again_when_all_have_ended() -> None:
     simulate(story)
 
 
-def test_a_critical_requests_time_suffices_whatever_waits_behind_it() -> None:
-    """Ten calls of class default wait, a second of work; it has half a second, goes before them and is answered."""
+def test_queued_requests_of_class_default_do_not_delay_a_critical_one() -> None:
+    """One second of work is queued. The critical request has 0.5 s, goes first and is answered."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop)
@@ -249,8 +247,8 @@ def test_a_critical_requests_time_suffices_whatever_waits_behind_it() -> None:
     assert simulate(story).ended["critical"][1] is None
 
 
-def test_the_work_in_hand_and_who_waits_are_known() -> None:
-    """What the boards show: nothing when idle, a limit only while one holds."""
+def test_the_batcher_reports_its_work_its_queue_and_its_limit() -> None:
+    """For the dashboards: an idle batcher has no work, and there is a limit only while one is in force."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop)
@@ -269,8 +267,8 @@ def test_the_work_in_hand_and_who_waits_are_known() -> None:
     simulate(story)
 
 
-def test_a_request_of_more_than_the_limit_comes_in_as_a_whole_or_not_at_all() -> None:
-    """Its rows need three calls, and there is room for one: it is let in while there is any, and never in part."""
+def test_a_request_larger_than_the_limit_is_admitted_whole_or_not_at_all() -> None:
+    """Its rows need three calls. It is admitted while there is room for any row."""
 
     async def story(loop: SimulatedLoop) -> None:
         stack = Stack(loop, Pressure(PRICE.seconds(ROWS, 4)))
@@ -287,7 +285,7 @@ def test_a_request_of_more_than_the_limit_comes_in_as_a_whole_or_not_at_all() ->
 
 
 async def patient(stack: Stack, callers: int, *, every: float) -> None:
-    """Let so many callers come, one after the other, who ask again when they are answered; wait for eight seconds."""
+    """Start ``callers`` callers, one every ``every`` seconds, that send again when they are answered; wait 8 s."""
     is_over = False
 
     def ask() -> None:
@@ -300,8 +298,8 @@ async def patient(stack: Stack, callers: int, *, every: float) -> None:
     is_over = True
 
 
-def test_callers_who_wait_for_their_answers_are_not_limited_however_many_come_at_once() -> None:
-    """Ten calls of them: a long queue, which does not get longer."""
+def test_callers_that_wait_for_their_answers_are_not_limited_even_if_many_start_at_once() -> None:
+    """Their queue is ten calls long, but it does not grow."""
 
     async def story(loop: SimulatedLoop) -> None:
         pressure = Pressure("auto")
@@ -314,10 +312,8 @@ def test_callers_who_wait_for_their_answers_are_not_limited_however_many_come_at
     simulate(story)
 
 
-def test_while_more_and_more_waits_those_who_came_last_go_first_until_the_limit_holds() -> None:
-    """Twice as many come as can be answered: the first ones are refused in the end, and whoever is answered did not
-    wait for all that came before.
-    """
+def test_while_the_queue_grows_the_newest_requests_go_first_until_the_limit_is_in_force() -> None:
+    """Twice the capacity arrives. The oldest requests are refused in the end, and no answer takes more than 0.35 s."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         stack = Stack(loop, Pressure("auto"))
@@ -339,10 +335,8 @@ def test_while_more_and_more_waits_those_who_came_last_go_first_until_the_limit_
     assert max(took) < 0.35
 
 
-def test_if_more_comes_than_is_answered_the_limit_holds_and_who_has_waited_longest_is_refused() -> None:
-    """Twice as many come as can be answered. Within a second they are refused, first of all those who would have been
-    answered last; critical ones are not, though they wait among them.
-    """
+def test_an_overload_puts_the_limit_into_force_and_the_oldest_requests_are_refused() -> None:
+    """Twice the capacity arrives. The first refusals are made within a second, and no critical request is refused."""
 
     async def story(loop: SimulatedLoop) -> Stack:
         pressure = Pressure("auto")

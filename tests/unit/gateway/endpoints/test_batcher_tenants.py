@@ -1,4 +1,4 @@
-"""Tenants of one endpoint, one of which asks for far more than there is: in simulated time, arrivals at random."""
+"""Tenants of one endpoint, one of which sends far more than its share: simulated time, random arrivals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARM_S, SECONDS = 6.0, 12.0
 
 
 class Tenant:
-    """What became of one tenant's requests."""
+    """The outcomes of one tenant's requests."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -30,17 +30,17 @@ class Tenant:
 
     @property
     def answered(self) -> float:
-        """The share of its requests that was answered."""
+        """The share of its requests that were answered."""
         return len(self.took) / self.asked
 
     @property
     def p99(self) -> float:
-        """In seconds."""
+        """The 99th percentile of the times of its answers, in seconds."""
         return sorted(self.took)[int(0.99 * len(self.took))]
 
 
 def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
-    """Let each tenant ask so many times a second, whatever becomes of it."""
+    """Let each tenant send requests at a rate per second, whatever their outcomes."""
 
     async def main(loop: SimulatedLoop) -> dict[str, Tenant]:
         chance = random.Random(1)
@@ -75,10 +75,8 @@ def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
 
 
 @pytest.mark.parametrize("times", [5.0, 20.0])
-def test_who_asks_for_many_times_its_share_takes_nothing_from_another_tenant(times: float) -> None:
-    """Whoever came first was let in, so that both were refused alike. Now it waits for the call under way, and the one
-    behind it, at most.
-    """
+def test_a_tenant_that_sends_many_times_its_share_takes_nothing_from_another_one(times: float) -> None:
+    """The other tenant's requests wait for the running call and the one behind it at most."""
     calm = ask({"quiet": 0.3 * CAPACITY, "greedy": 0.3 * CAPACITY})
     hard = ask({"quiet": 0.3 * CAPACITY, "greedy": times * 0.3 * CAPACITY})
     assert hard["quiet"].answered >= 0.99
@@ -86,8 +84,8 @@ def test_who_asks_for_many_times_its_share_takes_nothing_from_another_tenant(tim
     assert len(hard["greedy"].took) >= 0.6 * CAPACITY * SECONDS
 
 
-def test_who_has_no_more_than_its_share_is_refused_like_others_when_all_ask_for_too_much() -> None:
-    """Fifty tenants: waits stay short, and each gets about as much as the others."""
+def test_tenants_that_together_exceed_the_capacity_get_equal_shares() -> None:
+    """Fifty tenants: waits stay short, and each gets about as many answers as the others."""
     found = ask({str(number): 0.04 * CAPACITY for number in range(50)})
     each = [len(tenant.took) for tenant in found.values()]
     assert sum(each) >= 0.95 * CAPACITY * SECONDS

@@ -1,4 +1,4 @@
-"""The calls in flight: who waits behind whom, and the work in them."""
+"""The calls in flight: which call waits behind which, and how much work is in them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def call(started: float, *lengths: int, rank: int = DEFAULT) -> CallInFlight:
     return CallInFlight(entries, started)
 
 
-def test_a_call_knows_its_size_and_its_entries_their_call() -> None:
-    """Padded tokens are longest × rows; it may run until the latest deadline."""
+def test_a_call_counts_its_entries_and_they_refer_to_it() -> None:
+    """Padded tokens are longest × rows. It may run until the latest deadline."""
     made = call(1.0, 4, 10, 6)
     assert (made.rows, made.tokens, made.longest, made.padded, made.latest) == (3, 20, 10, 30, 62.0)
     assert all(entry.call is made and entry.queued_ns == 500_000_000 for entry in made.entries)
 
 
-def test_with_every_server_busy_a_call_waits_behind_the_oldest_without_a_follower() -> None:
+def test_if_all_servers_are_busy_a_call_waits_behind_the_oldest_one_without_a_follower() -> None:
     """Two servers: the third call waits behind the first, the fourth behind the second."""
     calls, made = CallsInFlight(), [call(float(number), 4) for number in range(4)]
     for one in made:
@@ -38,8 +38,8 @@ def test_with_every_server_busy_a_call_waits_behind_the_oldest_without_a_followe
     assert calls.last() is made[2]
 
 
-def test_a_call_is_expected_to_end_its_own_time_after_the_one_in_front() -> None:
-    """At a server that works on one call after the other; with one that works on both, after its own time."""
+def test_at_a_serial_server_a_call_is_expected_to_end_after_the_one_in_front() -> None:
+    """Its own time is counted from the end of the call in front, expected or real."""
     prices = Prices()
     took = prices.expect(1, 4)
     calls, first, second = CallsInFlight(), call(1.0, 4), call(1.0, 4)
@@ -54,7 +54,7 @@ def test_a_call_is_expected_to_end_its_own_time_after_the_one_in_front() -> None
 
 
 def test_the_work_of_a_call_is_counted_by_class_until_it_ends() -> None:
-    """Calls to outliers are no work of the servers that share the load."""
+    """Calls to outliers do not count as work of the servers that share the load."""
     calls, default, batch, outlier = CallsInFlight(), call(0.0, 4, 4), call(0.0, 8, rank=BATCH), call(0.0, 4)
     calls.add(default, 2)
     calls.add(batch, 2)

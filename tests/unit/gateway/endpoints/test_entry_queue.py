@@ -17,8 +17,8 @@ def entry(rank: int = DEFAULT, tenant: str = "", *lengths: int) -> Entry[Row]:
     return made
 
 
-def test_counts_are_those_of_the_entries_whatever_comes_and_goes() -> None:
-    """By class and more important ones, after random arrivals and removals."""
+def test_counts_match_the_entries_after_random_arrivals_and_removals() -> None:
+    """Rows and tokens of each class and of all more important ones."""
     chance = random.Random(1)
     queue: EntryQueue[Row] = EntryQueue()
     for _ in range(300):
@@ -35,8 +35,8 @@ def test_counts_are_those_of_the_entries_whatever_comes_and_goes() -> None:
             assert sum(e.tokens for e in queue.entries if e.flow.rank <= rank) == queue.tokens_up_to(rank)
 
 
-def test_a_queue_is_mixed_only_once_a_second_flow_arrives() -> None:
-    """Entries of one flow need no order but their age."""
+def test_a_queue_is_mixed_when_a_second_flow_arrives() -> None:
+    """Entries of one flow leave in the order of their age."""
     queue: EntryQueue[Row] = EntryQueue()
     queue.add(entry(DEFAULT, "a"))
     queue.add(entry(DEFAULT, "a"))
@@ -48,8 +48,8 @@ def test_a_queue_is_mixed_only_once_a_second_flow_arrives() -> None:
     assert not queue.is_mixed
 
 
-def test_only_a_queue_of_nothing_but_batch_work_is_batch_only() -> None:
-    """An empty one is not, either."""
+def test_a_queue_is_batch_only_if_all_of_its_entries_are_of_class_batch() -> None:
+    """An empty queue is not batch only."""
     queue: EntryQueue[Row] = EntryQueue()
     assert not queue.is_batch_only
     queue.add(entry(BATCH))
@@ -64,7 +64,7 @@ def test_only_a_queue_of_nothing_but_batch_work_is_batch_only() -> None:
 
 
 def test_retries_are_entries_but_not_counted() -> None:
-    """They are not queued again: each list is the next call."""
+    """They are not queued again, because each list of retries is the next call."""
     queue: EntryQueue[Row] = EntryQueue()
     queue.retries.append([entry()])
     assert len(list(queue.all_entries())) == 1

@@ -1,4 +1,4 @@
-"""Whose turn it is among those who wait for a call: pure, in simulated time."""
+"""The order of queued entries, by class, tenant and age: pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def entry(tenant: str = "a", rank: int = DEFAULT, tokens: int = 10) -> Entry[Row
 
 
 def tenants(batch: list[Entry[Row]]) -> str:
-    """Whose entries they are, in order."""
+    """Return the tenants of the entries, in order."""
     return "".join(one.flow.tenant for one in batch)
 
 
 def _gpu() -> Prices:
-    """The price is the call: rows hardly cost anything."""
+    """Prices of a GPU: a call costs nearly everything, a row hardly anything."""
     prices = Prices()
     for rows in [*range(1, 9)] * 12:
         prices.learn(rows, rows * 10, 0.0, 20e-3 + 0.01e-3 * rows)
@@ -41,7 +41,7 @@ def _gpu() -> Prices:
 
 
 def _by_row() -> Prices:
-    """The price is the row."""
+    """Prices with a cost per row only."""
     prices = Prices()
     for rows in [*range(1, 9)] * 12:
         prices.learn(rows, rows * 10, 0.0, 1e-3 + 5e-3 * rows)
@@ -49,7 +49,7 @@ def _by_row() -> Prices:
 
 
 def _by_token() -> Prices:
-    """The price is the padded token."""
+    """Prices with a cost per padded token only."""
     prices = Prices()
     for rows in [*range(1, 9)] * 12:
         for tokens in (4, 100):
@@ -60,20 +60,20 @@ def _by_token() -> Prices:
 GPU, BY_ROW, BY_TOKEN = _gpu(), _by_row(), _by_token()
 
 
-def test_the_most_important_class_goes_first_whenever_it_came() -> None:
-    """Then the next one."""
+def test_the_most_important_class_goes_first_regardless_of_age() -> None:
+    """The next class follows."""
     waiting = [entry("b", BATCH), entry("d"), entry("c", CRITICAL), entry("D"), entry("C", CRITICAL)]
     assert "cCdDb" == tenants(FairOrder().first(waiting, 8))
 
 
-def test_of_one_tenant_the_oldest_goes_first() -> None:
-    """Age decides last."""
+def test_within_a_tenant_the_oldest_entry_goes_first() -> None:
+    """Five entries of one tenant keep their order."""
     waiting = [entry() for _ in range(5)]
     assert waiting == FairOrder().first(waiting, 8)
 
 
-def test_two_tenants_get_the_same_whatever_they_send() -> None:
-    """One sends twenty times its share; the other's requests do not wait behind them."""
+def test_two_tenants_get_the_same_number_of_rows_even_if_one_sends_more() -> None:
+    """One sends twenty times its share, and the requests of the other do not wait behind them."""
     order, waiting, served = FairOrder(), [], Counter[str]()
     for _ in range(200):
         waiting += [entry("flood") for _ in range(80)] + [entry("quiet") for _ in range(4)]
@@ -85,7 +85,7 @@ def test_two_tenants_get_the_same_whatever_they_send() -> None:
     assert 200 * 4 == served["quiet"] == served["flood"]
 
 
-def test_what_counts_is_tokens_not_requests() -> None:
+def test_tenants_share_by_tokens_and_not_by_requests() -> None:
     """Long texts are more work."""
     order, served = FairOrder(), Counter[str]()
     for _ in range(300):
@@ -97,8 +97,8 @@ def test_what_counts_is_tokens_not_requests() -> None:
     assert 0.9 < served["long"] / served["short"] < 1.1
 
 
-def test_who_was_away_comes_back_without_a_credit() -> None:
-    """It shares from now on; the others do not wait until it has had as much as they."""
+def test_a_tenant_that_was_idle_gets_no_credit_for_it() -> None:
+    """It gets its share from now on. The other tenants do not wait until it has caught up."""
     order = FairOrder()
     for _ in range(100):
         order.take([entry("a") for _ in range(8)], LIMITS, GPU)
@@ -106,32 +106,32 @@ def test_who_was_away_comes_back_without_a_credit() -> None:
     assert {"a": 4, "b": 4} == Counter(tenants(batch))
 
 
-def test_less_important_work_fills_a_call_that_takes_no_longer_for_it() -> None:
-    """If the price is the call, there is room in it."""
+def test_batch_work_fills_a_call_that_takes_no_longer_for_it() -> None:
+    """If a call costs the same for any number of rows, more rows cost nothing."""
     batch = FairOrder().take([entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")], LIMITS, GPU)
     assert "ddbbbbbb" == tenants(batch)
 
 
-def test_less_important_work_waits_if_the_call_would_take_longer() -> None:
-    """If the price is the row, two rows are answered before twenty of batch."""
+def test_batch_work_waits_if_the_call_would_take_longer() -> None:
+    """If each row costs time, two rows are answered before twenty rows of class batch."""
     waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")]
     assert "dd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
 
 
-def test_a_call_of_few_critical_rows_is_filled_with_others_that_are_no_dearer_in_it() -> None:
-    """A small call of its own would cost everybody else its price; batch work still waits."""
+def test_a_critical_call_is_filled_with_default_rows_that_cost_no_more_in_it() -> None:
+    """They would otherwise pay for another call. Batch work still waits."""
     waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d") for _ in range(20)] + [entry("c", CRITICAL)]
     assert "cddddddd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
 
 
-def test_a_critical_call_is_not_filled_with_what_is_dearer_in_it_than_alone() -> None:
+def test_a_critical_call_is_not_filled_with_rows_that_cost_more_in_it_than_alone() -> None:
     """Seven short rows would be padded to the length of the long one."""
     waiting = [entry("c", CRITICAL, tokens=4) for _ in range(7)] + [entry("d", tokens=100)]
     assert "ccccccc" == tenants(FairOrder().take(waiting, LIMITS, BY_TOKEN))
 
 
-def test_it_remembers_a_bounded_number_of_tenants() -> None:
-    """Whoever signs tokens may make them up."""
+def test_a_bounded_number_of_tenants_is_remembered() -> None:
+    """A caller that signs its own tokens can invent tenants."""
     order = FairOrder()
     for number in range(5000):
         order.take([entry(str(number)), entry("a")], LIMITS, GPU)

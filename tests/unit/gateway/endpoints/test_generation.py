@@ -1,4 +1,4 @@
-"""Text generation over a fake decoupled model: whole answers, events, errors in the middle, clients that leave."""
+"""Text generation over a fake decoupled model: whole answers, events, errors in a stream, callers that leave."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.unit.gateway.story import counting
 
 
 async def post(stack: Any, **body: Any) -> Any:
-    """One request's response."""
+    """Send one request and return the response."""
     return await stack.client.post("/serve/story", json=body)
 
 
 def events(response: Any) -> list[Any]:
-    """The JSON of each event, and ``error`` events as a pair."""
+    """Return the JSON of each event, and ``error`` events as a pair."""
     found = []
     for block in response.text.split("\n\n"):
         lines = block.splitlines()
@@ -28,8 +28,8 @@ def events(response: Any) -> list[Any]:
     return found
 
 
-async def test_answer_is_whole_with_its_counts(story: Any) -> None:
-    """For one text and for a list; the model's own end is no text."""
+async def test_a_whole_answer_has_its_token_counts(story: Any) -> None:
+    """For one text and for a list. The model's end token is not part of the text."""
     answer = (await post(story, text="one two")).json()
     assert answer == {
         "text": " three four five </s>", "generated_tokens": 4, "finish_reason": "eos", "tokens": 2,
@@ -39,8 +39,8 @@ async def test_answer_is_whole_with_its_counts(story: Any) -> None:
     assert ([1, 1], 2) == (several["tokens"], several["results"][0]["generated_tokens"])
 
 
-async def test_events_come_with_text_tokens_and_a_last_one(story: Any) -> None:
-    """The same text in pieces."""
+async def test_a_stream_has_events_with_text_and_a_last_one_with_counts(story: Any) -> None:
+    """The pieces add up to the whole text."""
     response = await post(story, text="one two", stream=True, parameters={"max_new_tokens": 2})
     assert "text/event-stream; charset=utf-8" == response.headers["content-type"]
     assert ("story", "no-cache") == (response.headers["x-served-by"], response.headers["cache-control"])
@@ -51,14 +51,14 @@ async def test_events_come_with_text_tokens_and_a_last_one(story: Any) -> None:
 
 
 async def test_a_stop_string_ends_the_models_work(story: Any) -> None:
-    """The text ends in front of it, and the call to the backend is given up."""
+    """The text ends in front of the stop string, and the call to the backend is cancelled."""
     response = await post(story, text="one", parameters={"stop": ["four"]})
     assert (" two three ", "stop") == (response.json()["text"], response.json()["finish_reason"])
     assert story.backend.ended
 
 
-async def test_what_is_refused_is_an_ordinary_answer(story: Any) -> None:
-    """Also of a stream, as long as nothing has been sent."""
+async def test_a_refused_request_gets_an_ordinary_error_answer(story: Any) -> None:
+    """Also if it asked for a stream, because nothing has been sent yet."""
     for body, status in (
         ({"text": ["a", "b"], "stream": True}, 422),
         ({"text": "a", "stream": "yes"}, 422),
@@ -72,8 +72,8 @@ async def test_what_is_refused_is_an_ordinary_answer(story: Any) -> None:
     assert (502, "model_failed") == (response.status_code, response.json()["code"])
 
 
-async def test_an_error_in_the_middle_is_an_event(story: Any) -> None:
-    """With the JSON its answer would have had; the request counts as failed."""
+async def test_an_error_in_the_middle_of_a_stream_is_an_event(story: Any) -> None:
+    """It has the JSON of an error answer, and the request counts as failed."""
 
     def breaks(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield next(counting(inputs))
@@ -88,13 +88,13 @@ async def test_an_error_in_the_middle_is_an_event(story: Any) -> None:
 
 
 async def test_a_long_prompt_loses_its_beginning(story: Any) -> None:
-    """What was asked for has room; the answer says that something was cut."""
+    """The number of tokens that was asked for still fits, and the answer says that the prompt was cut."""
     answer = (await post(story, text="one " * 20 + "two", parameters={"max_new_tokens": 3})).json()
     assert (True, 13, " three four five") == (answer["truncated"], answer["tokens"], answer["text"])
 
 
-async def test_a_closed_stream_gives_everything_back(story: Any) -> None:
-    """The lease and the backend's call, within a few turns of the loop."""
+async def test_a_closed_stream_releases_its_lease_and_its_call(story: Any) -> None:
+    """Within a few turns of the loop."""
     gateway = story.gateway
     endpoint = gateway.table.current.endpoints["story"]
     call = InternalCall("story", {"text": "one"})

@@ -1,4 +1,4 @@
-"""The one handler of users' code: the stages it has, Triton between them, and what is released when a request ends."""
+"""The handler of users' code: its stages, the call to Triton between them, and what it releases at a request's end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import soon
 
 
 class Executor:
-    """Notes what it is asked; each stage adds its name to the data."""
+    """Records its calls; each stage adds its name to the data."""
 
     at_once = 1
     batches: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class Executor:
 
 
 class Backend:
-    """Doubles, or fails."""
+    """Doubles its input, or fails."""
 
     def __init__(self, log: list[str], error: GatewayError | None = None) -> None:
         self.log, self.error = log, error
@@ -71,14 +71,14 @@ class Backend:
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """A thread for what takes long."""
+    """A thread for slow work."""
     with ThreadPoolExecutor(1) as made:
         yield made
 
 
 @pytest.fixture
 def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
-    """A handler around Triton, or in its place."""
+    """Return a function that makes a handler with a model, or without one."""
 
     def made(executor: Any, *, error: GatewayError | None = None, has_model: bool = True) -> HookHandler:
         backend: Any = Backend(getattr(executor, "log", []), error)
@@ -89,27 +89,27 @@ def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
 
 
 async def ask(handler: HookHandler, body: Any) -> Any:
-    """One request with time enough."""
+    """Send one request with a distant deadline."""
     return await handler.answer(body, Trace("t"), asyncio.get_running_loop().time() + 30)
 
 
-async def test_the_stages_stand_around_the_model(make: Any) -> None:
-    """What comes before it is no answer; the state is released in any case."""
+async def test_the_stages_run_before_and_after_the_model(make: Any) -> None:
+    """The output of the first stages is not an answer. The state is released in any case."""
     executor = Executor("preprocess", "postprocess")
     assert [2.0, 4.0] == (await ask(make(executor), [1, 2])).tolist()
     assert ["preprocess", "infer", "postprocess!", "forget held"] == executor.log
 
 
-async def test_a_process_method_takes_the_models_place(make: Any) -> None:
-    """All stages are one call."""
+async def test_a_process_method_replaces_the_model(make: Any) -> None:
+    """All stages are one call to the executor."""
     executor = Executor("preprocess", "process")
     await ask(make(executor), {"x": 1})
     assert ["preprocess!", "process!", "forget held"] == executor.log
 
 
 @pytest.mark.parametrize("where", ["preprocess", "model"])
-async def test_what_a_request_holds_is_released_wherever_it_ends(make: Any, where: str) -> None:
-    """And its body is not the one that the next version is tried with."""
+async def test_a_requests_state_is_released_at_whatever_stage_it_ends(make: Any, where: str) -> None:
+    """And the body that another version would be tried with is unchanged."""
     executor = Executor("preprocess", "postprocess")
     executor.fails_in = where
     handler = make(executor, error=BackendUnavailable("down") if where == "model" else None)
@@ -120,8 +120,8 @@ async def test_what_a_request_holds_is_released_wherever_it_ends(make: Any, wher
     assert handler.last_body is None
 
 
-async def test_the_body_that_was_answered_is_kept_as_it_came(make: Any, tmp_path: Any) -> None:
-    """Hooks change bodies in place; the next version is tried with what was asked."""
+async def test_the_body_of_an_answered_request_is_kept_unchanged(make: Any, tmp_path: Any) -> None:
+    """Hooks change bodies in place, but a new version is tried with the original body."""
     path = tmp_path / "hook.py"
     path.write_text("class Preprocess:\n    def process(self, body, state, s=None):\n        return body.pop('x')\n")
     code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
@@ -132,8 +132,8 @@ async def test_the_body_that_was_answered_is_kept_as_it_came(make: Any, tmp_path
     await handler.close()
 
 
-async def test_a_thread_is_free_again_when_its_hook_has_ended_and_not_before(make: Any, tmp_path: Any) -> None:
-    """A request that was given up still occupies it; one that waits for it can be given up."""
+async def test_a_thread_is_occupied_until_its_hook_has_ended(make: Any, tmp_path: Any) -> None:
+    """Also if the request of that hook was cancelled. A request that waits for the thread can be cancelled."""
     gate = tmp_path / "gate"
     path = tmp_path / "hook.py"
     path.write_text(

@@ -1,4 +1,4 @@
-"""Tensors of several requests: what can be one call is one, everybody gets their own rows, a fault is one request's."""
+"""Tensors of several requests in one call: each request gets its own rows, and only its own error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.trace import Trace
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A model that refuses what is negative."""
+    """A model that doubles its input and refuses negative numbers."""
     if (inputs["x"] < 0).any():
         raise BackendRefused("negative")
     return {"y": inputs["x"] * 2, "z": inputs["x"] + 1}
@@ -35,7 +35,7 @@ def backend() -> FakeBackend:
 
 
 async def ask(calls: StackedCalls, *arrays: Any, outputs: tuple[str, ...] = ("y",), timeout: float = 5) -> list[Any]:
-    """Call with each of the arrays at once; returns outputs or errors."""
+    """Make a call with each of the arrays at the same time; return outputs or errors."""
     deadline = asyncio.get_running_loop().time() + timeout
     asked = (calls.infer({"x": array}, outputs, deadline) for array in arrays)
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -43,12 +43,12 @@ async def ask(calls: StackedCalls, *arrays: Any, outputs: tuple[str, ...] = ("y"
 
 
 def full(value: float, *shape: int) -> Any:
-    """An array of one number."""
+    """Return an array filled with one number."""
     return np.full(shape, value, np.float32)
 
 
-async def test_tensors_that_differ_in_their_rows_only_share_a_call(backend: FakeBackend) -> None:
-    """Three requests, one call, each its own rows; another shape per row is another call."""
+async def test_tensors_with_the_same_shape_of_a_row_share_a_call(backend: FakeBackend) -> None:
+    """Three requests make one call, and each gets its own rows. Another shape makes another call."""
     calls = StackedCalls(backend, "m", max_rows=8)
     one, two, wide, three = await ask(calls, full(1, 2, 3), full(2, 1, 3), full(9, 1, 4), full(3, 3, 3))
     assert [(2, 3), (1, 3), (1, 4), (3, 3)] == [found["y"].shape for found in (one, two, wide, three)]
@@ -56,21 +56,21 @@ async def test_tensors_that_differ_in_their_rows_only_share_a_call(backend: Fake
     assert [("m", 1), ("m", 6)] == sorted(backend.calls)
 
 
-async def test_rows_beyond_the_models_batch_are_left_for_another_call(backend: FakeBackend) -> None:
-    """Triton refuses more; a request that has more by itself is Triton's to refuse."""
+async def test_rows_beyond_the_models_batch_size_are_left_for_another_call(backend: FakeBackend) -> None:
+    """A single request with more rows is sent as it is, and Triton refuses it."""
     await ask(StackedCalls(backend, "m", max_rows=4), full(1, 3, 2), full(2, 3, 2), full(3, 9, 2))
     assert [3, 3, 9] == [rows for _, rows in backend.calls]
 
 
 async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
-    """Refused together, called again in halves."""
+    """The call is refused, and its halves are called again."""
     found = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), full(-1, 1, 2), full(3, 1, 2))
     assert isinstance(found[1], BackendRefused)
     assert [2, 6] == [found[0]["y"][0, 0], found[2]["y"][0, 0]]
 
 
-async def test_what_is_asked_for_is_part_of_the_kind(backend: FakeBackend) -> None:
-    """One wants y, one wants z: a call has one list of outputs."""
+async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
+    """One asks for y and one for z, but a call has one list of outputs."""
     calls = StackedCalls(backend, "m", max_rows=8)
     deadline = asyncio.get_running_loop().time() + 5
     (y, *_), (z, *_) = await asyncio.gather(
@@ -80,14 +80,14 @@ async def test_what_is_asked_for_is_part_of_the_kind(backend: FakeBackend) -> No
     assert len(backend.calls) == 2
 
 
-async def test_large_arrays_go_alone(backend: FakeBackend) -> None:
+async def test_large_arrays_are_sent_alone(backend: FakeBackend) -> None:
     """Joining megabytes on the event loop would cost more than a call."""
     await ask(StackedCalls(backend, "m", max_rows=64), full(1, 1, 100_000), full(2, 1, 100_000))
     assert [1, 1] == [rows for _, rows in backend.calls]
 
 
-async def test_what_has_no_rows_goes_alone_and_whole(backend: FakeBackend) -> None:
-    """A scalar beside an array: nothing here can be joined or cut."""
+async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None:
+    """A scalar beside an array cannot be joined or cut."""
     backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
     calls = StackedCalls(backend, "s", max_rows=8)
     deadline = asyncio.get_running_loop().time() + 5
@@ -98,14 +98,14 @@ async def test_what_has_no_rows_goes_alone_and_whole(backend: FakeBackend) -> No
 
 
 async def test_a_call_that_hangs_ends_at_the_requests_deadline(backend: FakeBackend) -> None:
-    """And is cancelled: nobody waits for it."""
+    """It is cancelled, and the request fails."""
     backend.hold = asyncio.Event()
     [late] = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), timeout=0.05)
     assert isinstance(late, DeadlineExceeded)
 
 
-async def test_a_requests_id_goes_with_its_own_call_only(backend: FakeBackend) -> None:
-    """Triton's log names the request that a call was made for; a call for two names none."""
+async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backend: FakeBackend) -> None:
+    """Triton's log names the request that a call was made for. A call for two requests has no id."""
     ids: list[str] = []
     infer = backend.infer
 
@@ -121,8 +121,10 @@ async def test_a_requests_id_goes_with_its_own_call_only(backend: FakeBackend) -
     assert ["a", ""] == ids
 
 
-async def test_tensor_endpoints_share_calls_and_say_what_these_cost(backend: FakeBackend) -> None:
-    """Two requests of one tick, one call; ``/v1/status`` has the prices from then on."""
+async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_their_prices(
+    backend: FakeBackend,
+) -> None:
+    """Two requests of one tick make one call. ``/v1/status`` then has the prices."""
     info = await backend.describe("m")
     endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
     assert endpoint.prices is None
@@ -152,10 +154,10 @@ async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBac
 
 
 @pytest.mark.parametrize(("merges", "calls"), [(True, 8), (False, 3)])
-async def test_calls_that_no_server_merges_are_shared_by_the_gateways(
+async def test_gateways_share_the_calls_in_flight_if_no_server_merges_them(
     backend: FakeBackend, merges: bool, calls: int
 ) -> None:
-    """Four gateways before four servers: each has its share of the calls in flight."""
+    """Four gateways and four servers: each gateway has its share of the calls in flight."""
     backend.replicas = 4
     info = replace(await backend.describe("m"), merges_calls=merges)
     call = TritonCall(backend, "m", info.inputs, ("y",), info, gateways=Gateways(4))

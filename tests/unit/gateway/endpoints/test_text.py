@@ -1,4 +1,4 @@
-"""A text task's work: what takes long leaves the event loop, on the way in and on the way out."""
+"""Work of a text task that is slow is done in a thread, before and after the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.call import InternalCall
 
 
 class Told(InternalCall):
-    """Remembers the thread in which its reply was written."""
+    """Records the thread in which its reply was written."""
 
     written_in = 0
 
@@ -22,7 +22,7 @@ class Told(InternalCall):
 
 @pytest.mark.parametrize(("rows", "is_aside"), [(2, False), (60, False), (600, True)])
 async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_aside: bool) -> None:
-    """Also if it comes of several calls to the model (60 rows are one)."""
+    """Also if it consists of several calls to the model (one call has 60 rows)."""
     stack.deploy("e")
     await stack.served("e")
     call = Told("e", {"text": ["good"] * rows})

@@ -1,4 +1,4 @@
-"""The controller of the limit of work in simulated time: alone against an ideal server, then under the real batcher."""
+"""The limit of work in simulated time: first with an ideal server, then under the real batcher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE_CAPACITY = 64 / LARGE.seconds(64, 0)
 
 
 class Server:
-    """Servers that take one call after the other each; as many callers as are let in keep them busy."""
+    """Servers that each work on one call after the other; callers within the limit keep them busy."""
 
     def __init__(self, seed: int = 1) -> None:
         self.prices = Prices()
@@ -35,13 +35,13 @@ class Server:
         self._chance = random.Random(seed)
 
     def learn(self) -> None:
-        """Make calls of all sizes, as a gateway does before it is flooded."""
+        """Make calls of all sizes, as a gateway does before an overload."""
         for number in range(64):
             rows = 8 + number % 57
             self.prices.learn(rows, rows * TOKENS, 0.0, self._took(rows))
 
     def run(self, calls: int, *, wanted: int = 1024) -> float:
-        """Make so many calls with ``wanted`` callers; return the answers per second of the second half."""
+        """Make ``calls`` calls with ``wanted`` callers; return the answers per second of the second half."""
         began, rows_before, answered = 0.0, 0, 0
         for number in range(calls):
             if number == calls // 2:
@@ -68,21 +68,21 @@ def server() -> Server:
     return found
 
 
-def test_it_settles_where_more_work_brings_no_more_answers(server: Server) -> None:
-    """Two full calls are enough, whatever the callers want: hardly an answer less, and nobody waits for longer."""
+def test_the_limit_settles_where_more_work_brings_no_more_answers(server: Server) -> None:
+    """Two full calls are enough for nearly all answers, however many callers there are, so waits stay short."""
     assert server.run(600) >= 0.94 * CAPACITY
     assert 1.7 * FULL_S < server.limit.seconds < 4 * FULL_S
 
 
-def test_it_does_not_drift(server: Server) -> None:
-    """After ten minutes of overload it is where it was."""
+def test_the_limit_does_not_drift(server: Server) -> None:
+    """After ten minutes of overload it is still in the same range."""
     for _ in range(6):
         server.run(2_000)
         assert 1.7 * FULL_S < server.limit.seconds < 4 * FULL_S
     assert server.now > 600
 
 
-def test_what_is_not_used_up_says_nothing(server: Server) -> None:
+def test_a_limit_that_is_not_used_up_does_not_change(server: Server) -> None:
     """At night the limit stays what it was by day."""
     server.run(600)
     server.run(12, wanted=20)  # the period that had begun
@@ -91,14 +91,14 @@ def test_what_is_not_used_up_says_nothing(server: Server) -> None:
     assert limit == server.limit.seconds
 
 
-def test_without_much_work_there_is_no_limit(server: Server) -> None:
-    """Nothing is known of what would be too much."""
+def test_without_enough_work_there_is_no_limit(server: Server) -> None:
+    """The effect of more work is not known."""
     server.run(600, wanted=20)
     assert server.limit.seconds == inf
 
 
 def test_more_servers_get_more_work(server: Server) -> None:
-    """Found out by itself: what the limit passes grows with what comes of it."""
+    """The limit grows, because more work brings more answers."""
     server.run(600)
     before = server.limit.seconds
     server.servers = 3
@@ -106,16 +106,16 @@ def test_more_servers_get_more_work(server: Server) -> None:
     assert server.limit.seconds > 2 * before
 
 
-def test_a_server_that_gets_three_times_slower_gets_no_longer_queue(server: Server) -> None:
-    """The same number of rows, which take three times as long: the time of two calls is what it was in calls."""
+def test_a_server_that_becomes_three_times_slower_gets_no_longer_queue(server: Server) -> None:
+    """The same number of rows may be in hand, and they take three times as long."""
     server.run(600)
     server.slower = 3.0
     server.run(900)
     assert server.limit.seconds < 4 * 3 * FULL_S
 
 
-def test_small_calls_that_are_all_alike_do_not_hold_it_down() -> None:
-    """If all that was ever seen are calls of one row, nobody knows what larger ones cost: they are tried."""
+def test_the_limit_rises_even_if_all_calls_so_far_had_one_row() -> None:
+    """The cost of larger calls is unknown, so the limit lets them be tried."""
     server = Server()
     server.limit.seconds = 2 * CALL_S
     for _ in range(2000):
@@ -125,43 +125,43 @@ def test_small_calls_that_are_all_alike_do_not_hold_it_down() -> None:
 
 @pytest.fixture(scope="module")
 def calm() -> OpenLoad:
-    """What requests take at four fifths of the capacity."""
+    """The times of answers at four fifths of the capacity."""
     return open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=3.0, warm=3.0)
 
 
 @pytest.mark.parametrize("times", [1.3, 4.0])
-def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: OpenLoad, times: float) -> None:
-    """Arrivals at random that do not wait for answers."""
+def test_in_an_overload_goodput_stays_high_and_answers_stay_quick(calm: OpenLoad, times: float) -> None:
+    """Under the real batcher; requests arrive at random and do not wait for answers."""
     found = open_load(GPU, MIXES["short"], times * CAPACITY, seconds=3.0, warm=4.0)
     assert found.answers >= 0.97 * CAPACITY
     assert found.percentile(99) <= 1.1 * calm.percentile(99)
 
 
 @pytest.mark.parametrize("times", [2.0, 10.0])
-def test_where_rows_are_dear_too_nobody_waits_for_more_than_the_call_in_front_and_its_own(times: float) -> None:
-    """Whoever was let in as soon as a call had left waited for the whole of it."""
+def test_if_rows_are_expensive_requests_wait_only_for_the_call_in_front_and_their_own(times: float) -> None:
+    """Without the admission window, admitted requests would wait for one more whole call."""
     calm = open_load(LARGE, MIXES["short"], 0.75 * LARGE_CAPACITY, seconds=6.0, warm=3.0)
     found = open_load(LARGE, MIXES["short"], times * LARGE_CAPACITY, seconds=6.0, warm=4.0, most=1024)
     assert found.answers >= 0.95 * LARGE_CAPACITY
     assert found.percentile(99) <= 1.4 * calm.percentile(99)
 
 
-def test_hardly_anybody_is_refused_when_the_load_has_fallen() -> None:
-    """From five times the capacity to four fifths of it, and the limit still holds."""
+def test_hardly_any_request_is_refused_after_the_load_has_fallen() -> None:
+    """From five times the capacity to four fifths of it, while the limit is still in force."""
     found = open_load(GPU, MIXES["short"], 5 * CAPACITY, seconds=3.0, warm=6.0,
                  change=lambda now, _server: (5.0 if now < 6.0 else 0.8) * CAPACITY)  # fmt: skip
     assert found.refusals <= 0.02 * CAPACITY
     assert found.answers >= 0.75 * CAPACITY
 
 
-def test_texts_of_all_lengths_do_not_upset_it() -> None:
-    """On a GPU a row costs what it costs, however long it is padded: work is what the prices say, not tokens."""
+def test_texts_of_mixed_lengths_keep_the_goodput() -> None:
+    """On a GPU a row costs the same at any padded length. The limit counts work by price, not by tokens."""
     assert open_load(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
 
 
 @pytest.mark.parametrize("at_once", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) -> None:
-    """Four Tritons, or one that works on four calls at a time: the next one that is free is nearer than with one."""
+def test_four_servers_keep_their_goodput_and_waits_stay_short(at_once: int) -> None:
+    """Four Tritons, or one that works on four calls at a time: the next one is free sooner than with one server."""
     price, others = replace(GPU, at_once=at_once), [GPU] * (3 if at_once == 1 else 0)
     calm = open_load(price, MIXES["short"], 0.8 * 4 * CAPACITY, seconds=2.0, warm=3.0, others=others)
     found = open_load(price, MIXES["short"], 2 * 4 * CAPACITY, seconds=2.0, warm=4.0, others=others)
@@ -172,9 +172,9 @@ def test_four_servers_have_all_of_their_goodput_and_short_waits(at_once: int) ->
 @pytest.mark.parametrize(
     "times", [pytest.param(1.3, marks=pytest.mark.long), pytest.param(2.0, marks=pytest.mark.long), 5.0]
 )
-def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: float) -> None:
-    """From one moment to the next, in the middle of a quiet day: nothing is refused before, and of twelve seconds after
-    it one in twenty answers at most takes longer than what the slowest took before.
+def test_by_default_waits_stay_short_after_a_sudden_overload(times: float) -> None:
+    """Nothing is refused at the load before it. In the twelve seconds after it, at most one answer in twenty takes
+    longer than 1.1 times the former p99.
     """
     calm = open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=6.0, warm=1.0, rule="auto", most=1024)
     assert not calm.refusals
@@ -187,9 +187,9 @@ def test_by_default_a_load_that_comes_at_once_is_held_to_short_waits(times: floa
     assert found.percentile(99.9) <= 0.45
 
 
-def test_a_step_of_demand_beyond_the_capacity_is_over_within_a_second() -> None:
-    """From four fifths of it to 1.4 times that, from one moment to the next: from then on 19 of 20 of every tenth of a
-    second are answered within one and a half times what the slowest took before, and as many as can be are answered.
+def test_one_second_after_a_step_of_demand_beyond_the_capacity_answers_are_quick_again() -> None:
+    """From 0.8 to 1.12 times the capacity. From then on, in every tenth of a second, 19 of 20 answers take at most 1.5
+    times the former p99, and goodput stays at 93 % of the capacity.
     """
     step = 10.0
     found = open_load(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=14.0, warm=4.0, rule="auto", most=1024,
@@ -206,8 +206,8 @@ def test_a_step_of_demand_beyond_the_capacity_is_over_within_a_second() -> None:
 
 
 def rises(held: list[float]) -> list[bool]:
-    """Whether work in hand is said to rise, at each of the calls that end every tenth of a second with so many floors
-    of it in hand.
+    """Return whether work is reported to rise at each call; calls end every 0.1 s, with ``held`` floors of work in
+    hand.
     """
     made = Server()
     made.learn()
@@ -218,20 +218,20 @@ def rises(held: list[float]) -> list[bool]:
     return said[30:]
 
 
-def test_work_that_comes_at_once_and_stays_does_not_rise() -> None:
-    """Five hundred callers begin to wait for their answers, in two tenths of a second."""
+def test_work_that_arrives_at_once_and_stays_is_not_rising() -> None:
+    """Five hundred callers begin to wait for their answers within 0.2 s."""
     assert not any(rises([0.5] * 10 + [4.0] + [8.0] * 40))
 
 
-def test_work_that_goes_up_and_down_does_not_rise() -> None:
-    """By one call, slowly and quickly: that much comes back when a call ends."""
+def test_work_that_goes_up_and_down_is_not_rising() -> None:
+    """By one call, slowly and quickly: the end of a call takes it away again."""
     for period in (2, 5, 12, 30):
         assert not any(rises([4.0 + (number % period) / period for number in range(200)]))
 
 
 @pytest.mark.parametrize(("by", "within"), [(0.9, 8), (0.25, 14), (0.12, 26)])
-def test_work_that_becomes_more_and_more_rises(by: float, within: int) -> None:
-    """The quicker it does, the sooner that is said."""
+def test_work_that_grows_steadily_is_rising(by: float, within: int) -> None:
+    """The faster it grows, the sooner that is reported."""
     said = rises([1.0] * 30 + [1.0 + by * number for number in range(40)])
     assert not any(said[:30])
     assert said[30 + within]
