@@ -1,4 +1,4 @@
-"""``python -m benchmarks QUESTION``: answer one question; without one, the cost beside peers is measured."""
+"""``python -m benchmarks QUESTION``: answers one question; without one, it measures the cost beside peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT = "cost-beside-peers"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a file of ``questions/`` says of itself."""
+    """The description that a file of ``questions/`` gives of itself."""
 
     name: str
     asks: str
@@ -25,7 +25,7 @@ class Question:
 
 
 def questions() -> list[Question]:
-    """Return all of them, by name; no file is run for it: some need torch."""
+    """Return all questions, by name. The files are not imported, because some need torch."""
     return [_read(path) for path in sorted(QUESTIONS.glob("*.py")) if path.name != "__init__.py"]
 
 
@@ -43,7 +43,7 @@ def _read(path: Path) -> Question:
 
 
 def usage() -> str:
-    """Return the help: every question, how long its answer takes, where it is kept."""
+    """Return the help: every question, how long its answer takes, where it is saved."""
     lines = [
         "usage: python -m benchmarks [QUESTION] [OPTIONS]", "",
         f"Without a QUESTION: {DEFAULT}. `python -m benchmarks QUESTION --help` has its options.", "",
@@ -56,7 +56,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Ask the question that is named."""
+    """Answer the named question."""
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] in (["-h"], ["--help"]):
         sys.stdout.write(usage())

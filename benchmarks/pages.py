@@ -1,4 +1,4 @@
-"""``python -m benchmarks pages``: writes what the documentation shows of saved results again."""
+"""``python -m benchmarks pages``: writes the documentation's parts that show saved results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def models() -> str:
 
 
 def peers() -> str:
-    """Return the page of the run that it names. Raises ``ValueError`` if it names none that is saved."""
+    """Return the page of the run that it names. Raises ``ValueError`` if that run is not saved."""
     named = re.search(r"`benchmarks/results/(.+)\.json`", PEERS.read_text())
     if named is None or (run := saved(named[1])) is None:
         raise ValueError(f"{PEERS} names no saved run")

@@ -1,5 +1,6 @@
-"""The gateway beside its peers: which cells are measured, how each system is started and asked, what a run says.
+"""The comparison with the gateway's peers: the measured cells, how each system is started and called, the report.
 
-``plan`` has the cells as data, ``systems`` every system (one line in ``SYSTEMS`` for another), ``programs/`` what the
-peers run; ``run`` measures, ``analysis`` judges, ``report`` and ``plots`` show it. Asked by ``cost_beside_peers``.
+``plan`` has the cells as data, ``systems`` every system (one line in ``SYSTEMS`` adds another), and ``programs/`` the
+peers' programs. ``run`` measures, ``analysis`` judges, ``report`` and ``plots`` show the result. Used by
+``cost_beside_peers``.
 """

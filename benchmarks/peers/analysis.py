@@ -21,7 +21,7 @@ Value = Callable[[Cell], float]
 
 FIGURES = ("own_us", "triton_us", "rps", "p50_ms", "p90_ms", "p99_ms", "batch", "rss_mb", "own_cores")
 ARTICLE_GAIN = 2.93
-"""The throughput gain (+193 %) that ClearML's article on its serving claims over the same pipeline inside Triton."""
+"""The throughput gain (+193 %) over the same pipeline inside Triton that ClearML's article on its serving claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise: what was measured against its bound. ``value`` is None when a part was not measured."""
+    """One promise: the measured value and its bound. ``value`` is None if a part was not measured."""
 
     text: str
     bound: Literal["<=", ">="]
@@ -51,7 +51,7 @@ class Check:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the median meets the target; None when it was not measured."""
+        """True if the median meets the target; None if it was not measured."""
         if self.value is None:
             return None
         return self.value.median <= self.target if self.bound == "<=" else self.value.median >= self.target
@@ -89,9 +89,9 @@ def ratio(
     cells: Sequence[Cell], above: str, below: str, value: Value, *, backend: str = "instant", texts: str = "short",
     connections: int = 64, rates: tuple[float, float] = (0.0, 0.0),
 ) -> Spread | None:  # fmt: skip
-    """Return ``value`` of one system over that of another, round by round; None when they share no round.
+    """Return ``value`` of one system over that of another, round by round; None if they share no round.
 
-    ``rates`` are those of the open loops that each was under; 0 is a closed loop.
+    ``rates`` are the rates of their open loops; 0 is a closed loop.
     """
     place = (backend, texts, connections)
     first = {c["round"]: value(c) for c in cells if key(c) == (*place, rates[0], above)}
@@ -116,7 +116,7 @@ def figure(name: str) -> Value:
 
 
 def checklist(run: Mapping[str, Any]) -> list[Check]:
-    """Return every promise that can be told from a run's cells, in the order of the documentation."""
+    """Return every promise that a run's cells can check, in the order of the documentation."""
     cells: Sequence[Cell] = run["cells"]
     missing: Mapping[str, str] = run["missing"]
     checks: list[Check] = []
@@ -151,7 +151,7 @@ def checklist(run: Mapping[str, Any]) -> list[Check]:
         add(f"GPU-like, 256 connections: throughput / ensemble ({label})", ">=", target, "gateway", peer,
             figure("rps"), backend="gpu", connections=256)  # fmt: skip
     for peer, label in (("ensemble_auto", "one AutoTokenizer instance"), ("ensemble_lean", "tokenizers")):
-        # requests per core-second: what throughput comes to where nothing else competes for the cores
+        # requests per core-second: the throughput if nothing else competes for the cores
         add(f"GPU-like, 256 connections: requests per CPU second / ensemble ({label})", ">=", 1.0, peer, "gateway",
             total, backend="gpu", connections=256)  # fmt: skip
     batches = [float(c["batch"]) for c in cells if key(c) == ("gpu", "short", 256, 0.0, "gateway")]

@@ -1,4 +1,4 @@
-"""The same tensors sent straight to Triton by gRPC, one at a time: what a request costs without anything in front."""
+"""Sends the same tensors straight to Triton by gRPC, one at a time: a request's cost without anything in front."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECONDS = 4.0
 
 
 def measure(bench: Bench, backend: Backend, texts: Path) -> dict[str, Any]:
-    """Run the client on the core the gateway would have, and return its numbers in ms."""
+    """Run the client on the core that the gateway would have; return its numbers in ms."""
     from benchmarks.peers.systems import OTHER_CORE, SERVER_CORE
     from benchmarks.shared.command import ROOT
 

@@ -1,4 +1,4 @@
-"""Which cells a run measures, as data. A cell is one system at one backend, kind of text and load."""
+"""The cells of a run, as data. A cell is one system with one backend, kind of text and load."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """Return a name that is a file name too."""
+        """Return a name that can be used as a file name."""
         load = f"{self.rate:g}rps" if self.rate else f"c{self.connections}"
         return f"{self.backend}-{self.texts}-{load}"
 
 
 def full() -> tuple[Scenario, ...]:
-    """Return everything issue and documentation ask for: about half an hour."""
+    """Return all scenarios of the documentation: about half an hour."""
     return (
         *(Scenario("instant", "short", n, ALL, 5 if n == 64 else 3, 4.0) for n in (64, 1, 16, 256)),
         Scenario("instant", "long", 64, ALL, 3, 4.0),
         Scenario("instant", "mixed", 64, ALL, 3, 3.0),
         Scenario("vectors", "short", 64, FORMS, 6, 2.0),
         Scenario("instant", "short", 64, ("gateway_w2",), 3, 4.0),
-        # The same load for each worker (a call's cost is shared by what a worker has at a time), both beside Triton and
-        # the load on the same two cores, which are left some time.
+        # The same load per worker, since the requests of a worker share the cost of a call. Triton and the load run on
+        # the same two cores, which keep some time free.
         Scenario("instant", "short", 256, ("gateway_w1",), 3, 4.0, 1500.0),
         Scenario("instant", "short", 256, ("gateway_w2",), 3, 4.0, 3000.0),
         *(Scenario("gpu", "short", n, ("floor_grpc", "gateway", *PEERS), 3, 4.0) for n in (16, 256)),
@@ -51,7 +51,7 @@ def full() -> tuple[Scenario, ...]:
 
 
 def quick() -> tuple[Scenario, ...]:
-    """Return what shows the main ratios in a few minutes; fewer and shorter rounds, so wider ranges."""
+    """Return scenarios for the main ratios in a few minutes, with fewer and shorter rounds and so wider ranges."""
     return (
         Scenario("instant", "short", 64, ALL, 3, 2.0),
         Scenario("instant", "long", 64, ("floor", "gateway", "gateway_nocache"), 2, 2.0),
@@ -65,7 +65,7 @@ def narrowed(
     scenarios: Sequence[Scenario], *, backends: Sequence[str], systems: Sequence[str], texts: Sequence[str],
     connections: Sequence[int],
 ) -> Iterator[Scenario]:  # fmt: skip
-    """Yield the scenarios left when only the named parts are wanted; an empty list wants all."""
+    """Yield the scenarios that have the named parts; an empty list means all."""
     for scenario in scenarios:
         kept = tuple(name for name in scenario.systems if not systems or name in systems)
         if (

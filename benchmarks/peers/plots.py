@@ -1,6 +1,6 @@
-"""Draws a saved run. A program of its own, run by the Python of an environment with matplotlib; see ``report``.
+"""Draws a saved run. A separate program for an environment with matplotlib; see ``report``.
 
-Arguments: the run's JSON and a folder for PNG files; titles come as JSON on stdin; prints the names drawn.
+Arguments: the run's JSON and a folder for PNG files. Titles come as JSON on stdin. Prints the names of the pictures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZE = (9, 4.8)
 
 
 def main(run_file: str, folder: str) -> None:
-    """Draw every plot the run has the cells for."""
+    """Draw every plot for which the run has cells."""
     run, plan = json.loads(Path(run_file).read_text()), json.loads(sys.stdin.read())
     drawings = {"cpu": cpu, "throughput": throughput, "latency": latency, "open-loop": open_loop, "scaling": scaling}
     for name, draw in drawings.items():

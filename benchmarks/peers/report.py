@@ -1,4 +1,4 @@
-"""What a run says: a table and the checklist on stdout, JSON in ``results/``, plots and ``docs/benchmarks.md``."""
+"""Reports a run: a table and the checklist on stdout, JSON in ``results/``, plots and ``docs/benchmarks.md``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BACKENDS = {
 
 
 def report(run: Mapping[str, Any], *, name: str, state: Path, write_docs: bool, say: Callable[[str], None]) -> None:
-    """Print the run; save it under ``results/`` (and in the documentation when asked to)."""
+    """Print the run; save it under ``results/`` and, on request, in the documentation."""
     found = rows(run["cells"])
     text = "\n".join([*_plain(found), "", *(check.line() for check in checklist(run)), *_scaling_lines(run)])
     sys.stdout.write(text + "\n")

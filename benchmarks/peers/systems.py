@@ -1,7 +1,7 @@
-"""Every system under test: how it is started for a backend, how it is asked, which processes are its own.
+"""Every system under test: how it is started for a backend, how it is called, and which processes belong to it.
 
-``SYSTEMS`` is the only list of them. A system that cannot be installed or started raises; the run reports the reason
-and goes on without it.
+``SYSTEMS`` is the only list of them. If a system cannot be installed or started, the run reports the reason and
+continues without it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SERVER_CORE, OTHER_CORE = 0, 1
 
 
 class NotAvailable(Exception):
-    """A system has no part in this run; the message says why."""
+    """A system that cannot take part in this run; the message says why."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """What systems are started in: the run's Triton, registry, folders."""
+    """What the systems of a run share: Triton, registry, folders."""
 
     state: Path
     triton: Triton
@@ -63,7 +63,7 @@ class Bench:
     def start(
         self, system: str, argv: Sequence[str], env: Mapping[str, str], cores: Sequence[int] = (SERVER_CORE,)
     ) -> processes.Server:
-        """Start a server under test on its cores, in an empty folder: what lies in it could be imported."""
+        """Start a server under test on its cores, in an empty folder, because files there could be imported."""
         folder = self.state / "work"
         folder.mkdir(exist_ok=True)
         return processes.Server(
@@ -73,7 +73,7 @@ class Bench:
 
 @dataclass(slots=True)
 class Running:
-    """A started system: where and how it is asked, whose CPU time is its own, which models it calls."""
+    """A started system: its address and request form, its processes, and the models that it calls."""
 
     url: str
     body: Callable[[str], bytes]
@@ -81,7 +81,7 @@ class Running:
     models: Sequence[str]
     triton_cores: Sequence[int] = (OTHER_CORE,)
     seen: set[Path] = field(default_factory=set)
-    """Files of bodies it was sent before."""
+    """Files of bodies that it has already received."""
 
     @property
     def pids(self) -> list[int]:
@@ -146,7 +146,7 @@ def _gateway(
     checkout: Path = ROOT,
     python: Path | None = None,
 ) -> Running:
-    """Start the gateway as a user does: following the serving Task, asked on the canary route."""
+    """Start the gateway as a user does: it follows the serving Task and is called on the canary route."""
     models = bench.registered.triton_names[backend.name]
     for model in models:
         bench.triton.serve(model, backend, bench.bundles[backend.name])
@@ -164,7 +164,7 @@ def _gateway(
 
 
 def _form(bench: Bench, backend: Backend, *, name: str, path: str, body: Callable[[str], bytes]) -> Running:
-    """The gateway asked in another protocol than its own."""
+    """Call the gateway with another protocol than its own."""
     running = _gateway(bench, backend, name=f"gateway_{name}")
     address = running.url.partition("/serve/")[0]
     running.url, running.body = address + path.format(name=backend.name), body
@@ -198,9 +198,9 @@ BEFORE: Final = "gateway_before"
 
 
 def another_checkout(checkout: Path, name: str = BEFORE, *, has_word_cache: bool = True) -> System:
-    """Return the gateway of another checkout as a system; its own Python runs it if it has a ``.venv``.
+    """Return the gateway of another checkout as a system, run by that checkout's ``.venv`` if it has one.
 
-    Raises ``ValueError`` if that is no checkout of this project.
+    Raises ``ValueError`` if it is no checkout of this project.
     """
     if not (checkout / "gateway" / "__init__.py").is_file():
         raise ValueError(f"{checkout} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
@@ -215,7 +215,7 @@ def another_checkout(checkout: Path, name: str = BEFORE, *, has_word_cache: bool
 
 
 def _without_word_cache(bench: Bench, backend: Backend) -> Running:
-    # the setting is looked up, not assumed: a gateway without the cache has no such row
+    # the setting is looked up, since a gateway without the cache has none
     names = [n for n in Settings.model_fields if "word" in n and "cache" in n]
     if not names:
         raise NotAvailable("this gateway has no setting that switches a word cache off")
@@ -269,7 +269,7 @@ def _ensemble(bench: Bench, backend: Backend, *, tokenizer: str) -> Running:
     def body(text: str) -> bytes:
         return json.dumps({"inputs": [{"name": "TEXT", "shape": shape, "datatype": "BYTES", "data": [text]}]}).encode()
 
-    # everything happens inside Triton: it gets the gateway's core as well
+    # everything happens inside Triton, so it gets the gateway's core as well
     return Running(f"http://{bench.triton.http}/v2/models/{name}/infer", body, None, [model], (SERVER_CORE, OTHER_CORE))
 
 

@@ -40,7 +40,7 @@ from gateway.edge.http.protocol import GatewayProtocol
 BATCH: Final = 200
 _PART: Final = 10_000
 _ROUNDS: Final = 14
-"""Turns of the loop after each read: more than any answer needs."""
+"""Turns of the loop after each read: more than any answer takes."""
 TAKES = "1 minute per 20,000 streams"
 SAVES = "results/streams.json"
 _ID: Final = re.compile(rb'"request_id":"[0-9a-f]{16}"')
@@ -120,7 +120,7 @@ def _plain(draw: random.Random) -> bytes:
 
 
 def _odd(draw: random.Random) -> bytes:
-    """A request with anything about it that may be different or wrong."""
+    """A request that may be unusual or wrong in any respect."""
     method = b"POST" if draw.random() < 0.6 else draw.choice(_METHODS)
     target = draw.choice(_TARGETS)
     version = b"HTTP/1.1" if draw.random() < 0.85 else draw.choice(_VERSIONS)
@@ -162,7 +162,7 @@ def stream(seed: int, number: int) -> list[bytes]:
         if whole:
             whole[draw.randrange(len(whole))] = draw.randrange(256)
         parts[at] = bytes(whole)
-    if draw.random() < 0.65:  # each request in a read of its own, as clients send them
+    if draw.random() < 0.65:  # each request in its own read, as clients send them
         reads = []
         for part in parts:
             at = draw.randrange(len(part) + 1) if draw.random() < 0.25 else 0
@@ -180,7 +180,7 @@ def stream(seed: int, number: int) -> list[bytes]:
 def _said(
     method: str, path: str, raw: bytes, query: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
 ) -> bytes:
-    """What the application was asked; the length of the body stands for the header that told it."""
+    """What the application was asked. The length of the body stands for the header that announced it."""
     lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name != b"content-length"]
     raws = (raw.decode("latin-1"), query.decode("latin-1"))
     return json.dumps([method, path, *raws, lines, body.decode("latin-1")]).encode()
@@ -259,7 +259,7 @@ class Echo:
 
 
 class Ear(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that stores what is written."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -268,7 +268,7 @@ class Ear(asyncio.Transport):
         self.waiting: list[bytes] = []
 
     def write(self, data: Any) -> None:
-        """Keep it, unless the connection is closed."""
+        """Store it, unless the connection is closed."""
         if not self.is_closed:
             self.heard.append(bytes(data))
 
@@ -283,7 +283,7 @@ class Ear(asyncio.Transport):
         return self.is_closed
 
     def can_write_eof(self) -> bool:
-        """Ends at once: nothing lingers here."""
+        """True: the connection ends at once, without lingering."""
         return False
 
     def get_write_buffer_size(self) -> int:
@@ -291,16 +291,16 @@ class Ear(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """Keep what comes."""
+        """Hold back further bytes."""
         self.is_paused = True
 
     def resume_reading(self) -> None:
-        """Let it come."""
+        """Deliver held bytes again."""
         self.is_paused = False
 
 
 class Side:
-    """One of the protocols that are compared, with an application of its own."""
+    """One of the compared protocols, with its own application."""
 
     def __init__(self, http: type[HttpToolsProtocol]) -> None:
         self.app = Echo()
@@ -362,7 +362,7 @@ class Answer:
 
 
 def answers(written: bytes, whole: bytes = b"") -> list[Answer]:
-    """Split the answers to the stream ``whole``. Raises ``ValueError`` if it is not exactly a row of answers."""
+    """Split the answers to the stream ``whole``. Raises ``ValueError`` if it is not exactly a sequence of answers."""
     found: list[Answer] = []
     at = 0
     while at < len(written):
@@ -401,12 +401,12 @@ def _unchunked(written: bytes, at: int) -> tuple[bytes, int]:
 
 @dataclass(slots=True)
 class Judged:
-    """What h11 makes of a stream: its requests as the application would say them, and why it stopped."""
+    """What h11 makes of a stream: its requests as the application would report them, and why it stopped."""
 
     requests: list[Any] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     stopped: str = ""
-    """``closed`` (a request was the last one), ``refused`` or nothing (everything was read)."""
+    """``closed`` (a request was the last one), ``refused``, or empty (everything was read)."""
 
 
 def judge(whole: bytes) -> Judged:
@@ -443,7 +443,7 @@ def judge(whole: bytes) -> Judged:
             except h11.LocalProtocolError:
                 found.stopped = "closed"
                 return found
-        else:  # needs more, or is paused
+        else:  # needs more bytes, or is paused
             found.starts.append(start)
             return found
 
@@ -472,7 +472,7 @@ def _lines(headers: Any) -> list[list[str]]:
 # --- where they differ, and why ---------------------------------------------------------------------------------------
 
 Differs = Callable[[bytes, list[Answer], list[Answer]], bool]
-"""Called with the stream from the request on over which two differ, our answers from there on, and the other's."""
+"""Called with the stream from the differing request on, our answers from there on, and the other's."""
 
 
 def _has(pattern: bytes) -> Differs:
@@ -513,7 +513,7 @@ DIFFERS_FROM_UVICORN: Final[dict[str, Differs]] = {
     "CONNECT is refused": _refused(405),
     "lines behind a chunked body are no headers": _has(rb"\r\n0+\r\n[^\r\n:]+:"),
 }
-"""Why an answer differs from the one of uvicorn's own protocol."""
+"""Why an answer differs from that of uvicorn's own protocol."""
 
 DIFFERS_FROM_H11: Final[dict[str, Differs]] = {
     "we refuse what it takes": _refused(400, 405, 414, 431),
@@ -524,11 +524,11 @@ DIFFERS_FROM_H11: Final[dict[str, Differs]] = {
     "the application answered before the body was read": _has(rb"/serve/skip"),
     "proxy-connection: close ends a connection, as connection: close does": _has(rb"proxy-connection: close"),
 }
-"""Why a request is not read as h11 reads it."""
+"""Why a request is read differently from h11."""
 
 
 def over_uvicorn(ours: tuple[bytes, bool], theirs: tuple[bytes, bool], whole: bytes, judged: Judged) -> str:
-    """Return why our answers differ from uvicorn's: a rule, nothing if they do not, or ``?`` and how they do."""
+    """Return why our answers differ from uvicorn's: a rule, empty if they do not, or ``?`` and the difference."""
     if ours == theirs:
         return ""
     mine, other = answers(ours[0], whole), _lenient(theirs[0])
@@ -540,7 +540,7 @@ def over_uvicorn(ours: tuple[bytes, bool], theirs: tuple[bytes, bool], whole: by
 
 
 def over_h11(ours: tuple[bytes, bool], whole: bytes, judged: Judged) -> str:
-    """Return why what we read differs from what h11 read: a rule, nothing if it does not, or ``?`` and what it is."""
+    """Return why what we read differs from what h11 read: a rule, empty if it does not, or ``?`` and the difference."""
     mine = [answer for answer in answers(ours[0], whole) if answer.status >= 200]
     for at, request in enumerate(judged.requests):
         if at >= len(mine):
@@ -576,7 +576,7 @@ def _why(
 
 
 def _lenient(written: bytes) -> list[Answer]:
-    """As ``answers``, of what uvicorn wrote: up to where it is no row of answers any more."""
+    """Like ``answers``, for uvicorn's output: up to where it is no longer a sequence of answers."""
     for end in range(len(written), -1, -1):
         if end == len(written) or written[end : end + 9] == b"HTTP/1.1 ":
             try:
@@ -611,7 +611,7 @@ class Compared:
 
 
 async def compare(seed: int, numbers: range, found: Compared) -> None:
-    """Send the streams with these numbers everywhere, and note where the answers differ."""
+    """Send the streams with these numbers to all protocols, and record where the answers differ."""
     fast, ordinary, uvicorns = Side(FastProtocol), Side(GatewayProtocol), Side(HttpToolsProtocol)
     for first in range(numbers.start, numbers.stop, BATCH):
         batch = range(first, min(first + BATCH, numbers.stop))

@@ -1,8 +1,8 @@
 """What does a request cost in front of Triton, here and with clearml-serving, KServe and Triton's ensembles?
 
 The same work is sent to the gateway and to its peers, in one run on one machine. ``--quick`` shows the main ratios;
-``--report NAME`` shows a run again. Every cell is saved as soon as it is measured: the same command with
-``--name NAME`` goes on with an interrupted run.
+``--report NAME`` reports a run again. Every cell is saved as soon as it is measured: the same command with ``--name
+NAME`` continues an interrupted run.
 """
 
 from __future__ import annotations

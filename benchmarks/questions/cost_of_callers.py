@@ -1,10 +1,10 @@
-"""What does knowing its callers cost the gateway per request: keys, quotas, tokens of an issuer?
+"""What does authentication of callers cost the gateway per request: keys, quotas, tokens of an issuer?
 
-Gateways in this process, alike but for how they know who asks, in front of a model that answers at once; bytes go in
-and out of their HTTP protocol without a socket, many connections at a time. Rounds are interleaved: every gateway
-within moments of the others, in an order that changes, with the same texts. Printed are microseconds of CPU per
-request, and what each takes more than the gateway that answers anybody: the median of the rounds' differences with its
-95 % bootstrap interval. One key of a thousand is shown, and one token, as a service's client does all day.
+Gateways in this process, equal except for how they identify callers, in front of a model that answers at once. Bytes go
+through their HTTP protocol without a socket, many connections at a time. Rounds are interleaved: all gateways within
+moments of each other, in changing order, with the same texts. It prints microseconds of CPU per request, and the
+difference to the gateway without authentication: the median of the rounds' differences with its 95 % bootstrap
+interval. One key of a thousand is used, and one token, like a service's client all day.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ISSUER: Final = "https://issuer.example/"
 
 
 def keys_in(folder: Path, *, limits: Mapping[str, int]) -> tuple[dict[str, object], str]:
-    """Write a file of keys; the settings that name it, and one of the keys."""
+    """Write a file of keys; return the settings that name it, and one of the keys."""
     from gateway.callers.keys import Key, digest, name_of, new_key, new_pepper, read_pepper
 
     pepper = new_pepper()
@@ -60,7 +60,7 @@ def keys_in(folder: Path, *, limits: Mapping[str, int]) -> tuple[dict[str, objec
 
 
 def issuer_in(folder: Path) -> tuple[dict[str, object], str]:
-    """Write an issuer's public key; the settings that name it, and a token."""
+    """Write an issuer's public key; return the settings that name it, and a token."""
     import jwt
     from cryptography.hazmat.primitives.asymmetric import rsa
     from jwt.algorithms import RSAAlgorithm
@@ -75,7 +75,7 @@ def issuer_in(folder: Path) -> tuple[dict[str, object], str]:
 
 
 def settings_in(folder: Path, form: str) -> tuple[dict[str, object], str]:
-    """Return the settings of one gateway, and the lines that its callers have in their heads."""
+    """Return the settings of one gateway, and the header lines of its callers."""
     if form == BASE:
         return {"allow_anonymous": True}, ""
     if form == "token":
@@ -87,7 +87,7 @@ def settings_in(folder: Path, form: str) -> tuple[dict[str, object], str]:
 
 
 async def measure(rounds: int, each: int) -> dict[str, list[float]]:
-    """How a caller is known → µs per request, one number per round."""
+    """Return kind of authentication → µs per request, one number per round."""
     texts = corpus.Corpus(seed=1).texts("short", 20_000)
     rng = random.Random(0)
     found: dict[str, list[float]] = {form: [] for form in FORMS}

@@ -1,9 +1,9 @@
-"""How and when does a canary end that fails, dawdles or answers otherwise, run by ``triton-gateway canary run``?
+"""How and when does ``triton-gateway canary run`` end a canary that fails, is slow or answers differently?
 
-Real control plane, real gateway with two workers, real command line; the versions are ``Preprocess`` code that fails,
-dawdles or answers otherwise as often as it is told. ``prometheus-away`` reads a real Prometheus, which is stopped for
-half a minute in the middle. Prints one JSON line per trial: how it ended, after how many canary
-requests and seconds, and how many requests failed at the client (a failing canary is answered for by stable).
+Real control plane, real gateway with two workers, real command line. The versions are ``Preprocess`` code that fails,
+is slow or answers differently at a given rate. ``prometheus-away`` reads a real Prometheus, which is stopped for half a
+minute in the middle. Prints one JSON line per trial: how it ended, after how many canary requests and seconds, and how
+many requests failed for the client (stable answers for a failing canary).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Preprocess:
 
 
 class _Seed(NamedTuple):
-    """What a version does: the share of errors, how much slower it is, the share of one of its two answers."""
+    """What a version does: its share of errors, its slowdown, and the share of one of its two answers."""
 
     errors: float = 0.003
     slowdown: float = 1.0
@@ -58,7 +58,7 @@ _STEPS = "10,25,50,100"
 
 
 class _Prometheus:
-    """A real Prometheus that scrapes one gateway every two seconds, and is away for a while."""
+    """A real Prometheus that scrapes one gateway every two seconds, and goes away for a while."""
 
     def __init__(self, folder: Path, gateway: str) -> None:
         self._folder, self._port = folder, processes.free_port()
@@ -98,7 +98,7 @@ class _Prometheus:
 
 
 def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
-    """Deploy a stable and a seeded version, roll the second one out, return how it went."""
+    """Deploy a stable and a faulty version, roll the second one out, and return how it went."""
     for version, seed in (("1", _TRIALS["healthy"]), ("2", _TRIALS[name])):
         code = folder / f"{name}_{version}.py"
         code.write_text(_HOOK.format(**seed._asdict()))
@@ -135,7 +135,7 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trials that are named, or all; the exit code is 0 when each ended as it should."""
+    """Run the named trials, or all; the exit code is 0 if each ended as it should."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(_TRIALS)}  [all]")
     wanted = arguments.parse_args(argv).trials or list(_TRIALS)

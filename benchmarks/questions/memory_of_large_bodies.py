@@ -1,8 +1,8 @@
-"""How much memory do many bodies of the largest size take that come at once, if there is room for one request?
+"""How much memory do many bodies of the largest size take that arrive at once, if there is room for one request?
 
-One gateway process with ``TRITON_GATEWAY_MAX_IN_FLIGHT=1`` before a stand-in for a Triton. So many connections send a
-body of just under 16 MiB each, all at once, over HTTP and then over gRPC; nearly all of them are refused. Its resident
-memory is looked at every 20 ms.
+One gateway process with ``TRITON_GATEWAY_MAX_IN_FLIGHT=1`` in front of a stand-in for a Triton. All connections send a
+body of just under 16 MiB at once, over HTTP and then over gRPC; nearly all are refused. The process's resident memory
+is read every 20 ms.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def _over_grpc(port: int) -> str:
 
 
 def measure(pid: int, ask: Callable[[int], Awaitable[str]], port: int, count: int) -> dict[str, Any]:
-    """Return how much memory ``count`` requests at once take, and what became of them."""
+    """Return how much memory ``count`` simultaneous requests take, and how they ended."""
     before, seen, is_over = machine.rss_mb([pid]), [0.0], threading.Event()
 
     def watch() -> None:

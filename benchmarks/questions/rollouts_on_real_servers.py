@@ -1,15 +1,17 @@
 """What does the gate decide about good and bad versions on real servers, and after how many requests?
 
-The rollouts that ``decisions-of-the-gate`` draws, with nothing drawn: real control plane, model sync, Triton (ONNX
+The rollouts of ``decisions-of-the-gate``, with nothing drawn at random: real control plane, model sync, Triton (ONNX
 Runtime) and gateway with two workers, stock CLI, ``triton-gateway canary run`` with its defaults but shorter steps. The
-models classify texts by a word; each kind is wrong, late or broken about its share of the texts, chosen by another
-word. Each kind is an endpoint with 60 requests a second while a version of it is rolled out. Some are at the same time,
-but for late models: what waits for others is no slower for being late, so each of these is rolled out alone.
-``--save`` keeps every rollout as it ends, with what its judge was told at each look, asks only for those that are
-missing, and puts the table into ``docs/canary.md``, beside 200 rollouts of each kind that are **replayed**: through the
-same judge, from what was recorded. Of all looks of a kind at a step's share one is chosen by chance, and it and the
-four after it are told to the judge (they hang together: a queue, a slow moment), then the next five. A step that no
-rollout of a kind reached is told what was seen at the share below it.
+models classify texts by one word; each kind is wrong, late or broken for its share of the texts, chosen by another
+word. Each kind is an endpoint with 60 requests a second while a version of it is rolled out. Rollouts of several kinds
+run at the same time, except those of late models, which run alone: a request that waits for others is no slower if its
+model is late.
+
+``--save`` keeps every rollout as it ends, with the counts that its judge got at each look, and runs only missing ones.
+It puts the table into ``docs/canary.md``, next to 200 **replayed** rollouts of each kind: the same judge gets recorded
+counts. For each block, one recorded look of that kind at the step's share is chosen at random, and the judge gets it
+and the next four (they are correlated: a queue, a slow moment). For a step that no rollout of a kind reached, the looks
+of the share below are used.
 """
 
 from __future__ import annotations
@@ -45,17 +47,17 @@ from deploy.rollout.steps import Observation, Rollout
 TAKES = "40 minutes; 5 minutes with --runs 1"
 SAVES = "results/rollouts.json"
 LOOKS: Final = RESULTS / "rollouts-looks.jsonl"
-"""What judges of real rollouts were told: a line each."""
+"""The counts that judges of real rollouts got: one line each."""
 REPLAYS: Final = 200
 _BLOCK: Final = 5
-"""Looks in a row that are replayed together."""
+"""Consecutive looks that are replayed together."""
 _RATE: Final = 60.0
 _STEPS: Final = "10,25,50,100"
 _FAILING: Final = 0.003
 _WORK: Final = 40
-"""Multiplications that a call takes: about 3 ms."""
+"""Matrix multiplications in a call: about 3 ms."""
 _WORK_OF_LATE: Final = 80
-"""The same where a model that is late is compared: most of a request's time is the model's."""
+"""The same if a late model is compared, so that the model takes most of a request's time."""
 _TENSORS: Final = (
     "--input-name", "input_ids", "attention_mask", "--input-type", "int64", "int64", "--input-size", "[-1, -1]",
     "[-1, -1]", "--output-name", "logits", "--output-type", "float32", "--output-size", "[-1, 2]",
@@ -64,7 +66,9 @@ _TENSORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a version differs: texts with the other label, always one label, failing texts, times as slow; its end."""
+    """How a version differs: texts with the other label, always one label, failing texts, slowdown; and its expected
+    end.
+    """
 
     flipped: float = 0.0
     always: bool = False
@@ -74,7 +78,7 @@ class Kind:
 
     @property
     def is_late(self) -> bool:
-        """True of what is slower than stable."""
+        """True for a version that is slower than stable."""
         return self.slower != 1
 
 
@@ -120,9 +124,9 @@ class Stack:
         self._small.run(*tiny.upload(bundle, name))
 
     def _slower_by(self, folder: Path, stable: str, times: float) -> int:
-        """Return how many multiplications make whole requests so many times as slow: measured with two of them.
+        """Return the multiplications that make whole requests ``times`` as slow, measured with two calls.
 
-        At the rates of a rollout's first step: what waits for others is part of a request's time.
+        At the request rates of a rollout's first step, because waiting for others is part of a request's time.
         """
         work = _WORK_OF_LATE
         self._upload(folder, "probe", Kind(), 3 * work)
@@ -159,7 +163,7 @@ class Stack:
         return tuple(urls)
 
     def rollout(self, kind: str, run: int) -> dict[str, Any]:
-        """Roll a version out beside the stable one; return how it ended."""
+        """Roll a version out next to the stable one; return how it ended."""
         name, small = _endpoint(kind), self._small
         canary = [sys.executable, "-m", "deploy.admin.cli", "canary"]
         subprocess.run([*canary, "set", "--endpoint", name, "1=1"], env=small.env, check=True, stdout=sys.stderr)
@@ -202,7 +206,7 @@ def _since(began: float, looks: Path) -> list[dict[str, Any]]:
 
 
 def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[LookRecord]]]:
-    """Return what judges were told: kind → number of the rollout → looks."""
+    """Return the recorded counts: kind → number of the rollout → looks."""
     found: dict[str, dict[int, list[LookRecord]]] = {}
     for line in lines:
         one = json.loads(line)
@@ -211,12 +215,12 @@ def recorded(lines: Sequence[str]) -> dict[str, dict[int, list[LookRecord]]]:
 
 
 def replayed(rollouts: Sequence[Sequence[LookRecord]], seed: int) -> Rollout:
-    """Return how a rollout ends whose judge is told what others were told, in blocks and by chance."""
+    """Return how a rollout ends whose judge gets recorded counts, in randomly chosen blocks."""
     chance = random.Random(seed)
     steps: dict[float, list[list[LookRecord]]] = {}
     for looks in rollouts:
         for weight in {look.weight for look in looks}:
-            # The first look of a rollout has nothing to count from.
+            # The first look of a rollout has no earlier counts to subtract.
             if at := [look for look in looks[1:] if look.weight == weight]:
                 steps.setdefault(weight, []).append(at)
     gaps = [after.at - before.at for looks in rollouts for before, after in itertools.pairwise(looks)]
@@ -235,7 +239,7 @@ def replayed(rollouts: Sequence[Sequence[LookRecord]], seed: int) -> Rollout:
 
 
 def replays(told: Mapping[str, Mapping[int, Sequence[LookRecord]]]) -> dict[str, dict[str, Any]]:
-    """Return how ``REPLAYS`` rollouts of each kind that was recorded ended."""
+    """Return how ``REPLAYS`` rollouts of each recorded kind ended."""
     return {
         kind: ended([replayed([*told[kind].values()], seed) for seed in range(REPLAYS)]) for kind in KINDS
         if kind in told
@@ -243,7 +247,7 @@ def replays(told: Mapping[str, Mapping[int, Sequence[LookRecord]]]) -> dict[str,
 
 
 def shown(found: Sequence[Mapping[str, Any]], beside: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of the page: real rollouts, and beside them those that were replayed."""
+    """Return the table of the page: real rollouts and, next to them, replayed ones."""
     rows = [["new version", "rollouts", "promoted", "rolled back", "canary requests: median, most", "found by",
              "replayed: promoted", "rolled back", "canary requests: median, p95", "found by"]]  # fmt: skip
     for kind in KINDS:
@@ -271,13 +275,13 @@ def _replayed(one: Mapping[str, Any] | None) -> list[str]:
 
 
 def missing(found: Sequence[Mapping[str, Any]], kinds: Sequence[str], runs: int) -> list[tuple[str, int]]:
-    """Return the rollouts that are still to be made: of each kind in turn, so that a busy hour is nobody's."""
+    """Return the rollouts that are still missing: one of each kind in turn, so that a busy hour affects all kinds."""
     have = Counter(one["kind"] for one in found)
     return [(kind, run) for run in range(runs) for kind in kinds if run >= have[kind]]
 
 
 class Lanes:
-    """Some rollouts at the same time, of different kinds; ``ended`` gets each one's result, one at a time."""
+    """Several rollouts of different kinds at the same time. ``ended`` gets the results, one at a time."""
 
     def __init__(self, wanted: Sequence[tuple[str, int]], roll_out: Callable[[str, int], Any],
                  ended: Callable[[Any], None]) -> None:  # fmt: skip
@@ -287,7 +291,7 @@ class Lanes:
         self._busy: set[str] = set()
 
     def run(self, lanes: int) -> None:
-        """Make all of them. The first failure is raised when those that have begun are over; no other begins."""
+        """Run all of them. After a failure no new one begins; it is raised when the running ones have ended."""
         with ThreadPoolExecutor(lanes) as pool:
             for lane in [pool.submit(self._lane) for _ in range(lanes)]:
                 lane.result()
@@ -319,7 +323,7 @@ class Lanes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the rollouts that are asked for; the exit code is 0 if each ended as it should."""
+    """Run the requested rollouts; the exit code is 0 if each ended as it should."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}  [all]".replace("%", "%%"))
     arguments.add_argument("--runs", type=int, default=10, help="rollouts of each kind  [10]")

@@ -1,7 +1,7 @@
 """How much memory and disk does one more endpoint take: in a gateway, in model sync, in Triton?
 
-Real processes: a gateway of one worker, the embedded Triton with model sync, the embedded control plane. Versions of
-all-MiniLM-L6-v2 (the demo's encoder) are added one after the other, each a model of its own with its own file; memory
+Real processes: a gateway with one worker, the embedded Triton with model sync, the embedded control plane. Versions of
+all-MiniLM-L6-v2 (the demo's encoder) are added one after the other, each as a separate model with its own file. Memory
 (RSS of each process and its children) and disk (the state folders) are read before the first, after the first and after
 the last.
 """
@@ -120,7 +120,7 @@ def _steps(read: Sequence[float], more: int) -> dict[str, float]:
 
 
 def _alter(folder: Path) -> None:
-    """Make a model of its own of a copy: the same bytes would be fetched and loaded once."""
+    """Turn a copy into a different model: equal bytes would be fetched and loaded once."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "name_here": folder.name}))
 
@@ -135,7 +135,7 @@ def _memory(pid: int) -> float:
 
 
 def _disk(folder: Path) -> float:
-    """Bytes on disk: what is linked twice counts once."""
+    """Return bytes on disk; a file that is linked twice counts once."""
     files = {(one.stat().st_ino): one.stat().st_size for one in folder.rglob("*") if one.is_file()}
     return float(sum(files.values()))
 

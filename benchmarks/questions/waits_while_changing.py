@@ -1,16 +1,16 @@
 """How long do requests wait while the configuration of 1,000 endpoints changes?
 
-One gateway process over real HTTP; the registry is in memory and answers the sections as the clearml SDK writes them,
-the backend answers at once, so that only the gateway's own work counts. Requests go out one after the other to
-endpoints of all kinds while nothing happens (the machine's own noise), and while endpoints are added, replaced and
-removed, weights set, and one setting changed that concerns every endpoint. Reported for each: until the change
-answered, the longest wait of a request, how many waited more than 20 ms, and the longest steps of the event loop, by
-the wall clock and by the CPU time of its thread.
+One gateway process over real HTTP. The registry is in memory and answers sections as the clearml SDK writes them, and
+the backend answers at once, so only the gateway's own work counts. Requests go one after the other to endpoints of all
+kinds while nothing happens (the machine's own noise), and while endpoints are added, replaced and removed, weights are
+set, and one setting changes that concerns every endpoint. For each it reports the time until the change took effect,
+the longest wait of a request, how many waited more than 20 ms, and the longest steps of the event loop, by wall clock
+and by the CPU time of its thread.
 
 A shared machine makes requests wait too. So the CPU time of the whole gateway process is read before and after each
-request: what a request waits for, all threads of the gateway work at (one at a time: they share the interpreter's
-lock), and other programs do not make it longer. ``worked_20_ms`` counts the requests during which that was more than 20
-ms, their own work included.
+request: while a request waits for the gateway, some thread of it works (one at a time, since they share the
+interpreter's lock), and other programs do not add to that time. ``worked_20_ms`` counts the requests for which it was
+more than 20 ms, their own work included.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ENTRY = """{key} {{
 
 
 class TextRegistry(FakeRegistry):
-    """A registry over texts as the SDK writes them; each model a file of a few bytes."""
+    """A registry with texts as the SDK writes them; each model is a file of a few bytes."""
 
     def __init__(self, folder: Path, count: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class TextRegistry(FakeRegistry):
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
         self.calls += 1
-        time.sleep(0.002)  # a call to a server nearby
+        time.sleep(0.002)  # as long as a call to a nearby server
         return {model_id: self._record(model_id) for model_id in model_ids}
 
     def _record(self, model_id: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class TextRegistry(FakeRegistry):
 
 
 def change(registry: TextRegistry, what: str) -> tuple[str, str]:
-    """Make one change; returns a url and the model id (or weight) that shows that it is live."""
+    """Make one change; return a url and the model id (or weight) that shows that it took effect."""
     number = len(registry.models_of) + registry.changes
     match what:
         case "add":
@@ -144,7 +144,7 @@ def change(registry: TextRegistry, what: str) -> tuple[str, str]:
 
 
 class Steps:
-    """The steps of the event loop: the longest ones since they were last taken."""
+    """The steps of the event loop: the longest ones since they were last read."""
 
     def __init__(self) -> None:
         self.found: list[tuple[float, float, str]] = []
@@ -166,7 +166,7 @@ class Steps:
         asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
-        # Collecting garbage stops every thread, whichever began it.
+        # Garbage collection stops every thread, whichever one started it.
         if phase == "start":
             self._since = time.thread_time()
         else:
@@ -175,7 +175,7 @@ class Steps:
             )
 
     def take(self) -> dict[str, Any]:
-        """Return the longest by CPU and by wall clock, in milliseconds."""
+        """Return the longest steps by CPU and by wall clock, in milliseconds, and start anew."""
         found, self.found = self.found, []
         longest = sorted(((round(c * 1e3, 1), round(w * 1e3, 1), what) for c, w, what in found), reverse=True)
         collected, self.collected = self.collected, 0.0
@@ -187,7 +187,7 @@ class Steps:
 
 
 def _name_of(handle: Any) -> str:
-    """Return what a step ran: a task by its coroutine and what that waits for, anything else as asyncio shows it."""
+    """Return what a step ran: a task's coroutine and what it waits for, or anything else as asyncio shows it."""
     task = getattr(handle._callback, "__self__", None)  # noqa: SLF001 - as above
     if not isinstance(task, asyncio.Task):
         return repr(handle)[:200]
@@ -200,7 +200,7 @@ def _name_of(handle: Any) -> str:
 
 
 def serve(folder: Path, count: int) -> None:
-    """Run the gateway; a line on stdin is a change, a line on stdout says how it went."""
+    """Run the gateway. A line on stdin is a change; a line on stdout is its result."""
     import uvicorn
 
     from gateway.app import Gateway
@@ -255,7 +255,7 @@ def serve(folder: Path, count: int) -> None:
             while not is_live(what, url, shown, before):
                 time.sleep(0.02)
             live = time.monotonic() - began
-            time.sleep(1.0)  # what is tidied and saved afterwards counts too
+            time.sleep(1.0)  # clean-up and saving after the change count too
             print(json.dumps({"live_s": round(live, 2), "calls": registry.calls, **steps.take()}), flush=True)
         loop.call_soon_threadsafe(os._exit, 0)
 
@@ -273,15 +273,15 @@ def serve(folder: Path, count: int) -> None:
 
 
 class Caller(threading.Thread):
-    """Sends one request after the other to endpoints in turn and keeps how long each took."""
+    """Sends one request after the other to endpoints in turn and records how long each took."""
 
     def __init__(self, port: int, process: int) -> None:
         super().__init__(daemon=True)
         self._clock = (~process << 3) | 2
-        """The CPU time of another process: MAKE_PROCESS_CPUCLOCK(process, CPUCLOCK_SCHED) of Linux."""
+        """The CPU time of another process: Linux' MAKE_PROCESS_CPUCLOCK(process, CPUCLOCK_SCHED)."""
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.took: list[tuple[float, float]] = []
-        """Seconds by the wall clock, and of the gateway's work meanwhile."""
+        """Seconds by the wall clock, and of the gateway's work during them."""
         self.failed = 0
         self.is_over = False
 
@@ -301,7 +301,7 @@ class Caller(threading.Thread):
             time.sleep(0.002)
 
     def take(self) -> dict[str, Any]:
-        """Return what was measured since the last time."""
+        """Return what was measured since the last call."""
         found, self.took = self.took, []
         took, worked = (sorted(column) for column in zip(*found, strict=True))
         return {

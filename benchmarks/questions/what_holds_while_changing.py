@@ -1,11 +1,11 @@
-"""Do requests succeed, and does each answer come from what was last configured, while things change and break?
+"""Do requests succeed, and does each answer follow the latest configuration, while things change and break?
 
-Two gateways of two workers, two Tritons with model sync behind one address, the embedded control plane, the stock CLI;
-every part looks at the registry every five seconds, as it does by default. The load never retries. One JSON line per
-trial: ``live`` (how long after a command every worker answers by it), ``split`` (shares, stickiness and ramp of a
-canary over HTTP), ``shadow`` (what mirroring costs the callers), ``outage`` (the registry goes away at several
-moments), ``replicas`` (one Triton gets a new model half a minute after the other). The exit code is 0 when nothing
-failed and every change was live within ten seconds.
+Two gateways of two workers, two Tritons with model sync behind one address, the embedded control plane, the stock CLI.
+Every part polls the registry every five seconds, the default. The load never retries. One JSON line per trial: ``live``
+(how long after a command every worker follows it), ``split`` (shares, stickiness and ramp of a canary over HTTP),
+``shadow`` (what mirroring costs the callers), ``outage`` (the registry goes away at several moments), ``replicas`` (one
+Triton gets a new model half a minute after the other). The exit code is 0 if nothing failed and every change was live
+within ten seconds.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ TAKES = "8 minutes"
 SAVES = ""
 TRIALS: Final = ("live", "split", "shadow", "outage", "replicas")
 _LOOKS = 24
-"""Connections of their own after which both workers of a gateway have been asked (one in 2²⁴ misses one)."""
+"""New connections after which both workers of a gateway have answered (one in 2²⁴ misses one)."""
 
 
 class Trials:
-    """The stack with two models and two pieces of code registered."""
+    """The stack, with two registered models and two registered pieces of code."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Trials:
             tiny.code(folder / name / "code.py", name)
 
     def add(self, endpoint: str, which: str, code: str, version: str = "") -> None:
-        """Run the stock CLI's ``model add``; it returns when the registry has the change."""
+        """Run the stock CLI's ``model add``; returns when the registry has the change."""
         self.stack.add(endpoint, f"model {which}", self.folder / code / "code.py", version)
 
     def canary(self, *arguments: str) -> None:
@@ -59,14 +59,14 @@ class Trials:
                        stdout=sys.stderr)  # fmt: skip
 
     def everywhere(self, holds: Callable[[str], bool], within: float = 60.0) -> float:
-        """Wait until every worker of both gateways fulfils ``holds``; returns the seconds it took."""
+        """Wait until every worker of both gateways fulfils ``holds``; return the seconds it took."""
         return until(
             lambda: all(holds(url) for url in self.stack.urls for _ in range(_LOOKS)), "live everywhere",
             within=within, pause=0.05,
         )  # fmt: skip
 
     def answers(self, endpoint: str, which: str, code: str) -> Callable[[str], bool]:
-        """Return whether one fresh connection to a gateway is answered by this model and this code."""
+        """Return True if a new connection to a gateway is answered by this model and this code."""
         wanted = tiny.answer(1.0 if which == "a" else 2.0, code)
 
         def holds(url: str) -> bool:
@@ -78,7 +78,7 @@ class Trials:
         return holds
 
     def live(self) -> dict[str, Any]:
-        """Change the model, the code, both, and the weights; measure until every worker answers by it."""
+        """Change the model, the code, both, and the weights; measure until every worker follows."""
         self.add("live", "a", "a")
         first = self.everywhere(self.answers("live", "a", "a"))
         took = {"new": [first], "model": [], "code": [], "both": [], "weights": []}
@@ -102,7 +102,7 @@ class Trials:
         self.everywhere(self.answers("split/2", "b", "a"))
 
     def split(self) -> dict[str, Any]:
-        """Ten thousand requests without a key at 10 %; a thousand keys, ten times each, on a ramp."""
+        """Send ten thousand requests without a key at 10 %, and a thousand keys ten times each on a ramp."""
         self._split()
         host = urlsplit(self.stack.url)
         connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
@@ -139,7 +139,7 @@ class Trials:
                 "keys_lost_on_the_ramp": lost, "keys_on_canary": [len(found) for found in sides]}  # fmt: skip
 
     def outage(self) -> dict[str, Any]:
-        """Take the registry away while nothing, a swap and a restart are going on."""
+        """Stop the registry while nothing, a swap or a restart is going on."""
         self.add("live", "a", "a")
         self.everywhere(self.answers("live", "a", "a"))
         with Steady(f"{self.stack.urls[0]}/serve/live", tiny.BODY, rate=100).running() as load:
@@ -148,12 +148,12 @@ class Trials:
             time.sleep(8)
             self.stack.start_registry()
             self.add("live", "b", "b")
-            self.stack.stop_registry()  # in the middle of the swap: the change is there, the files may not be
+            self.stack.stop_registry()  # in the middle of the swap: the change is stored, but perhaps not its files
             time.sleep(8)
             self.stack.start_registry()
             back = self.everywhere(self.answers("live", "b", "b"))
             self.stack.stop_registry()
-            self.stack.restart_gateway(1)  # the other one gets the load
+            self.stack.restart_gateway(1)  # the other gateway gets the load
             alone = self.answers("live", "b", "b")(self.stack.urls[1])
             self.stack.start_registry()
             self.add("live", "a", "a")
@@ -162,7 +162,7 @@ class Trials:
                 "next_change_s": round(after, 1), "client": load.summary()}  # fmt: skip
 
     def replicas(self) -> dict[str, Any]:
-        """Stop one model sync, change the model, and let the sync go on half a minute later."""
+        """Stop one model sync, change the model, and start that sync again half a minute later."""
         self.add("live", "a", "a")
         self.everywhere(self.answers("live", "a", "a"))
         with Steady(f"{self.stack.url}/serve/live", tiny.BODY, rate=100).running() as load:
@@ -178,7 +178,7 @@ class Trials:
                 "client": load.summary()}  # fmt: skip
 
     def shadow(self) -> dict[str, Any]:
-        """The same load without a shadow, with 20 % and with everything mirrored to a version that answers alike."""
+        """Send the same load without a shadow, with 20 % and with everything mirrored to an equal version."""
         seen: dict[str, Any] = {}
         for version, which in (("1", "a"), ("2", "a")):
             self.add("mirrored", which, "a", version)
@@ -223,7 +223,7 @@ def _holds(result: dict[str, Any]) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trials that are named, or all."""
+    """Run the named trials, or all."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(TRIALS)}  [all]")
     wanted = arguments.parse_args(argv).trials or TRIALS

@@ -1,8 +1,7 @@
-"""Where does the gateway's CPU time go?
+"""Where does the gateway's CPU time go? py-spy samples it under the benchmark's own load.
 
-py-spy looks at it under the benchmark's own load. Writes ``docs/profile.svg`` (a flame graph, C and Rust frames
-included) and ``docs/profile.txt`` (functions by self time and by the share of samples they are on the stack of). Only
-samples in which a thread used the CPU count.
+It writes ``docs/profile.svg`` (a flame graph, with C and Rust frames) and ``docs/profile.txt`` (functions by self time,
+and by the share of samples in which they are on the stack). Only samples in which a thread used the CPU count.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ _RATE = 200
 _SHOWN = 45
 _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
 _WAITING = re.compile(r"^(epoll_p?wait|0x[0-9a-f]+) \(libc")
-"""Innermost frames of threads that sleep: with C frames py-spy cannot tell them from working ones. What the system call
-of the event loop costs is lost with them."""
+"""Innermost frames of sleeping threads: with C frames, py-spy cannot tell them from working ones. This loses the cost
+of the event loop's own system call.
+"""
 _FOLDERS = re.compile(r"/[^\s\"<>()]*/(?:site-packages|lib/python3\.\d+|bin)/")
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
@@ -71,7 +71,7 @@ def function_of(frame: str) -> str:
 
 
 def table(shares: Shares, *, cpu_us: float) -> str:
-    """Return the functions as text, most self time first; ``cpu_us`` is what a request costs in all."""
+    """Return the functions as text, by falling self time; ``cpu_us`` is the CPU time of a whole request."""
     lines = [f"{'self':>6} {'µs':>7} {'within':>7}  function"]
     ordered = sorted(shares.own.items(), key=lambda item: -item[1])[:_SHOWN]
     for function, samples in ordered:
@@ -129,7 +129,7 @@ def _record(pyspy: Path, pid: int, form: str, path: Path, seconds: float) -> Non
 
 
 def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, str]:
-    """Return the CPU time of one request, and where it goes by thread, as text."""
+    """Return the CPU time of one request, and its share per thread, as text."""
     before, first = machine.cpu_seconds([pid]), machine.thread_seconds(pid)
     found = start_load(url, bodies, scenario, 6.0)()
     requests = max(1, found["requests"])
@@ -144,7 +144,7 @@ def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, 
 
 
 def without_paths(svg: str) -> str:
-    """Return a flame graph whose files are named from their package on, not from where this machine keeps them."""
+    """Return a flame graph in which file names begin at their package."""
     return _FOLDERS.sub("", svg).replace(f"{ROOT}/", "")
 
 

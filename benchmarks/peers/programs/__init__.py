@@ -1,1 +1,1 @@
-"""The programs of the peers: servers and hooks as their own documentation has them."""
+"""The programs of the peers: servers and hooks as in their own documentation."""

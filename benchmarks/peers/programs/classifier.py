@@ -1,5 +1,6 @@
-"""The steps before a system like ours: FastAPI around a ``transformers`` pipeline, its threads bounded, its linear
-layers in dynamic int8. ``BENCH_FOLDER``, ``BENCH_THREADS`` (0: torch's own choice) and ``BENCH_INT8`` say which.
+"""Earlier rungs of the ladder: FastAPI around a ``transformers`` pipeline, with limited threads or dynamic int8.
+
+``BENCH_FOLDER``, ``BENCH_THREADS`` (0: torch's own choice) and ``BENCH_INT8`` choose the variant.
 """
 
 import os

@@ -19,7 +19,7 @@ class Preprocess:
         tokens = self.tokenizer(body["text"], return_tensors="np", truncation=True, max_length=512)
         state["tokens"] = tokens["input_ids"].shape[1]
         names = ("input_ids", "attention_mask", "token_type_ids") if self.has_types else ("input_ids", "attention_mask")
-        # the example hands lists over; clearml-serving makes arrays of them again
+        # the example returns lists, which clearml-serving turns into arrays again
         return [tokens[name].tolist() for name in names]
 
     def postprocess(self, data: Any, state: dict, collect_custom_statistics_fn=None) -> dict:

@@ -1,8 +1,8 @@
-"""Detectors of drift, each in an environment of its own: after how many texts do they tell of a change?
+"""Drift detectors of other libraries, each in its own environment: after how many texts do they report a change?
 
 ``python drift_detectors.py DETECTOR FOLDER`` reads ``rows.json`` and prints JSON. Each detector is used as its
-documentation says, on windows of ``WINDOWS`` texts, with its own threshold; and with the threshold that as many
-windows as come in thirty days, none of them changed, do not exceed.
+documentation says, on windows of ``WINDOWS`` texts: with its own threshold, and with the threshold that thirty days of
+windows without a change do not exceed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOWS = {"tabular": 200, "embeddings_ks": 200, "embeddings_mmd": 200, "evidently": 500, "nannyml": 500}
-"""Texts of a window. Evidently's method wants hundreds; NannyML advises against chunks of less."""
+"""Texts in a window. Evidently's method needs hundreds, and NannyML advises against smaller chunks."""
 _MANY, _FEW = 5_000, 1_000
-"""Texts of the reference: of tests by column, and of what costs the square of it or trains a classifier."""
+"""Texts in the reference: for tests by column, and for methods with quadratic cost or a trained classifier."""
 _NUMBERS = ("token_length", "unknown_token_ratio", "top_score", "unusual_word_ratio")
 _EMBEDDED = 32
 
@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 
 
 class Told(NamedTuple):
-    """What a detector says of one window: how far it is, and whether it alarms by itself."""
+    """A detector's result for one window: its distance, and whether it alarms by its own threshold."""
 
     distance: float
     alarms: bool
@@ -64,7 +64,7 @@ class Data:
         columns, categories = [], {}
         known = self.ranges["reference"][:_MANY]
         for name, values in self.columns.items():
-            if len({values[i] for i in known}) == 1:  # its tests cannot take them
+            if len({values[i] for i in known}) == 1:  # its tests do not accept them
                 continue
             if name not in _NUMBERS:
                 categories[len(columns)] = None
@@ -108,7 +108,8 @@ def embeddings_mmd(data: Data) -> Detector:
     torch.set_num_threads(1)
     rows = data.embedded()
     known = rows[data.ranges["reference"][:_FEW]]
-    # Its threshold hardly depends on the window, and a hundred permutations of each take a second: the mean of thirty.
+    # Its threshold hardly depends on the window, and a hundred permutations take a second, so the mean of thirty is
+    # used.
     random = np.random.default_rng(2)
     detector = MMDDrift(known, backend="pytorch", p_val=0.05, n_permutations=100)
     drawn = [random.choice(data.ranges["stationary"], WINDOWS["embeddings_mmd"], replace=False) for _ in range(30)]
@@ -128,7 +129,7 @@ def evidently(data: Data) -> Detector:
     from evidently.legacy.calculations.stattests.text_content_drift import perc_text_content_drift_stat_test
     from evidently.legacy.utils import data_drift_utils
 
-    # It depends on the sizes alone, since its seeds are fixed, and takes most of the time.
+    # It depends only on the sizes, since its seeds are fixed, and takes most of the time.
     found: dict[int, float] = {}
     slowly = data_drift_utils.roc_auc_random_classifier_percentile
 
@@ -183,7 +184,7 @@ DETECTORS = {one.__name__: one for one in (tabular, embeddings_ks, embeddings_mm
 
 
 def judged(data: Data, detector: Detector, size: int) -> dict[str, Any]:
-    """Return how often stationary windows alarm, and by change after how many texts each run does (null: never)."""
+    """Return how often stationary windows alarm and, by change, after how many texts each run does (null: never)."""
     random = np.random.default_rng(1)
 
     def windows(of: str, number: int) -> list[Rows]:

@@ -1,7 +1,7 @@
 """The floor: a bare ASGI app that reads JSON, encodes the text with ``tokenizers`` and answers, and nothing else.
 
-With ``BENCH_GRPC`` it also sends the tensors to Triton, one ``grpc.aio`` ModelInfer per request. Run under uvicorn with
-uvloop and httptools. No routing, errors, limits or metrics: what remains is what the work itself costs.
+With ``BENCH_GRPC`` it also sends the tensors to Triton, one ``grpc.aio`` ModelInfer per request. Runs under uvicorn
+with uvloop and httptools. It has no routing, errors, limits or metrics, so it shows the cost of the work itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADERS = [(b"content-type", b"application/json")]
 
 
 class Floor:
-    """Answers ``{"label", "score", "tokens"}``; the label is constant where no model is asked."""
+    """Answers ``{"label", "score", "tokens"}``. The label is constant if no model is called."""
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(os.environ["BENCH_TOKENIZER"])
