@@ -651,7 +651,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--count", type=int, default=20_000)
     arguments.add_argument("--seed", type=int, default=15)
     arguments.add_argument("--first", type=int, default=0, help="number of the first stream")
-    arguments.add_argument("--jobs", type=int, default=1, help="processes to run them in")
+    arguments.add_argument("--jobs", type=int, default=1, help="number of processes")
     given = arguments.parse_args(argv)
     found, began = Compared(), time.monotonic()
     numbers = range(given.first, given.first + given.count)

@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--references", type=int, default=5)
     arguments.add_argument("--runs", type=int, default=40)
-    arguments.add_argument("--texts", type=int, default=130_000, help="stationary ones, of each reference")
+    arguments.add_argument("--texts", type=int, default=130_000, help="texts without a change, per reference")
     arguments.add_argument("--rare", type=int, default=30, help="endpoints of rare words alone at each rate")
     options = arguments.parse_args(argv)
     rng = np.random.default_rng(5)

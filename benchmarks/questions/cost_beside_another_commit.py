@@ -135,10 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 1 if a cell is worse than ``--worse``."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
-    arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="folder for files kept between runs")
     arguments.add_argument("--cell", action="append", default=[], help="only cells whose name contains this")
     arguments.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
-    arguments.add_argument("--worse", type=float, default=1.05, help="what is too much [1.05]")
+    arguments.add_argument("--worse", type=float, default=1.05, help="ratio above which a cell is worse [1.05]")
     options = arguments.parse_args(argv)
     say = narrator()
     cells = [c for c in CELLS if not options.cell or any(part in c.name for part in options.cell)]

@@ -29,13 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report, or report again."""
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("--state-dir", type=Path, default=STATE, help=f"everything kept between runs [{STATE}]")
+    arguments.add_argument(
+        "--state-dir", type=Path, default=STATE, help=f"folder for files kept between runs [{STATE}]"
+    )
     arguments.add_argument("--quick", action="store_true", help="the main ratios in a few minutes")
-    arguments.add_argument("--name", default="", help="of the run; an unfinished run of this name goes on")
+    arguments.add_argument("--name", default="", help="name of the run; an unfinished one is continued")
     arguments.add_argument("--report", metavar="NAME", help="measure nothing: report this run again")
     for part in ("backend", "system", "texts"):
         arguments.add_argument(f"--{part}", action="append", default=[], help="only this one; may be repeated")
-    arguments.add_argument("--connections", action="append", type=int, default=[], help="only this many; as above")
+    arguments.add_argument(
+        "--connections", action="append", type=int, default=[], help="only this number; may be repeated"
+    )
     arguments.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
     arguments.add_argument("--seconds", type=float, default=0.0, help="seconds of every cell")
     arguments.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plots")

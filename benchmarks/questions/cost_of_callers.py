@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--rounds", type=int, default=25)
-    arguments.add_argument("--requests", type=int, default=1280, help="of one kind in one round")
+    arguments.add_argument("--requests", type=int, default=1280, help="requests per kind and round")
     options = arguments.parse_args(argv)
     found = uvloop.run(measure(options.rounds, options.requests))
     print(shown(found))

@@ -46,7 +46,7 @@ Tensors = dict[str, np.ndarray[Any, np.dtype[Any]]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print a table."""
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("--seconds", type=float, default=2.0, help="of every cell")
+    arguments.add_argument("--seconds", type=float, default=2.0, help="seconds per cell")
     arguments.add_argument("--rounds", type=int, default=3, help="interleaved rounds; the table shows medians")
     arguments.add_argument("--client", nargs=7, help=argparse.SUPPRESS)
     options = arguments.parse_args(argv)

@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--rounds", type=int, default=60)
-    arguments.add_argument("--requests", type=int, default=1280, help="of one protocol in one round")
+    arguments.add_argument("--requests", type=int, default=1280, help="requests per protocol and round")
     arguments.add_argument("--grpc-client", nargs=2, metavar=("PORT", "ENDPOINT"), help=argparse.SUPPRESS)
     options = arguments.parse_args(argv)
     if options.grpc_client:

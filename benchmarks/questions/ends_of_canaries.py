@@ -137,7 +137,7 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the named trials, or all; the exit code is 0 if each ended as it should."""
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(_TRIALS)}  [all]")
+    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"any of {', '.join(_TRIALS)}  [all]")
     wanted = arguments.parse_args(argv).trials or list(_TRIALS)
     if unknown := set(wanted) - set(_TRIALS):
         arguments.error(f"no such trial: {', '.join(sorted(unknown))}")

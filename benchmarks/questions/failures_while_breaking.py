@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopped = [f"stopped-{name}" for name in STOPPED]
     names = [*PARTS, *stopped, *(f"full-{name}" for name in (*FULL, "start")), "stopped-replica"]
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(names)}  [all]")
+    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"any of {', '.join(names)}  [all]")
     wanted = arguments.parse_args(argv).trials or names
     if unknown := set(wanted) - set(names):
         arguments.error(f"no such trial: {', '.join(sorted(unknown))}")

@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the trials."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--swaps", type=int, default=100)
-    arguments.add_argument("--tritons", type=int, action="append", help="only this many; may be repeated [1, 2]")
+    arguments.add_argument("--tritons", type=int, action="append", help="only this number; may be repeated [1, 2]")
     options = arguments.parse_args(argv)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="swaps-") as temporary:

@@ -160,9 +160,13 @@ def shown(found: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument("--state-dir", type=Path, default=STATE, help=f"everything kept between runs [{STATE}]")
+    arguments.add_argument(
+        "--state-dir", type=Path, default=STATE, help=f"folder for files kept between runs [{STATE}]"
+    )
     arguments.add_argument("--system", action="append", default=[], choices=_TITLES, help="only this; may be repeated")
-    arguments.add_argument("--times", action="append", type=float, default=[], help="only 0.8 and this; as above")
+    arguments.add_argument(
+        "--times", action="append", type=float, default=[], help="only 0.8 and this; may be repeated"
+    )
     arguments.add_argument("--seconds", type=float, default=60.0, help="seconds of every load [60]")
     arguments.add_argument("--go-on", action="store_true", help="keep the loads that a run like this one has saved")
     options = arguments.parse_args(argv)

@@ -108,7 +108,9 @@ def shown(found: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument("--connections", action="append", type=int, default=[], help="only so many; may be repeated")
+    arguments.add_argument(
+        "--connections", action="append", type=int, default=[], help="only this number; may be repeated"
+    )
     arguments.add_argument("--seconds", type=float, default=6.0, help="seconds of every level [6]")
     arguments.add_argument("--rounds", type=int, default=1, help="rounds of every level [1]")
     arguments.add_argument("--new", action="store_true", help="open a new connection after each refusal")

@@ -135,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Climb and print the ladder."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--state-dir", type=Path, default=optimized.FOLDER)
-    arguments.add_argument("--candidate", default="openvino-int8", help="of `triton-gateway optimize` [openvino-int8]")
-    arguments.add_argument("--seconds", type=float, default=6.0, help="of every rung")
+    arguments.add_argument("--candidate", default="openvino-int8", help="candidate of `triton-gateway optimize`")
+    arguments.add_argument("--seconds", type=float, default=6.0, help="seconds per rung")
     options = arguments.parse_args(argv)
     state = options.state_dir.absolute()
     state.mkdir(parents=True, exist_ok=True)

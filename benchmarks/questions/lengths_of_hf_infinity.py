@@ -232,8 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--state-dir", type=Path, default=optimized.FOLDER)
-    arguments.add_argument("--seconds", type=float, default=2.5, help="of every measurement")
-    arguments.add_argument("--minutes", type=float, default=1e9, help="stop after so many; a later run goes on")
+    arguments.add_argument("--seconds", type=float, default=2.5, help="seconds per measurement")
+    arguments.add_argument("--minutes", type=float, default=1e9, help="stop after this time; a later run continues")
     arguments.add_argument("--prepare", action="store_true", help="only make the model and the bundle")
     arguments.add_argument("--vanilla", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args(argv)

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size.add_argument("--tritons", type=int, default=4)
     size.add_argument("--seconds", type=float, default=10.0, help="how long each state is watched")
     size.add_argument("--real", action="store_true", help="one real Triton, and few models: --endpoints 20")
-    size.add_argument("--follow", metavar="FOLDER", help="be one of the gateways; TRITONS says where the stand-ins are")
+    size.add_argument("--follow", metavar="FOLDER", help="run as one gateway; TRITONS: addresses of the stand-ins")
     size.add_argument("--address", default="", metavar="TRITONS")
     given = size.parse_args(argv)
     if given.follow:

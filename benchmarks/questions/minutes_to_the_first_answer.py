@@ -209,8 +209,8 @@ def page(found: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask; 1 where an answer is wrong."""
     options = parser(__name__, __doc__)
-    options.add_argument("--python", action="append", choices=PYTHONS, help="again for several [all]")
-    options.add_argument("--way", action="append", choices=WAYS, help="again for several [both]")
+    options.add_argument("--python", action="append", choices=PYTHONS, help="may be repeated [all]")
+    options.add_argument("--way", action="append", choices=WAYS, help="may be repeated [both]")
     options.add_argument("--pinned", action="store_true", help="the versions of constraints.txt, from pip's cache")
     options.add_argument("--save", action="store_true", help=f"keep it in benchmarks/{SAVES}")
     given = options.parse_args(argv)

@@ -325,11 +325,11 @@ class Lanes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the requested rollouts; the exit code is 0 if each ended as it should."""
     arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}  [all]".replace("%", "%%"))
-    arguments.add_argument("--runs", type=int, default=10, help="rollouts of each kind  [10]")
     arguments.add_argument(
-        "--lanes", type=int, default=3, help="rollouts at the same time, save those of late models  [3]"
+        "kinds", nargs="*", metavar="KIND", help=f"any of {', '.join(KINDS)}  [all]".replace("%", "%%")
     )
+    arguments.add_argument("--runs", type=int, default=10, help="rollouts of each kind  [10]")
+    arguments.add_argument("--lanes", type=int, default=3, help="rollouts at the same time, except of late models  [3]")
     options = arguments.parse_args(argv)
     kinds = options.kinds or list(KINDS)
     if unknown := set(kinds) - set(KINDS):

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure every setting and print a table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--state-dir", type=Path, default=optimized.FOLDER)
-    arguments.add_argument("--seconds", type=float, default=3.0, help="of every setting and round")
+    arguments.add_argument("--seconds", type=float, default=3.0, help="seconds per setting and round")
     arguments.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = arguments.parse_args(argv)
     if options.child:

@@ -37,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run every scenario, with each signal in its own namespace, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
-    arguments.add_argument("--processes", action="store_true", help="real ones behind the pods: step and stall")
-    arguments.add_argument("--write-docs", action="store_true", help="keep result, table and pictures of what was told")
+    arguments.add_argument("--processes", action="store_true", help="real processes: step and stall only")
+    arguments.add_argument(
+        "--write-docs", action="store_true", help="save the result, and write its table and pictures"
+    )
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
     last = outage(capacity)

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the size of one load, or the guide's table."""
     size = parser(__name__, __doc__)
     size.add_argument("--rate", type=float, help="requests per second; left out: the guide's table")
-    size.add_argument("--call-ms", type=float, help="of your model: milliseconds of one call to Triton, without rows")
+    size.add_argument("--call-ms", type=float, help="milliseconds of your model's call to Triton, without rows")
     size.add_argument("--row-ms", type=float, help="milliseconds that each row of a call adds")
     size.add_argument("--cpu-us", type=float, help="microseconds of CPU per request in the gateway")
     size.add_argument("--gpu", default="inference", help="which GPU of the price table [inference]")

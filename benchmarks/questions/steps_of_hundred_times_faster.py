@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure every step and print its factor."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--state-dir", type=Path, default=optimized.FOLDER)
-    arguments.add_argument("--seconds", type=float, default=2.0, help="of every step")
+    arguments.add_argument("--seconds", type=float, default=2.0, help="seconds per step")
     options = arguments.parse_args(argv)
     say, state = narrator(), options.state_dir.absolute()
     folder = models.make("distilbert", state / "distilbert")

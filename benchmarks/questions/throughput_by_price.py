@@ -177,12 +177,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
     arguments.add_argument("--before", type=Path, help="folder with another checkout, measured in the same rounds")
-    arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="folder for files kept between runs")
     arguments.add_argument(
         "--price", action="append", default=[], choices=PRICED, help="only this one; may be repeated"
     )
     arguments.add_argument("--texts", action="append", default=[], choices=TEXTS, help="only these; may be repeated")
-    arguments.add_argument("--connections", action="append", type=int, default=[], help="only so many; may be repeated")
+    arguments.add_argument(
+        "--connections", action="append", type=int, default=[], help="only this number; may be repeated"
+    )
     arguments.add_argument("--rounds", type=int, default=5, help="rounds of every cell [5]")
     arguments.add_argument("--seconds", type=float, default=3.0, help="seconds of every round [3]")
     options = arguments.parse_args(argv)

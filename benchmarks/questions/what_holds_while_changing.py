@@ -225,7 +225,7 @@ def _holds(result: dict[str, Any]) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the named trials, or all."""
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(TRIALS)}  [all]")
+    arguments.add_argument("trials", nargs="*", metavar="TRIAL", help=f"any of {', '.join(TRIALS)}  [all]")
     wanted = arguments.parse_args(argv).trials or TRIALS
     if unknown := set(wanted) - set(TRIALS):
         arguments.error(f"no such trial: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Where does the gateway's CPU time go? py-spy samples it under the benchmark's own load.
+"""Where does the gateway's CPU time go, sampled by py-spy under the benchmark's own load?
 
 It writes ``docs/profile.svg`` (a flame graph, with C and Rust frames) and ``docs/profile.txt`` (functions by self time,
 and by the share of samples in which they are on the stack). Only samples in which a thread used the CPU count.
@@ -151,7 +151,9 @@ def without_paths(svg: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Profile the gateway."""
     arguments = parser(__name__, __doc__)
-    arguments.add_argument("--state-dir", type=Path, default=STATE, help=f"everything kept between runs [{STATE}]")
+    arguments.add_argument(
+        "--state-dir", type=Path, default=STATE, help=f"folder for files kept between runs [{STATE}]"
+    )
     arguments.add_argument("--backend", default="instant")
     arguments.add_argument("--texts", default="short")
     arguments.add_argument("--seconds", type=float, default=12.0)
