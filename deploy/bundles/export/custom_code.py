@@ -40,10 +40,13 @@ def check(folder: Path) -> None:
     own = config.get("auto_map") if isinstance(config, dict) else None
     if not own:
         return
-    from transformers import CONFIG_MAPPING
+    import transformers
 
-    if config.get("model_type") in CONFIG_MAPPING:
-        return  # transformers has its own class for it and uses that
+    known = set(transformers.__all__)
+    if config.get("model_type") in transformers.CONFIG_MAPPING and known.issuperset(config.get("architectures") or ()):
+        # The code is a copy of what transformers has, which is used. A class of another name computes something else,
+        # and transformers would silently load its weights into the class of the model type.
+        return
     named = ", ".join(sorted({str(name).partition(".")[0] for name in dict(own).values()}))
     raise ExportFailed(
         f"this model has its own Python code ({named}), which would run here with your permissions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -63,3 +64,18 @@ def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tm
         needed.check(given)
     assert "--trust-remote-code" in told.value.hint
     needed.check(given, trusts_code=True)
+
+
+@pytest.mark.parametrize(("architecture", "is_refused"), [("BertModel", False), ("OwnBertModel", True)])
+def test_a_class_of_a_models_own_is_not_replaced_by_that_of_its_type(
+    tmp_path: Path, architecture: str, is_refused: bool
+) -> None:
+    """transformers would load the weights into its own class, whose answers are others."""
+    config = {"model_type": "bert", "architectures": [architecture], "auto_map": {"AutoModel": f"own.{architecture}"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = Given("transformers", str(tmp_path), "own", tmp_path)
+    if is_refused:
+        with pytest.raises(ExportFailed, match="its own Python code"):
+            needed.check(given)
+    else:
+        needed.check(given)
