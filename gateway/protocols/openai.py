@@ -29,10 +29,10 @@ _OWNER: Final = "triton-gateway"
 
 
 class EmbeddingsCall(Call):
-    """``POST /v1/embeddings``: texts, or arrays of token ids of the model's own tokenizer, to vectors."""
+    """``POST /v1/embeddings``: texts, or lists of token ids of the model's tokenizer, to vectors."""
 
     def __init__(self, body: object) -> None:
-        """Read ``body``; raises ``InputRefused``."""
+        """Read ``body``. Raises ``InputRefused``."""
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
         self._model = model_of(body)
@@ -47,9 +47,9 @@ class EmbeddingsCall(Call):
         self._texts, self._ids = texts_or_ids(body["input"], "input")
 
     def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``; token ids go past the tokenizer."""
+        """See ``Call.question``. Token ids bypass the tokenizer."""
         if endpoint.task != EMBEDDINGS:
-            what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
+            what = f"does {endpoint.task}" if endpoint.task else "has no text task"
             raise InputRefused(f"{self._model} {what}, not embeddings", hint="GET /v1/models lists what is served")
         return {"text": self._texts} if self._ids is None else self._rows(endpoint, self._ids)
 
@@ -72,7 +72,7 @@ class EmbeddingsCall(Call):
     def _rows(self, endpoint: Endpoint, several: Sequence[Sequence[int]]) -> Prepared:
         handler = endpoint.text
         if handler is None:
-            raise InputRefused("token ids need a text task", hint="send text")
+            raise InputRefused("this endpoint does not take token ids", hint="send text")
         try:
             return handler.processor.prepare_ids(several)
         except PreprocessingError as error:
@@ -88,24 +88,27 @@ def model_of(body: Mapping[str, Any]) -> str:
 
 
 def names(snapshot: Snapshot) -> list[str]:
-    """Return what can be asked for by name: canaries, endpoint urls and bare names."""
+    """Return all names that a request can use: canaries, endpoint urls and bare names, sorted."""
     return sorted(snapshot.names())
 
 
 def models(snapshot: Snapshot, started: int) -> dict[str, Any]:
-    """Return the answer to ``GET /v1/models``; ``models`` is KServe's field for the same list."""
+    """Return the answer to ``GET /v1/models``; ``models`` is KServe's name for the list."""
     found = names(snapshot)
     return {"object": "list", "data": [_model(name, started) for name in found], "models": found}
 
 
 def model(snapshot: Snapshot, path: str, started: int) -> dict[str, Any]:
-    """Return the answer to ``GET /v1/models/{path}``; ``name`` and ``ready`` are KServe's. Raises as ``resolve``."""
+    """Return the answer to ``GET /v1/models/{path}``; ``name`` and ``ready`` are KServe's fields.
+
+    Raises the same errors as ``Snapshot.resolve``.
+    """
     snapshot.resolve(path)
     return {**_model(path, started), "name": path, "ready": True}
 
 
 def now() -> int:
-    """Return the time in whole seconds, as OpenAI's answers have it."""
+    """Return the Unix time in whole seconds, as in OpenAI's answers."""
     return int(time.time())
 
 
@@ -114,7 +117,7 @@ def _model(name: str, started: int) -> dict[str, Any]:
 
 
 def texts_or_ids(value: object, field: str) -> tuple[list[str] | None, list[Sequence[int]] | None]:
-    """Return the texts that ``field`` holds, or the lists of token ids. Raises ``InputRefused``."""
+    """Return (texts, None) or (None, lists of token ids) from the value of ``field``. Raises ``InputRefused``."""
     if isinstance(value, str):
         return [value], None
     if not isinstance(value, list) or not value:

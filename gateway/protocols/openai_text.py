@@ -1,7 +1,7 @@
-"""OpenAI's completions and chat completions over text-generation endpoints, at once and streamed.
+"""OpenAI's completions and chat completions for text-generation endpoints, whole or streamed.
 
-Pure: bodies to requests of ``GenerationHandler``, its answers and events to OpenAI's. What the models cannot do
-(several choices, tools, log probabilities) is refused rather than ignored; values that change nothing are accepted.
+Converts bodies to requests of ``GenerationHandler``, and its answers and events to OpenAI's. Fields that the models
+cannot fulfil (several choices, tools, log probabilities) are refused, unless their value asks for nothing. Pure.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
     "response_format": ({"type": "text"},), "parallel_tool_calls": (True, False),
 }  # fmt: skip
-"""Fields that are understood but not offered, and the values that ask for nothing."""
+"""Fields that are not supported → their values that ask for nothing and are accepted."""
 _COMPLETION_TOKENS: Final = 16
 """OpenAI's own default for completions."""
 
 
 class TextCall(Call):
-    """What both forms share: the model, sampling parameters, and whether the answer comes in pieces."""
+    """The common part of both forms: the model, the sampling parameters, and streaming."""
 
     end = b"data: [DONE]\n\n"
     kind: str
-    """What answers are called."""
+    """The prefix of answer ids."""
 
     def __init__(self, body: object) -> None:
-        """Read what both forms have; raises ``InputRefused``."""
+        """Read the fields of both forms. Raises ``InputRefused``."""
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object")
         self._model = model_of(body)
@@ -69,7 +69,7 @@ class TextCall(Call):
 
     def _checked(self, endpoint: Endpoint, given: object) -> object:
         if endpoint.task != GENERATION:
-            what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
+            what = f"does {endpoint.task}" if endpoint.task else "has no text task"
             raise InputRefused(f"{self._model} {what}, not text generation", hint="GET /v1/models lists what is served")
         return given
 
@@ -85,14 +85,14 @@ class TextCall(Call):
 
 
 class CompletionsCall(TextCall):
-    """``POST /v1/completions``: one prompt or several, as text or as ids of the model's own tokenizer."""
+    """``POST /v1/completions``: one or several prompts, as texts or as token ids of the model's tokenizer."""
 
     kind = "cmpl"
 
     def __init__(self, body: object) -> None:
-        """Read ``body``; raises ``InputRefused``."""
+        """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
-        assert isinstance(body, dict)  # noqa: S101 - looked at above
+        assert isinstance(body, dict)  # noqa: S101 - checked by the base class
         self._wanted = _limit(body.get("max_tokens"), "max_tokens")
         echo = body.get("echo")
         if echo is not None:
@@ -111,12 +111,12 @@ class CompletionsCall(TextCall):
         else:
             raise InputRefused("prompt must be a text, a list of texts, or token ids")
         if self.streams and self._several:
-            raise InputRefused("a stream has one prompt", hint="send each prompt in a request of its own")
+            raise InputRefused("a streamed request may have only one prompt", hint="send one request per prompt")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         given = self._checked(endpoint, self._given)
-        # What nobody asked for must not be refused: a small model may have fewer positions than OpenAI's default.
+        # OpenAI's default may exceed the positions of a small model. It must not be refused: the caller did not set it.
         processor = getattr(endpoint.handler, "processor", None)
         room = _COMPLETION_TOKENS if processor is None else min(_COMPLETION_TOKENS, processor.config.max_length - 1)
         self._parameters["max_new_tokens"] = self._wanted or room
@@ -141,14 +141,14 @@ class CompletionsCall(TextCall):
 
 
 class ChatCall(TextCall):
-    """``POST /v1/chat/completions``: a conversation in the model's own template."""
+    """``POST /v1/chat/completions``: a conversation, rendered by the model's chat template."""
 
     kind = "chatcmpl"
 
     def __init__(self, body: object) -> None:
-        """Read ``body``; raises ``InputRefused``."""
+        """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
-        assert isinstance(body, dict)  # noqa: S101 - looked at above
+        assert isinstance(body, dict)  # noqa: S101 - checked by the base class
         wanted = body.get("max_completion_tokens")
         limit = _limit(body.get("max_tokens") if wanted is None else wanted, "max_tokens")
         if limit is not None:
@@ -199,7 +199,7 @@ def _message(i: int, message: object) -> dict[str, Any]:
         parts = []
         for part in content:
             if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise InputRefused(f"{where}.content: these models read text parts only")
+                raise InputRefused(f"{where}.content: only parts of type text are accepted")
             parts.append(part["text"])
         content = "".join(parts)
     if not isinstance(content, str):

@@ -1,6 +1,6 @@
-"""Cohere's and Jina's request to rank documents: ``POST /v1/rerank`` and ``/v2/rerank``.
+"""Cohere's and Jina's requests to rank documents: ``POST /v1/rerank`` and ``/v2/rerank``.
 
-``model`` names the endpoint. One answer has the fields of both, so that either's client reads it. Pure.
+``model`` names the endpoint. An answer has the fields of both APIs, so the clients of both can read it. Pure.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "max_chunks_per_doc": (1,), "rank_fields": (["text"],), "priority": (0,), "relevant_spans": (), "user": (),
     "return_embeddings": (False,), "stream": (False,),
 }  # fmt: skip
-"""Fields that are understood but not offered, and the values that ask for nothing."""
+"""Fields that are not supported → their values that ask for nothing and are accepted."""
 
 
 class RerankCall(Call):
-    """A query and documents to the documents' places, best first. ``path``: who is asked whatever ``model`` says."""
+    """A query and documents to the indexes of the documents, best first.
+
+    ``version`` is the API's, 1 or 2. ``path``, if given, is the endpoint; otherwise the field ``model`` names it.
+    """
 
     def __init__(self, body: object, version: int, path: str | None = None) -> None:
-        """Read ``body``; raises ``InputRefused``."""
+        """Read ``body``. Raises ``InputRefused``."""
         if not isinstance(body, dict):
             raise InputRefused(
                 "the body must be an object", hint='send {"model": "NAME", "query": "…", "documents": […]}'
@@ -47,13 +50,13 @@ class RerankCall(Call):
         tei.refuse_empty(body.get("documents"), "documents")
         top_n = body.get("top_n")
         self._top_n = None if top_n is None else huggingface.whole_number(top_n, "top_n")
-        # Jina's servers send documents unless asked not to, Cohere's second version never; who reads less is not hurt.
+        # Jina's servers return the documents by default, Cohere's version 2 never does. More fields do no harm.
         self._returns = tei.flag(body, "return_documents", default=version == 1)
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         if endpoint.task != RANKING:
-            does = f"does {endpoint.task}" if endpoint.task else "is answered by code of its own"
+            does = f"does {endpoint.task}" if endpoint.task else "runs code of its own"
             raise InputRefused(f"{self.path} {does}, not ranking", hint="GET /v1/status says which endpoint does what")
         body = self._body
         parameters: dict[str, Any] = {"function_to_apply": "sigmoid", "return_documents": self._returns}

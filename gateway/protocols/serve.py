@@ -1,6 +1,6 @@
-"""``POST /serve/{endpoint}``: the endpoint's own body, or Hugging Face's form of it, at the endpoint's own address.
+"""``POST /serve/{endpoint}``: a body in the endpoint's own form or in Hugging Face's.
 
-``POST /predict`` is the same for a gateway that serves one thing.
+``POST /predict`` is the same for a gateway that serves only one endpoint.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from gateway.trace import Trace
 
 
 def own_piece(event: Event) -> bytes:
-    """An event of the endpoint's own form: ``text`` and ``token_ids``; the last also has what a whole answer has beside
-    its text.
+    """Return a streamed event in the endpoint's own form: ``text`` and ``token_ids``.
+
+    The last event also has the other fields of a whole answer.
     """
     content: dict[str, object] = {"text": event.text, "token_ids": event.token_ids}
     if event.finish_reason is not None:
@@ -34,12 +35,14 @@ def own_piece(event: Event) -> bytes:
 
 
 class ServeCall(Call):
-    """A body for the endpoint at ``path``. ``key_field``: where in the body a routing key is, name by name; ``task``:
-    what the address asks for, by Hugging Face's name.
+    """A body for the endpoint at ``path``.
+
+    ``key_field``: the path of names to the routing key in the body, empty if there is none. ``task``: the task that the
+    address asks for, by Hugging Face's name.
     """
 
     _decoded: tuple[object, ...] = ()
-    """The body, if ``body_key`` has read it; used once, since code may change in place what it is given."""
+    """The body, if ``body_key`` has decoded it. Used only once, because a hook may change its body in place."""
     _convert: huggingface.Convert | None = None
     _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
@@ -59,7 +62,7 @@ class ServeCall(Call):
         try:
             found = decode(self._raw, self._content_type, takes_bytes=True)
         except GatewayError:
-            return None  # whoever is chosen refuses it
+            return None  # the endpoint that is chosen refuses the body
         if found is not self._raw:
             self._decoded = (found,)
         for name in self._key_field:

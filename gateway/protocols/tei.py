@@ -1,8 +1,8 @@
-"""Text Embeddings Inference's API: its routes, the shapes of their bodies and answers, and which endpoint is asked.
+"""Text Embeddings Inference's API: its routes, bodies and answers, and the endpoint that a route calls.
 
-Each route asks an endpoint of the task it is for; what has no counterpart here is refused by name. Pure: bodies in,
-bodies out. An endpoint is named by the path (``/tei/NAME/embed``); the bare routes (``/embed``) ask the endpoints that
-a setting names.
+Each route calls an endpoint of its task. Features that do not exist here are refused by name. The path names the
+endpoint (``/tei/NAME/embed``); the bare routes (``/embed``) call the endpoints that a setting names. Pure: bodies in,
+bodies out.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ class NothingSent(InputRefused):
 
 
 class TeiCall(Call):
-    """A body for the endpoint at ``path``; a route says which tasks it is for and which fields it takes."""
+    """A body for the endpoint at ``path``. A subclass per route defines its tasks and its fields."""
 
     tasks: tuple[str, ...] = ()
-    """Tasks of the endpoints that it asks; empty for any text task."""
+    """The tasks of the endpoints that the route may call; empty for any text task."""
     fields: tuple[str, ...] = ()
+    """The fields that a body may have beside ``required``."""
     required = "inputs"
     instead = ""
-    """What to do where an endpoint does another task."""
+    """The hint if the endpoint does another task."""
 
     def __init__(self, body: object, path: str) -> None:
-        """Read ``body``; raises ``InputRefused``."""
+        """Read ``body``. Raises ``InputRefused``."""
         self.path = path
         if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
-            body = _with_parameters(body)  # Hugging Face's client sends them, if only empty
+            body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
         self._body: Body = fields_of(body, (self.required, *self.fields), self.required)
         self.read(self._body)
 
     def read(self, body: Body) -> None:
-        """Read what is this route's own. Raises ``InputRefused``."""
+        """Read the fields of this route. Raises ``InputRefused``."""
 
     def check(self, endpoint: Endpoint) -> TextProcessor:
-        """Return what reads the endpoint's texts. Raises ``WrongModel``."""
+        """Return the endpoint's text processor. Raises ``WrongModel`` if the endpoint does another task."""
         if endpoint.text is None or (self.tasks and endpoint.task not in self.tasks):
             wanted = _MODEL_OF[self.tasks[0]] if self.tasks else "a text"
-            does = f"it does {endpoint.task}" if endpoint.task else "its own code answers"
+            does = f"it does {endpoint.task}" if endpoint.task else "it runs code of its own"
             raise WrongModel(f"model is not {wanted} model: {does}", hint=self.instead)
         return endpoint.text.processor
 
@@ -75,7 +76,7 @@ class TeiCall(Call):
 
 
 class EmbedCall(TeiCall):
-    """``POST /embed``: texts, or token ids, to vectors, of length one unless ``normalize`` is false."""
+    """``POST /embed``: texts or token ids to vectors, of length 1 unless ``normalize`` is false."""
 
     tasks = (EMBEDDINGS,)
     fields = (*_LENGTH, "normalize", "prompt_name", "dimensions")
@@ -122,7 +123,7 @@ class EmbedAllCall(TeiCall):
         refuse_empty(body["inputs"], "inputs")
         self._texts, ids = texts_or_ids(body["inputs"], "inputs")
         if ids is not None:
-            raise InputRefused("inputs must be texts: token ids are taken by /embed")
+            raise InputRefused("inputs must be texts: only /embed takes token ids")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
@@ -144,7 +145,7 @@ class EmbedSparseCall(TeiCall):
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         del endpoint
-        raise WrongModel("model is not a sparse embedding model with SPLADE pooling", hint="none is served: use /embed")
+        raise WrongModel("model is not a sparse embedding model with SPLADE pooling", hint="use /embed")
 
 
 class PredictCall(TeiCall):
@@ -185,7 +186,7 @@ class PredictCall(TeiCall):
 
 
 class RerankCall(TeiCall):
-    """``POST /rerank``: a query and texts to the texts' places, best first."""
+    """``POST /rerank``: a query and texts to the indexes of the texts, best first."""
 
     tasks = (RANKING,)
     fields = (*_LENGTH, "texts", "raw_scores", "return_text")
@@ -218,7 +219,7 @@ class RerankCall(TeiCall):
 
 
 class SimilarityCall(TeiCall):
-    """``POST /similarity``: a sentence and others to how like it each of them is."""
+    """``POST /similarity``: a sentence and others to a similarity for each of them."""
 
     tasks = (EMBEDDINGS, RANKING)
     fields = ("parameters",)
@@ -250,7 +251,7 @@ class SimilarityCall(TeiCall):
 
 
 class TokenizeCall(TeiCall):
-    """``POST /tokenize``: texts to their tokens, all of them, however many the model reads."""
+    """``POST /tokenize``: texts to all their tokens, also those beyond the model's length."""
 
     fields = ("add_special_tokens", "prompt_name")
 
@@ -268,21 +269,21 @@ class TokenizeCall(TeiCall):
         return Lookup(lambda processor: processor.tokens_of(self._texts, add_special_tokens=special, prompt_name=name))
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``; places are in bytes of UTF-8, as there."""
+        """See ``Call.render``. Positions are byte offsets in UTF-8, as in Text Embeddings Inference."""
         del endpoint, trace, outputs
-        return dumps([[self._written(token, places) for token in tokens] for text, tokens in answer
-                      for places in [_places(text)]])  # fmt: skip
+        return dumps([[self._written(token, offset) for token in tokens] for text, tokens in answer
+                      for offset in [_byte_offsets(text)]])  # fmt: skip
 
-    def _written(self, token: Any, places: Callable[[int], int]) -> dict[str, Any]:
+    def _written(self, token: Any, offset: Callable[[int], int]) -> dict[str, Any]:
         start, stop = token.start, token.stop
         return {
             "id": token.id, "text": token.text, "special": token.special,
-            "start": None if start is None else places(start), "stop": None if stop is None else places(stop),
+            "start": None if start is None else offset(start), "stop": None if stop is None else offset(stop),
         }  # fmt: skip
 
 
 class DecodeCall(TeiCall):
-    """``POST /decode``: token ids of the model's own tokenizer to texts."""
+    """``POST /decode``: token ids of the model's tokenizer to texts."""
 
     fields = ("skip_special_tokens",)
     required = "ids"
@@ -308,8 +309,9 @@ class DecodeCall(TeiCall):
 
 
 class RootCall(Call):
-    """``POST /tei/NAME``: what the model does, as Text Embeddings Inference's own ``POST /`` and as
-    ``InferenceClient(model=URL)`` asks it.
+    """``POST /tei/NAME``: the route of the endpoint's task, as ``POST /`` of Text Embeddings Inference.
+
+    ``InferenceClient(model=URL)`` calls it.
     """
 
     def __init__(self, body: object, path: str) -> None:
@@ -322,13 +324,13 @@ class RootCall(Call):
         compares = isinstance(self._given, dict) and isinstance(self._given.get("inputs"), dict)
         kind = _OF_TASK.get(endpoint.task)
         if kind is None:
-            raise WrongModel("model is none of Text Embeddings Inference's", hint="POST /serve/NAME")
+            raise WrongModel("model has no task of Text Embeddings Inference", hint="POST /serve/NAME")
         self._call = (SimilarityCall if compares else kind)(self._given, self.path)
         return self._call.question(endpoint)
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
         """See ``Call.render``."""
-        assert self._call is not None  # noqa: S101 - it has asked
+        assert self._call is not None  # noqa: S101 - `question` has set it
         found: bytes = self._call.render(answer, endpoint, trace, outputs)
         return found
 
@@ -341,13 +343,15 @@ ROUTES: Final[Mapping[str, type[TeiCall]]] = {
     "/embed": EmbedCall, "/embed_all": EmbedAllCall, "/embed_sparse": EmbedSparseCall, "/predict": PredictCall,
     "/rerank": RerankCall, "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
 }  # fmt: skip
-"""What follows an endpoint's name."""
+"""The path behind an endpoint's name → its call."""
 
 
 def chosen(snapshot: Snapshot, names: Sequence[str], tasks: Sequence[str], route: str) -> str:
-    """Return the path that a bare ``route`` asks: of ``names`` (a setting's) the first that does the first of ``tasks``
-    that any of them does; else the first that is being loaded, so that who asks is told. Without names, the only thing
-    that is served. Raises ``EndpointNotFound``.
+    """Return the path that a bare ``route`` calls. Raises ``EndpointNotFound``.
+
+    ``names`` are the endpoints of the setting, ``tasks`` the route's tasks by preference. The first task that any of
+    them does decides, then the first name with that task. If none does, the first that is not loaded yet is returned,
+    so that the caller learns its state, or else the first. Without ``names`` it is the only endpoint that is served.
     """
     if not names:
         return only(snapshot, route)
@@ -367,8 +371,9 @@ def _task(snapshot: Snapshot, name: str) -> str | None:
 
 
 def only(snapshot: Snapshot, route: str) -> str:
-    """Return the path of the one thing that is served: the versions of an endpoint are one, whose bare name has a
-    recorded default. Raises ``EndpointNotFound`` if there are several, or none.
+    """Return the path of the only endpoint that is served. Raises ``EndpointNotFound`` if there are several, or none.
+
+    The versions of an endpoint count as one if its bare name has a recorded default or a canary.
     """
     left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
     bare = {url: url.rpartition("/")[0] for url in left}
@@ -376,19 +381,22 @@ def only(snapshot: Snapshot, route: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise EndpointNotFound("nothing is served here", hint="deploy an endpoint with `clearml-serving model add …`")
+        raise EndpointNotFound("no endpoint is served here", hint="deploy one with `clearml-serving model add …`")
     raise EndpointNotFound(
-        f"{route} is for a gateway that serves one endpoint only",
+        f"{route} needs a gateway that serves only one endpoint",
         hint=f"call one of the {len(found)} here by its name: {', '.join(found[:10])}",
     )
 
 
 def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, Any]:
-    """Return the answer to ``GET /info``: what the model is, in Text Embeddings Inference's words. ``most``: requests
-    that a worker takes at once.
+    """Return the answer to ``GET /info``: the model in Text Embeddings Inference's fields.
+
+    ``most`` is the number of requests that a worker accepts at once. Raises ``WrongModel``.
     """
     if endpoint.text is None:
-        raise WrongModel("model is none of Text Embeddings Inference's", hint="GET /v2/models/NAME describes any model")
+        raise WrongModel(
+            "model has no task of Text Embeddings Inference", hint="GET /v2/models/NAME describes any model"
+        )
     config, identity = endpoint.text.processor.config, endpoint.identity
     labels = {str(i): label for i, label in enumerate(config.labels)}
     named = {"id2label": labels, "label2id": {label: i for i, label in enumerate(config.labels)}}
@@ -416,7 +424,10 @@ def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, An
 
 
 def fields_of(body: object, known: Sequence[str], required: str) -> Body:
-    """Return a body that is an object with ``required`` and nothing but ``known``. Raises ``InputRefused``."""
+    """Return ``body`` if it is an object with the field ``required`` and only ``known`` fields.
+
+    Raises ``InputRefused``.
+    """
     if not isinstance(body, dict):
         raise InputRefused("the body must be an object", hint=f'send {{"{required}": …}}')
     for name in body:
@@ -428,7 +439,7 @@ def fields_of(body: object, known: Sequence[str], required: str) -> Body:
 
 
 def _with_parameters(body: Body) -> Body:
-    """Return the body with what stands in its ``parameters`` beside the rest. Raises ``InputRefused``."""
+    """Return the body with the fields of its ``parameters`` moved up beside the others. Raises ``InputRefused``."""
     parameters = body["parameters"]
     if parameters is not None and not isinstance(parameters, dict):
         raise InputRefused("parameters must be an object")
@@ -437,7 +448,7 @@ def _with_parameters(body: Body) -> Body:
 
 
 def flag(body: Body, name: str, *, default: bool) -> bool:
-    """Return a field that is true or false, or missing or null. Raises ``InputRefused``."""
+    """Return a true/false field, ``default`` if it is missing or null. Raises ``InputRefused``."""
     value = body.get(name)
     if value is None:
         return default
@@ -452,8 +463,8 @@ def refuse_empty(value: object, field: str) -> None:
         raise NothingSent(f"`{field}` cannot be empty")
 
 
-def _places(text: str) -> Callable[[int], int]:
-    """What turns a place in characters into one in bytes."""
+def _byte_offsets(text: str) -> Callable[[int], int]:
+    """Return a function from a character offset in ``text`` to its byte offset in UTF-8."""
     if text.isascii():
         return int
     found = [0]

@@ -20,7 +20,7 @@ REFUSED = [
     ({"model": "labels", "query": "a", "documents": ["b"]}, 400, "labels does text-classification, not ranking"),
     ({"model": "nobody", "query": "a", "documents": ["b"]}, 404, "does not exist"),
     ({"model": 7, "query": "a", "documents": ["b"]}, 400, "model"),
-    ([], 404, "serves one endpoint only"),
+    ([], 404, "serves only one endpoint"),
 ]
 """What is asked of `/v1/rerank`, and the status and words of the answer."""
 

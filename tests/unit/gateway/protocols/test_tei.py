@@ -284,22 +284,22 @@ async def test_bare_routes_ask_the_only_thing_that_is_served(stack: Any) -> None
     ("urls", "defaults", "expected"),
     [
         (["faq/1", "faq/2"], {"faq": "faq/1"}, "faq"),
-        (["faq/2"], {"faq": "faq/1"}, "faq"),  # whose default is not there: as its bare name
+        (["faq/2"], {"faq": "faq/1"}, "faq"),  # the default version is missing: the bare name still counts
         (["faq/1"], {}, "faq/1"),
         (["faq"], {}, "faq"),
         (["faq/1", "faq/2"], {}, ""),
         (["faq/1", "faq/2", "reviews/1"], {"faq": "faq/1"}, ""),
     ],
 )
-def test_versions_behind_one_recorded_default_are_one_thing(
+def test_versions_behind_one_recorded_default_count_as_one_endpoint(
     urls: list[str], defaults: dict[str, str], expected: str
 ) -> None:
-    """A bare route asks what the endpoint's bare name means."""
+    """A bare route then calls the endpoint by its bare name."""
     snapshot = Snapshot(endpoints=dict.fromkeys(urls, Any), defaults=defaults)
     if expected:
         assert expected == only(snapshot, "/embed")
     else:
-        with pytest.raises(EndpointNotFound, match="serves one endpoint only"):
+        with pytest.raises(EndpointNotFound, match="serves only one endpoint"):
             only(snapshot, "/embed")
 
 
