@@ -142,7 +142,7 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
         part = _next(parts)
         if len(part) > _MAX_ANSWER:
             too_large = HookFailed(
-                f"the answer is {len(part) >> 20} MiB of JSON, and may be {_MAX_ANSWER >> 20}", hint="return bytes"
+                f"the answer has {len(part) >> 20} MiB of JSON, at most {_MAX_ANSWER >> 20}", hint="return bytes"
             )
             return Outcome(None, too_large, None, statistics)
         return Outcome(orjson.loads(part), None, None, statistics)

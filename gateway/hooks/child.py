@@ -1,11 +1,11 @@
-"""The program of a hook process: one ``Preprocess`` class and one model, asked over a socket by a gateway worker.
+"""The program of a hook process: one ``Preprocess`` class and one model, called by a gateway worker over a socket.
 
-Started by ``gateway/hooks/pool.py`` as a fresh interpreter; imports nothing of the gateway beside this package.
-Whatever user code does here (block, leak, fork, exit, crash) it does to this process, which the gateway kills and
-replaces. It ends when its gateway does, however that ends.
+``gateway/hooks/pool.py`` starts it as a fresh interpreter. It imports only this package of the gateway. User code that
+blocks, leaks, forks, exits or crashes harms only this process; the gateway kills and replaces it. The process ends when
+its gateway ends, even if that is killed.
 
-The main thread runs the code that is not async, one request at a time (further threads if the endpoint asks for
-them); a class with async methods gets an event loop in the main thread instead. Another thread reads the socket.
+The main thread runs code that is not async, one request at a time; the endpoint may ask for more threads. A class with
+async methods runs in an event loop in the main thread instead. Another thread reads the socket.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
 
 _CHUNK: Final = 1 << 18
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
-"""Texts of errors after which a process is not to be trusted with another request."""
+"""Texts of GPU errors. A process that had one is unreliable and must be replaced."""
 
 
 class _Process:
-    """This process: the socket, the loaded code, the requests in it."""
+    """The state of this process: its socket, the loaded code, and the requests in progress."""
 
     def __init__(self, connection: socket.socket, side: socket.socket) -> None:
         self._connection = connection
@@ -72,13 +72,13 @@ class _Process:
         self._arrived: asyncio.Event | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._kept: dict[int, MutableMapping[str, Any]] = {}
-        """States between two stages of their requests that are more than plain values."""
+        """Number → the state of a request between two stages, if it holds more than plain values."""
         self._code: UserCode | None = None
         self._model: Any = None
         self._engine = ""
 
     def run(self) -> None:
-        """Load what the first frame says, then answer until the gateway closes."""
+        """Load the code and the model that the first frame names, then answer requests until the gateway closes."""
         os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._read, name="gateway", daemon=True).start()
         first = self._inbox.get()
@@ -135,7 +135,7 @@ class _Process:
     def _serve(self) -> None:
         while (frame := self._inbox.get()) is not None:
             if frame[0]["k"] == "run":
-                # Nothing in there suspends: it is one coroutine for both ways of running.
+                # This coroutine serves threads and the event loop. Here nothing in it suspends, so one `send` runs it.
                 with contextlib.suppress(StopIteration):
                     self._answer(*frame, _call_here).send(None)
         self._inbox.put(None)  # for the other threads
@@ -178,7 +178,7 @@ class _Process:
     async def _answer(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
         try:
             await self._work(head, payload, call)
-        except Exception as error:  # noqa: BLE001 the thread goes on with the next request
+        except Exception as error:  # noqa: BLE001 - the thread must go on with the next request
             faulthandler.dump_traceback(sys.stderr)
             self._send({"k": "done", "id": head["id"], "broken": f"{type(error).__name__}: {error}"})
 
@@ -203,12 +203,12 @@ class _Process:
         for stage in stages:
             started = perf_counter_ns()
             if stage == "process" and self._engine in engines.ENGINES:
-                await run_stage(_Predictor(self._engine, self._model), stage, jobs, call)  # type: ignore[arg-type] # has what is used
+                await run_stage(_Predictor(self._engine, self._model), stage, jobs, call)  # type: ignore[arg-type] # has the methods used
             elif self._code is not None:
                 await run_stage(self._code, stage, jobs, call)
             spent[STAGES.index(stage)] = perf_counter_ns() - started
         if os.getpid() != self._pid:
-            os._exit(0)  # a copy that a hook forked and let run on: the original answers
+            os._exit(0)  # a fork that a hook left running: the original process answers
         outcomes: list[dict[str, Any]] = []
         parts: list[list[Buffer]] = []
         for job, found in zip(jobs, collected, strict=True):
@@ -241,14 +241,17 @@ class _Process:
         data = encode(job.data)
         try:
             state = encode(dict(job.state), is_exact=True) if job.state else []
-        except (TypeError, ValueError, RecursionError):  # more than plain values: it stays, and is asked for here
+        except (TypeError, ValueError, RecursionError):  # more than plain values: the state stays in this process
             number = next(self._numbers)
             self._kept[number] = job.state
             return {"is": "stage", "kept": number}, [data, []]
         return {"is": "stage", "kept": None}, [data, state]
 
     def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
-        """``self.send_request`` of the hook: the gateway answers it; awaited on the loop, blocking elsewhere."""
+        """The hook's ``self.send_request``, answered by the gateway.
+
+        Returns an awaitable on the event loop; blocks and returns the answer elsewhere.
+        """
         number = next(self._numbers)
         answer: Future[Any] = Future()
         self._calls[number] = answer
@@ -267,7 +270,7 @@ class _Process:
     # --- the socket ---------------------------------------------------------------------------------------------------
 
     def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
-        with self._sending, contextlib.suppress(OSError):  # gone: `_read` ends the process
+        with self._sending, contextlib.suppress(OSError):  # the gateway is gone: `_read` ends the process
             if (size := total(payload)) > LARGE:
                 if reason := self._gave_memory(payload, size):
                     if size > MAX_INLINE:
@@ -277,13 +280,13 @@ class _Process:
             self._connection.sendall(pack(head, b"".join(payload)))
 
     def _gave_memory(self, payload: Sequence[Buffer], size: int) -> str:
-        """Hand a payload over as shared memory; returns why not, if so."""
+        """Send a payload as shared memory. Return the reason if that is impossible, else an empty text."""
         if size > MAX_MEMORY:
-            return f"its result has {size >> 20} MiB, and may have {MAX_MEMORY >> 20}"
+            return f"its result has {size >> 20} MiB, at most {MAX_MEMORY >> 20} are allowed"
         try:
             descriptor = to_memory(payload)
         except OSError as error:
-            return f"there is no shared memory for a result of {size >> 20} MiB: {error.strerror}"
+            return f"shared memory for a result of {size >> 20} MiB could not be created: {error.strerror}"
         try:
             socket.send_fds(self._side, [b"m"], [descriptor])
         finally:
@@ -296,19 +299,19 @@ class _Process:
                 data = self._connection.recv(_CHUNK)
             except OSError as error:
                 if error.errno in (errno.EBADF, errno.ENOTSOCK):
-                    # The code that runs has closed our connection. What it was asked ends in its own time: the
-                    # gateway ends this process then, and the kernel does it if the gateway ends.
+                    # User code has closed our socket. Its request runs into its time limit; then the gateway kills
+                    # this process. If the gateway ends first, the kernel does.
                     threading.Event().wait()
                 data = b""
             if not data:
-                os._exit(0)  # the gateway is gone, and what runs here runs for nobody
+                os._exit(0)  # the gateway is gone, so no one needs the results
             for head, inline in self._frames.feed(data):
                 payload: Buffer = inline
                 if "shared" in head:
                     payload = self._received_memory(head["shared"])
                 if head["k"] == "reply":
                     waiting = self._calls.pop(head["id"], None)
-                    if waiting is not None and waiting.set_running_or_notify_cancel():  # it may have been given up
+                    if waiting is not None and waiting.set_running_or_notify_cancel():  # not cancelled meanwhile
                         waiting.set_result(orjson.loads(payload) if payload else None)
                     continue
                 if head["k"] == "drop":
@@ -316,7 +319,7 @@ class _Process:
                     continue
                 self._inbox.put(None if head["k"] == "close" else (head, payload))
                 if self._loop is not None and self._arrived is not None:
-                    with contextlib.suppress(RuntimeError):  # it has ended, and so does the process
+                    with contextlib.suppress(RuntimeError):  # the loop has ended, so the process is ending
                         self._loop.call_soon_threadsafe(self._arrived.set)
 
     def _received_memory(self, size: int) -> memoryview:
@@ -324,14 +327,14 @@ class _Process:
         return from_memory(descriptors[0], size)
 
     def _forked(self) -> None:
-        # What a hook forks must not hold the socket open, and must not outlive the gateway.
+        # A process that a hook forks must not keep the socket open, and must not outlive the gateway.
         self._connection.close()
         self._side.close()
         end_with_parent(os.getppid())
 
 
 class _Predictor:
-    """The model of an engine in the shape of a class with ``process``."""
+    """Gives an engine's model the interface of a ``Preprocess`` class with only ``process``."""
 
     batch_hooks: Final[dict[str, Any]] = {}
 
@@ -372,14 +375,14 @@ def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
     content = getattr(answer, "body", None)
     status = getattr(answer, "status_code", None)
     if isinstance(content, bytes) and isinstance(status, int):
-        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
+        # As in clearml-serving, a hook may return a Starlette response.
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
         return {"is": "response", "status": status, "headers": headers}, [[content]]
     return {"is": "json"}, [[orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]]
 
 
 def _collect(found: dict[str, Any], values: object) -> None:
-    # What JSON does not hold is no value to count, and must not cost the answer.
+    # A value that has no JSON form cannot be counted. It is dropped, and the request is still answered.
     if isinstance(values, Mapping):
         for name, value in values.items():
             with contextlib.suppress(TypeError, ValueError, RecursionError):
@@ -387,19 +390,19 @@ def _collect(found: dict[str, Any], values: object) -> None:
 
 
 def _spoils(error: UserCodeError | None) -> str:
-    """Why a process that had this error should serve nothing more; empty if it may go on."""
+    """Return why a process that had this error must be replaced; empty if it may go on."""
     if error is None:
         return ""
     original = getattr(error, "original", None) or error.__cause__
     if isinstance(original, MemoryError):
-        return "it ran out of the memory it may use"
+        return "it reached its memory limit"
     if any(text in f"{error.message} {original}" for text in _SPOILED):
-        return "its code reported a failure of the GPU"
+        return "its code reported a GPU failure"
     return ""
 
 
 def _limit_memory(most: int) -> None:
-    """No step may take more than ``most`` bytes on top of what is loaded; what is held in all, the gateway watches."""
+    """Limit this process to ``most`` bytes more than it has now. The gateway watches the memory in use."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = 0
     with contextlib.suppress(OSError, StopIteration):
@@ -410,7 +413,7 @@ def _limit_memory(most: int) -> None:
 
 
 def main(descriptor: int, side: int, parent: int) -> None:
-    """Serve the process ``parent`` at the other end of the socket ``descriptor``; memory comes over ``side``."""
+    """Serve the process ``parent`` over the socket ``descriptor``. Descriptors of shared memory come over ``side``."""
     end_with_parent(parent)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -421,4 +424,4 @@ def main(descriptor: int, side: int, parent: int) -> None:
     _Process(socket.socket(fileno=descriptor), socket.socket(fileno=side)).run()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # whatever threads user code left behind
+    os._exit(0)  # even if user code has left threads running

@@ -1,8 +1,8 @@
-"""The engines of clearml-serving that run a model in Python: where its file is, how it is loaded, what predicts.
+"""The engines of clearml-serving that run a model in Python (scikit-learn, XGBoost, LightGBM): load and predict.
 
 ``load_model`` follows clearml-serving's classes: scikit-learn through joblib, XGBoost and LightGBM as Boosters from
-their own formats; the result of ``predict`` is handed on as it is. Runs in hook processes only, never in a gateway
-worker: a pickle is a program.
+their own formats. The result of ``predict`` is returned unchanged. Runs only in hook processes, never in a gateway
+worker, because loading a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SUFFIXES: Final = {
 
 
 def missing_package(engine: str) -> str | None:
-    """The package an engine needs and this interpreter does not have, as pip calls it."""
+    """Return pip's name of the package that an engine needs, or None if it is installed."""
     if engine not in ENGINES or importlib.util.find_spec(engine) is not None:
         return None
     return _PACKAGES[engine]
 
 
 def load_model(engine: str, path: Path | None) -> Any:
-    """Load the model of an endpoint without a ``load`` of its own. Raises ``UserCodeLoadError`` saying what to do."""
+    """Load the model of an endpoint whose class has no ``load``. Raises ``UserCodeLoadError`` with a hint."""
     missing = missing_package(engine)
     if missing:
         raise UserCodeLoadError(
@@ -68,7 +68,7 @@ def load_model(engine: str, path: Path | None) -> Any:
 
 
 def model_file(engine: str, path: Path) -> Path:
-    """The model's file: itself, or the one in a folder that can be it. Raises ``UserCodeLoadError``."""
+    """Return the model's file: ``path``, or the only candidate in that folder. Raises ``UserCodeLoadError``."""
     if not path.is_dir():
         return path
     files = [p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix.lower() in _SUFFIXES[engine]]
@@ -84,7 +84,7 @@ def model_file(engine: str, path: Path) -> Path:
 
 
 def predict(engine: str, model: Any, data: Any) -> Any:
-    """The model's ``predict``; rows for an XGBoost Booster become the matrix it takes."""
+    """Return the result of the model's ``predict``. Converts rows for an XGBoost Booster to a ``DMatrix``."""
     if engine == "xgboost" and type(model).__name__ == "Booster":
         matrix = importlib.import_module("xgboost").DMatrix
         if not isinstance(data, matrix):

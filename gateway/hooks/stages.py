@@ -1,7 +1,7 @@
-"""Runs one stage of a ``Preprocess`` class for one request or for several, and keeps their failures apart.
+"""Runs one stage of a ``Preprocess`` class for one or several requests, so that each fails on its own.
 
-Used by the gateway's threads and by hook processes; how a single call is made (directly, in a thread, awaited) is the
-caller's ``call``.
+The gateway's threads and hook processes use it. They pass ``call``, which calls a hook directly, in a thread, or
+awaits it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request on its way through the stages; ``error`` ends it."""
+    """One request in the stages. Once it has an ``error``, further stages skip it."""
 
     data: Any
     state: MutableMapping[str, Any] = field(default_factory=dict)
@@ -28,10 +28,10 @@ class Job:
 
 
 async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Call) -> None:
-    """Put each job's ``data`` through the stage; a job that fails gets its ``error``, the others go on.
+    """Replace each job's ``data`` by the stage's result. A job that fails gets its ``error``; the others continue.
 
-    Several jobs go through ``<stage>_batch`` together if the class has it. If that fails as a whole, each half goes
-    through it again, so that only the request that is at fault fails.
+    Several jobs go through ``<stage>_batch`` together if the class has it. If the batch fails as a whole, each half is
+    tried again, so that only the request at fault fails.
     """
     live = [job for job in jobs if job.error is None]
     batch = code.batch_hooks.get(stage)

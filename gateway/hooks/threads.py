@@ -1,7 +1,7 @@
-"""The threads of one endpoint's hooks: users' code may block there, and holds up no event loop and no other endpoint.
+"""The threads of one endpoint's hooks. User code may block there without delaying the event loop or other endpoints.
 
-Both ends of a call are on the event loop, so nothing but the way there and back needs a lock: the way to a thread of
-``concurrent.futures`` and back costs twice as much processor time.
+Calls begin and end on the event loop, so only the queue to the threads and the way back need locks. A call takes half
+the CPU time of one through ``concurrent.futures``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _Asked:
-    """A call, the loop that waits for it, and what is to be told there when it has ended."""
+    """One call of a hook, and the event loop to which its result goes."""
 
     __slots__ = ("_arguments", "_ended", "_hook", "_loop", "answer")
 
@@ -31,35 +31,35 @@ class _Asked:
         self.answer: asyncio.Future[Any] = loop.create_future()
 
     def run(self) -> None:
-        """Call the hook; in the thread."""
+        """Call the hook. Runs in a thread of the pool."""
         result, failure = None, None
         try:
             result = self._hook(*self._arguments)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the process is ending
             self._loop.call_soon_threadsafe(self._ended, self.answer, result, failure)
-        del failure  # its traceback leads back here: a cycle that only the collector could free
+        del failure  # its traceback refers to this frame: a cycle that only the garbage collector could free
 
 
 class HookThreads:
-    """At most ``most`` threads, started as they are needed; used from the event loop only."""
+    """At most ``most`` threads, started when needed. May be used only from the event loop."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = 0
-        """Calls in threads: also those whose request was given up."""
+        """The number of calls in threads, including those whose request was cancelled."""
         self._started = 0
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
         self._waiting: deque[_Asked] = deque()
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        """Return what will be ``hook``'s result. Cancelling gives its place up; a hook that runs goes on to its end."""
+        """Return a future of ``hook``'s result. Cancelling it removes a waiting call; a running hook continues."""
         loop = self._loop
         if loop is None:
-            loop = self._loop = asyncio.get_running_loop()  # looking it up is a system call
+            loop = self._loop = asyncio.get_running_loop()  # kept, because looking it up is a system call
         asked = _Asked(loop, self._ended, hook, arguments)
         if self._busy < self._most:
             self._begin(asked)
@@ -69,15 +69,15 @@ class HookThreads:
         return asked.answer
 
     def close(self) -> None:
-        """Begin nothing any more; threads end when their call has, and keep no process from ending."""
+        """Cancel waiting calls. Threads end after their call; they are daemons and do not keep the process running."""
         while self._waiting:
             self._waiting.popleft().answer.cancel()
         for _ in range(self._started):
             self._asked.put(None)
 
     def _left(self, asked: _Asked) -> None:
-        # While hooks hang no place becomes free, and what callers who have left had sent would pile up.
-        with contextlib.suppress(ValueError):  # its turn has come
+        # While hooks hang, no thread becomes free, and the requests of callers that have left would pile up.
+        with contextlib.suppress(ValueError):  # it runs already
             self._waiting.remove(asked)
 
     def _begin(self, asked: _Asked) -> None:
@@ -105,4 +105,4 @@ class HookThreads:
 def _work(asked: SimpleQueue[_Asked | None]) -> None:
     while (one := asked.get()) is not None:
         one.run()
-        del one  # it holds a request's data, and the next may come much later
+        del one  # frees the request's data now: the next call may come much later

@@ -1,11 +1,11 @@
-"""Values as bytes that nothing can be hidden in: JSON for the structure, raw memory for arrays and bytes.
+"""Encodes values as bytes that are safe to decode: JSON for the structure, raw memory for arrays and bytes.
 
-What a hook process sends is read with this by its gateway, which trusts none of it: every length, type and shape is
-checked before memory is looked at, and reading runs nothing. Both sides use it, in both directions.
+Gateways and hook processes use it in both directions. A gateway does not trust what a hook process sends: it checks
+every length, type and shape before it reads memory, and decoding never runs code.
 
-A value is a head (kind, number of buffers, lengths), its JSON, and its buffers, each at a multiple of 64 bytes. Of
-kind ``JSON`` is what JSON says exactly, ``BYTES`` is bytes. In a ``TREE`` lists are lists, and an object with its one
-key stands for what JSON does not have::
+An encoded value is a head (kind, number of buffers, lengths), its JSON, and its buffers, each at a multiple of 64
+bytes. Kind ``JSON`` is a value that JSON represents exactly, ``BYTES`` is bytes. In a ``TREE``, a list is a list, and
+an object with one key stands for a type that JSON does not have::
 
     {"dict": {name: node}}   {"map": [[node, node], ...]}   {"tuple": [...]}   {"set": [...]}   {"frozenset": [...]}
     {"int": hex}   {"float": "nan"}   {"bytes": number of its buffer}   {"objects": [shape, nodes]}
@@ -32,11 +32,13 @@ _BYTES: Final = 3
 _ALIGNED: Final = 64
 
 _MAX_JSON: Final = 64 << 20
+"""The most bytes of a value's JSON."""
 _MAX_BUFFERS: Final = 1 << 16
 _MAX_DEPTH: Final = 100
 _MAX_HASHED: Final = 1 << 13
-"""Items of a set, or of a mapping with keys that are no text: their hashes can be chosen to collide."""
+"""The most items of a set, or of a mapping with keys other than texts: their hashes can be chosen to collide."""
 _MAX_DIGITS: Final = 1 << 14
+"""The most hexadecimal digits of a whole number."""
 _MAX_DIMENSIONS: Final = 32
 _LAST_CHARACTER: Final = 0x10FFFF
 
@@ -50,15 +52,15 @@ _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class NotAValue(ValueError):
-    """What arrived is no value as ``encode`` writes them."""
+    """The bytes are not a value that ``encode`` has written."""
 
 
 def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
-    """Return ``value`` as pieces to be written one after the other; the memory of arrays is not copied.
+    """Return ``value`` as pieces to be written one after the other, without copying the memory of arrays.
 
-    Plain scalars, ``bytes``, lists, tuples, sets, mappings and numpy arrays and scalars. If not ``is_exact``, what can
-    be seen as one of them becomes one: subclasses, what has ``__array__`` (torch tensors), arrays of objects (lists).
-    Raises ``TypeError`` for the rest, with a reason.
+    Accepts plain scalars, ``bytes``, lists, tuples, sets, mappings, and numpy arrays and scalars. Unless ``is_exact``,
+    it converts similar types to these: subclasses, objects with ``__array__`` (torch tensors), and arrays of objects
+    (to lists). Raises ``TypeError`` with a reason for other types.
     """
     if type(value) is bytes:
         return _pieces(_BYTES, value, [])
@@ -67,14 +69,14 @@ def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
     kind, chosen = (_TREE, tree) if writer.is_special else (_JSON, value)
     text = orjson.dumps(chosen)
     if len(text) > _MAX_JSON:
-        raise TypeError(f"it is {len(text) >> 20} MiB without its arrays, and may be {_MAX_JSON >> 20}: use arrays")
+        raise TypeError(f"it has {len(text) >> 20} MiB without its arrays, at most {_MAX_JSON >> 20}: use arrays")
     return _pieces(kind, text, writer.buffers)
 
 
 def encode_body(body: object) -> tuple[str, list[Buffer]]:
-    """Return what a body is written as (``json``, ``bytes``, ``value``), and its pieces. Raises ``TypeError``.
+    """Return the form of a body (``json``, ``bytes`` or ``value``) and its pieces. Raises ``TypeError``.
 
-    A body that was read from JSON is written as JSON again, without a look at every item.
+    A body that was read from JSON is written as JSON again, which needs no check of every item.
     """
     if type(body) is bytes:
         return "bytes", [body]
@@ -85,7 +87,7 @@ def encode_body(body: object) -> tuple[str, list[Buffer]]:
 
 
 def decode_body(kind: str, payload: Buffer) -> Any:
-    """Read what ``encode_body`` wrote, from whom we trust."""
+    """Read a body that ``encode_body`` has written, from a trusted sender."""
     if kind == "json":
         return orjson.loads(payload)
     return bytes(payload) if kind == "bytes" else decode(payload)
@@ -97,7 +99,7 @@ _NO_CONVERSION: Final = (
 
 
 def decode(payload: Buffer) -> Any:
-    """Read what ``encode`` wrote; arrays stand in the payload's memory. Raises ``NotAValue`` for anything else."""
+    """Read a value that ``encode`` has written. Arrays are views of the payload. Raises ``NotAValue``."""
     try:
         return _decode(memoryview(payload))
     except NotAValue:
@@ -107,12 +109,12 @@ def decode(payload: Buffer) -> Any:
 
 
 def total(pieces: Sequence[Buffer]) -> int:
-    """Bytes in all."""
+    """Return the number of bytes of all pieces."""
     return sum(map(size_of, pieces))
 
 
 def size_of(piece: Buffer) -> int:
-    """Bytes of one."""
+    """Return the number of bytes of a piece."""
     return piece.nbytes if isinstance(piece, memoryview) else len(piece)
 
 
@@ -123,7 +125,7 @@ def _pieces(kind: int, main: Buffer, buffers: Sequence[Buffer]) -> list[Buffer]:
     lengths = [len(main), *map(size_of, buffers)]
     head = _HEAD.pack(kind, len(buffers)) + struct.pack(f"<{len(lengths)}Q", *lengths)
     pieces: list[Buffer] = []
-    # Arrays at places that are no multiple of their item size are slow to read. The next value begins aligned too.
+    # Arrays that are not aligned to their item size are slow to read. The padding also aligns the next value.
     for piece, length in zip((head, main, *buffers), (len(head), *lengths), strict=True):
         pieces.append(piece)
         if padding := -length % _ALIGNED:
@@ -132,7 +134,7 @@ def _pieces(kind: int, main: Buffer, buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 class _Writer:
-    """Turns one value into its tree; ``is_special``: there is something in it that is not in JSON."""
+    """Converts one value to its tree. ``is_special``: the value has a part that JSON cannot represent."""
 
     def __init__(self, *, is_exact: bool) -> None:
         self.buffers: list[Buffer] = []
@@ -157,7 +159,7 @@ class _Writer:
         if isinstance(value, np.generic) and value.dtype in _NAMES:
             return self._special("scalar", [self._buffer(_raw(np.asarray(value))), _NAMES[value.dtype]])
         if self._is_exact:
-            raise TypeError(f"{kind.__name__} is no plain value")
+            raise TypeError(f"{kind.__name__} is not a plain value")
         return self._converted(value, depth)
 
     def _container(self, kind: type, value: Any, depth: int) -> object:
@@ -186,7 +188,7 @@ class _Writer:
             raise TypeError(f"a set or mapping without text keys in it has more than {_MAX_HASHED} items: use a list")
 
     def _converted(self, value: Any, depth: int) -> object:
-        self.is_special = True  # what JSON would make of the value itself may be something else
+        self.is_special = True  # orjson might write the original value differently
         for base in (int, float, str, bytes):
             if isinstance(value, base):
                 return self.node(base(value), depth)  # type: ignore[arg-type] # it is one of them
@@ -217,7 +219,7 @@ class _Writer:
         if name is None and not self._is_exact and dtype.newbyteorder("=") in _NAMES:
             return self._array(array.astype(dtype.newbyteorder("=")))
         if name is None:
-            raise TypeError(f"an array of {dtype} cannot leave its process: use {', '.join(_DTYPES)} or text")
+            raise TypeError(f"an array of {dtype} cannot be sent to another process: use {', '.join(_DTYPES)} or text")
         return self._special("array", [self._buffer(_raw(array)), name, list(array.shape)])
 
     def _buffer(self, content: Buffer) -> int:
@@ -239,7 +241,7 @@ def _raw(array: NDArray[Any]) -> Buffer:
 def _hex(number: int) -> str:
     text = f"{number:x}"
     if len(text) > _MAX_DIGITS:
-        raise TypeError("a whole number in it has more digits than a computer should send")
+        raise TypeError(f"a whole number in it has more than {_MAX_DIGITS} hexadecimal digits")
     return text
 
 
@@ -272,7 +274,7 @@ def _decode(view: memoryview) -> Any:
 
 
 class _Reader:
-    """Makes a value of its tree. Whatever does not fit raises ``NotAValue`` or one of the errors ``decode`` expects."""
+    """Converts a tree to its value. Raises ``NotAValue`` or another error that ``decode`` converts."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = buffers
@@ -304,7 +306,7 @@ class _Reader:
     def scalar(self, content: Any, _depth: int) -> Any:
         number, name = content
         if name not in _DTYPES:
-            raise NotAValue("a scalar of a type that is not known")
+            raise NotAValue("a scalar of an unknown type")
         return self._array(number, name, ())[()]
 
     def objects(self, content: Any, depth: int) -> NDArray[Any]:
@@ -317,7 +319,7 @@ class _Reader:
 
     def buffer(self, number: object) -> memoryview:
         if type(number) is not int or number < 0:
-            raise NotAValue("a number of a buffer was expected")
+            raise NotAValue("the number of a buffer was expected")
         return self._buffers[number]
 
     def _array(self, number: object, name: object, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -327,7 +329,7 @@ class _Reader:
             raise NotAValue(f"{buffer.nbytes} bytes for an array of {name} with shape {shape}")
         array: NDArray[Any] = np.ndarray(shape, dtype, buffer)
         if dtype.kind == "U" and array.size and array.reshape(-1).view(np.uint32).max() > _LAST_CHARACTER:
-            raise NotAValue("characters that there are not")
+            raise NotAValue("code points beyond Unicode")
         if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
             raise NotAValue("truth values that are neither 0 nor 1")
         return array
@@ -373,7 +375,7 @@ def _dtype(name: object) -> np.dtype[Any]:
     if name[:1] in ("S", "U") and name[1:].isdecimal() and len(name) <= 10 and name[1] != "0":
         return np.dtype(name)
     if name not in _DTYPES:
-        raise NotAValue(f"a dtype that is not known: {name!r:.40}")
+        raise NotAValue(f"an unknown dtype: {name!r:.40}")
     return _DTYPES[name]
 
 

@@ -1,8 +1,8 @@
-"""What a gateway and a hook process say to each other over a UNIX socket: frames, and memory that is handed over.
+"""The protocol between a gateway and a hook process over a UNIX socket: frames, and shared memory for large payloads.
 
-A frame is a head (JSON, small) and a payload (bytes): two lengths, then both. A large payload is shared memory instead,
-whose descriptor goes through a second socket before the frame that tells its size (``shared``). Values in payloads are
-those of ``values.py``; answers are JSON. Imported by both sides; knows neither.
+A frame is two lengths, a head (small, JSON) and a payload (bytes). A large payload goes as shared memory instead: its
+descriptor is sent over a second socket, before the frame that gives its size (``shared``). Payloads are values of
+``values.py``; answers are JSON. Both sides import this module; it imports neither.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from gateway.hooks.values import Buffer, size_of
 _LENGTHS: Final = struct.Struct("<II")
 
 LARGE: Final = 256 << 10
-"""Payloads above this go as shared memory: through the socket they take many wake-ups of both sides."""
+"""Payloads of more bytes go as shared memory. Over the socket they would wake both sides many times."""
 
 MAX_MEMORY: Final = 1 << 30
-"""Bytes of shared memory with one frame."""
+"""The most bytes of shared memory of one frame."""
 
 _MAX_HEAD: Final = 16 << 20
+"""The most bytes of a frame's head."""
 MAX_INLINE: Final = 64 << 20
+"""The most bytes of a payload that goes over the socket."""
 _MAX_VECTORS: Final = 512
+"""Pieces per ``writev``; Linux allows 1,024."""
 try:
     import fcntl
 
@@ -35,24 +38,24 @@ try:
 except (ModuleNotFoundError, AttributeError):  # not Linux
     _SEALS = 0
 CAN_SEND_MEMORY: Final = _SEALS != 0 and hasattr(os, "memfd_create")
-"""Whether a large value can go to another process as memory that never changes again."""
+"""Whether this system has sealed shared memory, which its writer cannot change after sending it."""
 JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def pack(head: Mapping[str, Any], payload: Buffer = b"") -> bytes:
-    """One frame; ``head`` holds JSON values only."""
+    """Return a frame. ``head`` may hold only JSON values."""
     text = orjson.dumps(head, default=str, option=JSON_OPTIONS)
     return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames; holds no more than what has arrived of one."""
+    """Cuts a stream of bytes into frames. Keeps only the bytes of an incomplete frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytearray]]:
-        """Take what arrived; yield each frame that is complete now. Raises ``ValueError`` for what is no frame."""
+        """Add bytes, and yield (head, payload) of each complete frame. Raises ``ValueError`` for anything else."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -75,9 +78,9 @@ class FrameReader:
 
 
 def json_form(value: object) -> object:
-    """What an answer may hold beyond JSON and plain arrays: anything with ``tolist`` or ``model_dump``, sets, bytes.
+    """Return the JSON form of a value that is neither JSON nor an array; the ``default`` of ``orjson.dumps``.
 
-    Raises ``TypeError`` for the rest.
+    Accepts objects with ``tolist`` or ``model_dump``, sets and bytes. Raises ``TypeError`` for other types.
     """
     for method in ("tolist", "model_dump"):
         convert = getattr(value, method, None)
@@ -91,7 +94,7 @@ def json_form(value: object) -> object:
 
 
 def to_memory(pieces: Sequence[Buffer]) -> int:
-    """Write pieces to memory of their own that never changes again; returns its descriptor, to be sent and closed."""
+    """Write pieces to new sealed memory. Return its descriptor, which the caller sends and closes."""
     descriptor = os.memfd_create("hook", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         left = [memoryview(p).cast("B") for p in pieces if size_of(p)]
@@ -109,8 +112,9 @@ def to_memory(pieces: Sequence[Buffer]) -> int:
 
 
 def from_memory(descriptor: int, size: object) -> memoryview:
-    """Map what ``to_memory`` wrote, and close the descriptor. Raises ``ValueError`` for anything else: memory that its
-    writer could still shorten would end its reader.
+    """Map the memory that ``to_memory`` has written, and close the descriptor.
+
+    Raises ``ValueError`` if it is not sealed: if its writer shortened it, the reader would crash.
     """
     try:
         try:

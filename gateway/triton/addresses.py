@@ -1,4 +1,4 @@
-"""Which Tritons an address names, and which HTTP address belongs to which of them. Pure but for ``resolve``.
+"""Reads addresses of Triton: the servers behind an address, and their HTTP addresses. Pure except ``resolve``.
 
 Public: ``deploy`` may import it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
-"""``lookup(host, port)``: the gRPC targets of a name; raises ``OSError``."""
+"""``lookup(host, port)`` returns the gRPC targets of a name. Raises ``OSError``."""
 
 HttpAddress = tuple[str, int]
 """Host and port."""
@@ -20,7 +20,7 @@ HttpAddress = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address taken apart: ``host`` to be looked up, or the ``fixed`` gRPC targets. ``is_secure`` asks for TLS."""
+    """A parsed address: a ``host`` to look up, or ``fixed`` gRPC targets. ``is_secure``: use TLS."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class Target:
 
 
 def parse_address(address: str) -> Target:
-    """Read ``host:port``, ``dns:///host:port``, ``ipv4:a:1,b:2``, ``grpc://…``, ``grpcs://…``; the rest is gRPC's."""
+    """Read ``host:port``, ``dns:///host:port``, ``ipv4:a:1,b:2``, ``grpc://…``, ``grpcs://…``; gRPC reads the rest."""
     is_secure = address.startswith("grpcs://")
     text = address.removeprefix("grpcs://").removeprefix("grpc://")
     if text.startswith(("ipv4:", "ipv6:")):
@@ -54,16 +54,16 @@ def parse_address(address: str) -> Target:
 
 
 def parts(address: str) -> list[str]:
-    """Return the addresses that ``;`` joins: those of several pools."""
+    """Return the addresses of several pools, separated by ``;``."""
     return [part.strip() for part in address.split(";") if part.strip()] or [address]
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:
-    """Look a name up: its addresses as gRPC targets, sorted. Raises ``OSError`` if it has none now."""
+    """Return the addresses of a host name as sorted gRPC targets. Raises ``OSError`` if it has none now."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=socket.AF_UNSPEC)
     ips = {str(entry[4][0]) for entry in found}
-    # A name with both kinds of addresses names every server twice: one kind is enough.
+    # A name with IPv4 and IPv6 addresses lists every server twice, so only IPv4 is used.
     four = {ip for ip in ips if ":" not in ip}
     return tuple(sorted(f"{ip}:{port}" if ":" not in ip else f"[{ip}]:{port}" for ip in four or ips))
 
@@ -71,8 +71,8 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
 def http_hosts(address: str, http: str) -> list[HttpAddress]:
     """Return the HTTP hosts and ports of the Triton at the gRPC ``address``.
 
-    ``http`` is a port (the same hosts), addresses of its own (``host:port``, several with commas), ``auto`` (port 8000
-    if gRPC has 8001: Triton's defaults) or ``off``. Raises ``ValueError`` for anything else.
+    ``http`` is a port (on the same hosts), separate addresses (``host:port``, several with commas), ``auto`` (port 8000
+    if gRPC uses 8001, Triton's defaults) or ``off``. Raises ``ValueError`` for anything else.
     """
     http = http.strip()
     if http == "off":
@@ -81,7 +81,7 @@ def http_hosts(address: str, http: str) -> list[HttpAddress]:
         return _hosts(http.removeprefix("http://"))
     try:
         hosts = _hosts(address)
-    except ValueError:  # a socket file, or another address that only gRPC understands
+    except ValueError:  # a socket file, or another form that only gRPC can read
         return []
     if http == "auto":
         return [(host, 8000) for host, port in hosts if port == 8001]
@@ -89,12 +89,12 @@ def http_hosts(address: str, http: str) -> list[HttpAddress]:
 
 
 def is_beside(http: str) -> bool:
-    """True when the setting means a port of the hosts that gRPC has, not addresses of its own."""
+    """Return whether the setting means a port on gRPC's hosts (or ``off``), not separate addresses."""
     return http.strip() in ("auto", "off") or http.strip().isdecimal()
 
 
 def http_address(target: str) -> HttpAddress:
-    """Take ``host:port`` apart. Raises ``ValueError``."""
+    """Split ``host:port``. Raises ``ValueError``."""
     host, _, port = target.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{target.strip()!r} is not an address; write host:port")
@@ -107,10 +107,10 @@ def _hosts(address: str) -> list[HttpAddress]:
 
 
 def pair(targets: Sequence[str], https: Sequence[HttpAddress]) -> list[tuple[str, HttpAddress | None]]:
-    """Return the servers that gRPC ``targets`` and HTTP addresses of their own make together.
+    """Pair gRPC ``targets`` with separately configured HTTP addresses.
 
-    Those of one host belong together, in order. If no host has both (a proxy or a Service stands in front of one of
-    them), they are paired in order, the shorter list from its start again: every address is used.
+    Addresses with the same host are paired, in order. If no host is in both lists (a proxy or a Service is in front of
+    one of them), the lists are paired by position and the shorter one is repeated, so that every address is used.
     """
     if not targets or not https:
         return [(target, None) for target in targets]

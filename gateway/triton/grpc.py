@@ -1,8 +1,8 @@
-"""Triton's gRPC, the complete transport, and the only file of the gateway towards Triton that imports grpc.
+"""Triton's gRPC, the complete transport. The gateway's only file for calls to Triton that imports grpc.
 
-One channel per server. Tensors travel as raw bytes (``raw_input_contents``) and come back as views of the received
-message: no per-element conversion in either direction. A call carries its deadline, and one that is late or cancelled
-is taken out of Triton's queue. Streams, metadata and the repository's index exist only here.
+One channel per server. Tensors are sent as raw bytes (``raw_input_contents``) and returned as views of the received
+message, without a conversion per element. A call carries its deadline; Triton removes a late or cancelled call from its
+queue. Only gRPC offers streams, metadata and the repository index.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gateway.triton.waiting import within_running_time
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _ALIVE_S: Final = 2.0
-"""How long a question to a server waits: its own time, never a caller's, whose hurry says nothing about Triton."""
+"""Time-out of a question about a server, in seconds. A caller's short time-out would say nothing about Triton."""
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),  # a cluster's proxy for the world outside is no way to Triton
-    # gRPC waits up to two minutes before it tries a lost server again; a restarted Triton must be found at once.
+    ("grpc.enable_http_proxy", 0),  # a cluster's proxy for outside addresses does not lead to Triton
+    # By default gRPC waits up to two minutes before it connects again. A restarted Triton must be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A server that is gone without a word (its node is lost) must not keep calls until their deadline. Only while calls
-    # run, and gRPC sends no more than two pings without data: Triton's default tolerates that.
+    # If a server's node is lost, its connection is not closed. Pings end the calls before their deadline. gRPC sends
+    # them only during calls, and at most two without data, which Triton's default tolerates.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 )
@@ -59,7 +59,7 @@ _ERRORS: Final[dict[grpc.StatusCode, BackendError]] = {
 class TritonTls:
     """PEM files for TLS to Triton: the authority to trust (empty: the system's), and a client certificate with its key.
 
-    ``name`` is what the server's certificate must be for; empty: the host of the address.
+    ``name`` is the name that the server's certificate must have; empty: the host of the address.
     """
 
     authority: str = ""
@@ -72,11 +72,11 @@ class TritonTls:
         return tuple(name for name in (self.authority, self.certificate, self.key) if name)
 
     def changed(self) -> tuple[float, ...]:
-        """Return when the files were changed. Raises ``OSError`` for one that cannot be read."""
+        """Return the files' modification times. Raises ``OSError`` for a file that cannot be read."""
         return tuple(Path(name).stat().st_mtime for name in self.files())
 
     def credentials(self) -> Any:
-        """Read the files. Raises ``OSError``."""
+        """Return the channel credentials from the files. Raises ``OSError``."""
         authority, certificate, key = (
             Path(name).read_bytes() if name else None for name in (self.authority, self.certificate, self.key)
         )
@@ -85,9 +85,9 @@ class TritonTls:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a server holds: the models it has ``ready``, and of all that it knows state and reason.
+    """The models of a server: the names that are ``ready``, and ``entries``, name → (state, reason) of all.
 
-    ``entries`` None: it tells that only to who has its key.
+    ``entries`` is None if the server shows its index only with a key that the gateway does not have.
     """
 
     ready: frozenset[str]
@@ -97,7 +97,7 @@ class Held:
 class GrpcTransport:
     """Calls the server at the gRPC target ``address``. Raises ``OSError`` for TLS files that cannot be read.
 
-    ``host`` is the name that the server's certificate is for, unless ``tls`` names another.
+    ``host`` is the name that the server's certificate must have, unless ``tls`` names another.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class GrpcTransport:
         self._index = method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
         self._statistics = method("ModelStatistics", pb.ModelStatisticsRequest, pb.ModelStatisticsResponse)
         self._refused_key: str | None = None
-        """The key, or none, with which the server's index was refused."""
+        """The key (maybe empty) with which the server has refused its index; None if it has not."""
         self._stream = channel.stream_stream(
             _SERVICE + "ModelStreamInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,
@@ -148,11 +148,12 @@ class GrpcTransport:
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
-        """Run a decoupled model, as ``Backend.stream``: one gRPC stream per request, so that ending it ends exactly
-        this request. Raises ``TransportError`` too.
+        """Run a decoupled model, as ``Backend.stream``. Also raises ``TransportError``.
+
+        Each request has its own gRPC stream, so ending the stream ends only this request.
         """
         request = _request(model, inputs, outputs, request_id)
-        # The flag is then in a response of its own if the model ends without a last token.
+        # If the model ends without a last token, the final flag then comes in an empty response.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         call = self._stream(timeout=timeout, metadata=_trace(parent))
         with self._under_way(call, model):
@@ -182,7 +183,7 @@ class GrpcTransport:
             raise lost(self._address, "no sign of life") from None
         finally:
             self._calls.discard(call)
-            call.cancel()  # does nothing to one that has ended
+            call.cancel()  # no effect on a call that has ended
 
     def _error(self, error: grpc.RpcError, model: str) -> GatewayError:
         code = error.code()
@@ -192,17 +193,17 @@ class GrpcTransport:
         return translate(kind, f"{code.name}: {text}" if kind == "other" else text, model=model, address=self._address)
 
     async def is_live(self) -> bool:
-        """Whether the server answers; never raises."""
+        """Return whether the server answers. Never raises."""
         try:
             return bool((await _ask(self._live, pb.ServerLiveRequest())).live)
         except (grpc.RpcError, TimeoutError):
             return False
 
     async def holds(self, key: str) -> Held | None:
-        """Return all that the server holds, in one call; None when it does not answer. Never raises.
+        """Return the models of the server, by one call; None if it does not answer. Never raises.
 
-        The index says it with reasons. A server that wants a ``key`` for it, or another one, says in its statistics at
-        least what is ready, and is not asked again with the same one.
+        The repository index also gives reasons. If the server refuses it with this ``key``, the statistics at least
+        name the models that are ready, and the index is not requested again with the same key.
         """
         try:
             if key != self._refused_key:
@@ -235,15 +236,15 @@ class GrpcTransport:
         )
 
     def give_up(self) -> int:
-        """End the calls under way with ``TransportError``: the server is not alive. Returns how many there were."""
+        """End the calls in flight with ``TransportError`` because the server is not alive. Return their number."""
         given_up = tuple(self._calls)
-        self._calls.clear()  # so that they are told from calls whose caller left
+        self._calls.clear()  # distinguishes them from calls whose caller left
         for call in given_up:
             call.cancel()
         return len(given_up)
 
     async def close(self) -> None:
-        """Close the channel; calls under way end with ``TransportError``."""
+        """Close the channel. Calls in flight end with ``TransportError``."""
         self.give_up()
         await self._channel.close()
 
@@ -254,7 +255,7 @@ async def _ask(method: Any, request: Any, metadata: Any = None) -> Any:
     except (asyncio.CancelledError, grpc.aio.UsageError):
         if _is_cancelled():
             raise
-        raise TimeoutError from None  # the channel was closed: there is no answer, and nobody asked us to stop
+        raise TimeoutError from None  # the channel was closed, but this task was not cancelled
 
 
 def _keyed(key: str) -> tuple[tuple[str, str], ...] | None:
@@ -263,7 +264,7 @@ def _keyed(key: str) -> tuple[tuple[str, str], ...] | None:
 
 def _index(told: Any) -> Held:
     entries: dict[str, tuple[str, str]] = {}
-    for model in told.models:  # one line for each version of a model: the best counts
+    for model in told.models:  # one entry per version of a model: the best state counts
         if entries.get(model.name, ("", ""))[0] != "READY":
             entries[model.name] = (model.state, model.reason)
     return Held(frozenset(name for name, (state, _) in entries.items() if state == "READY"), entries)
@@ -293,7 +294,7 @@ def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: st
 
 
 def _stream_error(message: str, model: str, address: str) -> GatewayError:
-    """A stream carries errors as text alone; the model's own come as they were written there."""
+    """Return the error for a message of a stream, which has no status code. The model's own text is kept."""
     text = message.splitlines()[0][:300]
     error = translate("unavailable", text, model=model, address=address)
     return translate("failed", text, model=model, address=address) if isinstance(error, TransportError) else error

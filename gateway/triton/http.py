@@ -1,11 +1,10 @@
 """Triton's HTTP with binary tensors, the cheaper transport: one server, its connections, ``infer``.
 
-Measured on calls of the size the batcher makes (``benchmarks cost-of-calling-triton``): a fifth to a third of the CPU
-time of ``grpc.aio`` here, two thirds of it in Triton, and half the time of a lone call.
+For calls of the size the batcher makes (``benchmarks cost-of-calling-triton``) it takes a fifth to a third of the CPU
+time of ``grpc.aio`` here, two thirds of it in Triton, and half the latency of a single call.
 
-A connection carries one call at a time. A call takes an idle connection, or waits for the next one: opened for it, or
-given back by another call. Opening belongs to the transport and has a limit of its own: a caller with little time left
-leaves the line, and nothing else changes.
+A connection carries one call at a time. A call takes an idle connection, or waits for the next free or new one. Opening
+a connection has its own time-out, independent of callers: a caller with little time left only leaves the queue.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from gateway.triton.waiting import within_running_time
 
 _CONNECT_S: Final = 1.0
 _UNHEARD_MS: Final = 5000
-"""How long what was sent may stay unconfirmed by the other side's kernel."""
+"""Milliseconds until sent data must be acknowledged by the server's kernel."""
 _MAX_IDLE: Final = 16
-"""Connections kept for the next call."""
+"""The most idle connections that are kept."""
 _MAX_OPENING: Final = 32
-"""Connections opened at a time: a burst of calls must not overflow the server's queue of new connections."""
+"""The most connections opened at a time: a burst of calls must not overflow the server's accept queue."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
 _ERRORS: Final[dict[int, BackendError]] = {
     400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 501: "invalid",
@@ -41,11 +40,11 @@ _ERRORS: Final[dict[int, BackendError]] = {
 }  # fmt: skip
 
 Answer = asyncio.Future[tuple[int, int, bytes]]
-"""Status, length of the JSON part (0: unsaid), body."""
+"""Status, length of the JSON part (0 if not given), body."""
 
 
 class _Connection(asyncio.Protocol):
-    """One keep-alive connection: one request at a time, whole answers."""
+    """One keep-alive connection. It carries one request at a time and returns whole answers."""
 
     __slots__ = ("_body", "_is_answered", "_json_length", "_parser", "_server", "_transport", "answer", "is_open")
 
@@ -57,7 +56,7 @@ class _Connection(asyncio.Protocol):
         self._json_length = 0
         self._is_answered = False
         self.answer: Answer | None = None
-        """Who waits for what comes."""
+        """The future of the call in flight."""
         self.is_open = False
 
     def send(self, parts: Sequence[bytes], answer: Answer) -> None:
@@ -66,7 +65,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(b"".join(parts))
 
     def end(self, error: Exception | None = None) -> None:
-        """Close at once; who waits gets ``error``, or that the connection was closed."""
+        """Close at once. The call in flight fails with ``error``, by default that the connection was closed."""
         self.is_open = False
         answer, self.answer = self.answer, None
         if answer is not None and not answer.done():
@@ -77,7 +76,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self.is_open = True
-        # A server whose node is lost does not even refuse: without this a call to it hangs until its deadline.
+        # If a server's node is lost, its connection is not closed. Without this, a call hangs until its deadline.
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
@@ -89,14 +88,14 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
-            self.end(BackendGarbage(f"what Triton sent is not HTTP: {error}"))
+            self.end(BackendGarbage(f"Triton's answer is not HTTP: {error}"))
             return
         if self._is_answered:
             self._is_answered = False
             self._server.give_back(self)
 
     def on_message_begin(self) -> None:
-        if self.answer is None:  # nothing was asked: it could be taken for the next caller's answer
+        if self.answer is None:  # no call is in flight: the answer could be taken for the next call's
             self.end()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -121,30 +120,30 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpTransport:
-    """Calls models of the server at ``address`` over HTTP; without an address it never opens."""
+    """Calls models of the server at ``address`` over HTTP. Without an address it is never open."""
 
     def __init__(self, address: HttpAddress | None) -> None:
         self.address = address
         self.name = f"{address[0]}:{address[1]}" if address else ""
         self.is_open = False
-        """It answered when it was asked the last time, and no call has failed since."""
+        """Whether the last health check succeeded, and no call has failed since."""
         self._idle: list[_Connection] = []
         self._busy: dict[Answer, _Connection] = {}
         self._line: deque[tuple[Sequence[bytes], Answer]] = deque()
-        """Calls that wait for a connection, oldest first."""
+        """Calls that wait for a connection, the oldest first."""
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
     def is_shut(self) -> bool:
-        """True while it could be open and is not: the server is to be asked."""
+        """Whether there is an address, but HTTP is not open, so that the server must be checked."""
         return not self.is_open and self.address is not None
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
     ) -> dict[str, NDArray[Any]]:
-        """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Raises ``TransportError`` too.
+        """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Also raises ``TransportError``.
 
-        A call that is cancelled or late closes its connection: what comes on it belongs to nobody.
+        A call that is cancelled or late closes its connection, because the answer may still come there.
         """
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
@@ -183,8 +182,8 @@ class HttpTransport:
         try:
             self.give_back(await self._connect())
         except OSError as error:  # a TimeoutError is one too
-            # Who waits here would be told the same, one after another.
-            self._refuse(str(error) or "it does not take connections")
+            # The other waiting calls would fail in the same way, one after another.
+            self._refuse(str(error) or "it does not accept connections")
 
     def _refuse(self, why: str) -> None:
         line, self._line = self._line, deque()
@@ -194,23 +193,23 @@ class HttpTransport:
 
     async def _connect(self) -> _Connection:
         if self.address is None:
-            raise OSError("there is no HTTP")
+            raise OSError("it has no HTTP address")
         connection = _Connection(self)
         opening = asyncio.get_running_loop().create_connection(lambda: connection, *self.address)
         try:
             await within_running_time(opening, _CONNECT_S)
         except BaseException:
-            connection.end()  # it may be open by now, and nobody would ever close it
+            connection.end()  # it may be open by now, and nothing else would close it
             raise
         return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Use a connection that is free for the oldest call that waits for one, else keep it."""
+        """Use a free connection for the oldest waiting call, or else keep it."""
         if not connection.is_open:
             return
         while self._line:
             parts, answer = self._line.popleft()
-            if not answer.done():  # it did not leave meanwhile
+            if not answer.done():  # its caller has not left
                 self._busy[answer] = connection
                 connection.send(parts, answer)
                 return
@@ -229,7 +228,7 @@ class HttpTransport:
         return translate(error, f"{status}: {line}" if error == "other" else line, model=model, address=self.name)
 
     async def is_live(self) -> bool:
-        """Ask the server, over a new connection, whether it is alive; ``is_open`` is what it says. Never raises."""
+        """Check over a new connection whether the server is alive. Sets and returns ``is_open``. Never raises."""
         connection = None
         status = 0
         try:
@@ -249,13 +248,13 @@ class HttpTransport:
         return self.is_open
 
     def shut(self) -> None:
-        """Send nothing here until the server has answered again; calls under way may end."""
+        """Send no calls until a health check succeeds. Calls in flight continue."""
         self.is_open = False
         while self._idle:
             self._idle.pop().end()
 
     def give_up(self) -> int:
-        """End the calls under way with ``TransportError``: the server is not alive. Returns how many there were."""
+        """End the calls in flight with ``TransportError`` because the server is not alive. Return their number."""
         self.shut()
         given_up = [*self._busy.values()]
         for connection in given_up:
@@ -263,7 +262,7 @@ class HttpTransport:
         return len(given_up)
 
     async def close(self) -> None:
-        """End every connection; calls under way end with ``TransportError``."""
+        """Close all connections. Calls in flight end with ``TransportError``."""
         self._refuse("closed")
         opening = [*self._opening]
         for task in opening:

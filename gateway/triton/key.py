@@ -1,8 +1,8 @@
-"""The key of a Triton's control APIs: what its file holds, and the header it is sent in. No I/O but that file.
+"""The key of a Triton's control APIs: reads it from its file, and names the header that carries it.
 
-A Triton started with a key lets only its holder load models (which runs code), read its index, share memory with it and
-change its log and trace settings; inference, health and metadata stay open. Triton's name for this is restricted APIs.
-The file is read for every call that needs it (they are rare): a key that was replaced is used at once.
+A Triton that is started with a key requires it for loading models (which runs code), the repository index, shared
+memory, and log and trace settings. Inference, health and metadata stay open. Triton calls this restricted APIs. The
+file is read for every call that needs the key (such calls are rare), so a replaced key is used at once.
 
 Public: ``deploy`` may import it.
 """
@@ -15,15 +15,15 @@ from typing import Final
 
 HTTP_HEADER: Final = "triton-gateway-key"
 GRPC_HEADER: Final = f"triton-grpc-protocol-{HTTP_HEADER}"
-"""What Triton makes of the same name over gRPC."""
+"""The same header over gRPC, with Triton's prefix."""
 
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]{16,512}")
 
 
 def read_key(file: str | Path) -> str:
-    """Return the key in ``file``; empty when no file is named or there is none.
+    """Return the key in ``file``; empty if no file is named or it does not exist.
 
-    Raises ``ValueError`` when the file holds something else or cannot be read.
+    Raises ``ValueError`` if the file does not hold a key or cannot be read.
     """
     if not str(file):
         return ""
@@ -39,10 +39,10 @@ def read_key(file: str | Path) -> str:
 
 
 def key_file(named: str, state_dir: Path) -> Path:
-    """Return where the key is: the file that was named, else the one the launcher writes in the state folder."""
+    """Return the key's file: the ``named`` one, else the one that the launcher writes to the state folder."""
     return Path(named) if named else state_dir / "triton" / "key"
 
 
 def is_refusal(text: str) -> bool:
-    """Whether Triton's complaint says that a key is missing or wrong."""
+    """Return whether Triton's error message says that the key is missing or wrong."""
     return "is restricted, expecting header" in text

@@ -49,6 +49,7 @@ _RETRY_S: Final = 0.1
 """Seconds before the first probe of a lost server; the wait doubles up to two seconds."""
 
 _TICK_S: Final = 0.1
+"""Seconds between two looks at whether a server must be probed."""
 
 _SURVEY_S: Final = 0.2
 """Seconds between two reads of a server's repository index while it changes; they grow while it does not."""
@@ -57,12 +58,17 @@ _SURVEYS_APART_S: Final = 0.005
 """Seconds between two reads, times the number of servers: a large pool is not read faster than it can be parsed."""
 
 _RETIRE_S: Final = 60.0
+"""Seconds that the calls of a removed server may take before its connections are closed."""
 _FORGET_S: Final = 600.0
+"""Seconds after which a model that is no longer called is forgotten."""
 _MAX_REPLICAS: Final = 16
+"""The most servers that one call tries if they do not have its model."""
 _MAX_ATTEMPTS: Final = 3
+"""The most attempts of one call if servers are lost."""
 _BURST: Final = 64.0
 _REPEATS_PER_CALL: Final = 0.1
 _MEMORY: Final = 1 / 32
+"""The share of a new value in a moving average."""
 _GRPC_COSTS_S: Final = 0.00025
 """Extra cost of a call over gRPC in CPU seconds, here and in Triton (``benchmarks cost-of-calling-triton``)."""
 
@@ -197,15 +203,15 @@ class Replicas:
         """The number of replicas that share the calls (healthy, no outliers); at least 1."""
         self.has_outliers = False
         self.is_away = False
-        """None of them answers."""
+        """Whether no replica answers."""
         self._budget = RepeatBudget()
         self._paces = Paces()
         self._problem = ""
-        """Why the replicas are not known, or not as they are now."""
+        """Why the list of replicas is missing or out of date; empty if it is current."""
         self._address = address
         self._targets = [parse_address(part) for part in parts(address)]
         self._hosts: dict[str, str] = {}
-        """gRPC target → the name it was found under."""
+        """gRPC target → the host name that was resolved to it."""
         self._connect = connect
         self._http = http
         self._own_http = () if is_beside(http) else tuple(http_hosts(address, http))
@@ -223,7 +229,7 @@ class Replicas:
             self._join(self._beside([address for target in self._targets for address in target.fixed]))
 
     def callers(self, model: str) -> Departures:
-        """Return what is known of the callers of ``model``, which is asked for now."""
+        """Return the record of the callers of ``model``, and count a call."""
         self._budget.earn()
         found = self._callers.get(model)
         if found is None:
@@ -237,7 +243,7 @@ class Replicas:
         return spare(self.all) if self.has_outliers else inf
 
     def call(self, model: str, inputs: Tensors) -> Call | None:
-        """Return what a call of ``model`` is to the choice; None if there is none, and for a call of many answers."""
+        """Return the call's size for the choice of a replica; None if there is only one replica."""
         if len(self.all) < 2:
             return None
         first = next(iter(inputs.values()), None)
@@ -245,7 +251,7 @@ class Replicas:
                                 first.size if first is not None else 1)  # fmt: skip
 
     def pick(self, model: str, tried: Collection[Replica] = (), call: Call | None = None) -> Replica | None:
-        """Return the replica for an attempt; None when there is none beside those that were ``tried``."""
+        """Return the replica for an attempt; None if there is none except those already ``tried``."""
         if len(self.all) == 1 and not tried:
             return self.all[0]
         self._turn += 1
@@ -253,7 +259,7 @@ class Replicas:
         return choose(self.all, model, self._turn, tried, seconds=seconds, now=monotonic())
 
     async def find(self, model: str) -> Replica:
-        """As ``pick``, after a look at the name. Raises ``BackendUnavailable``."""
+        """Resolve the address, then do as ``pick``. Raises ``BackendUnavailable`` if there is no replica."""
         await self.refresh()
         replica = self.pick(model)
         if replica is None:
@@ -271,18 +277,18 @@ class Replicas:
             self._tend(replica)
 
     def end(self, replica: Replica, call: Call | None, *, was_answered: bool, is_probe: bool = False) -> None:
-        """Count a call that has ended; ``was_answered``: with what was asked for."""
+        """Count a call that has ended. ``was_answered``: with a result, not an error."""
         now = monotonic()
         if self._paces.end(replica, call, now, self.all, was_answered=was_answered, is_probe=is_probe):
             self._count()
             if replica.is_outlier:
-                _log.warning("Triton at %s takes %.1f times as long as the others: it gets calls only when they have "
-                             "more than enough", replica.address, replica.pace)  # fmt: skip
+                _log.warning("Triton at %s takes %.1f times as long as the others: it gets calls only when the "
+                             "others have too many", replica.address, replica.pace)  # fmt: skip
             else:
                 _log.info("Triton at %s is about as fast as the others again", replica.address)
 
     def begin_probe(self, model: str, inputs: Tensors) -> tuple[Replica, Call] | None:
-        """Return an outlier that is to get a copy of a call now, and the call, which has begun; None if none is."""
+        """Return an outlier that must get a copy of this call, and that call, already begun; None if none must."""
         outlier = probed(self.all, model, monotonic())
         call = None if outlier is None else self.call(model, inputs)
         if outlier is None or call is None:
@@ -293,10 +299,10 @@ class Replicas:
     def failed(
         self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
     ) -> Replica:
-        """Note what ``error`` says of a replica, and return the one for one more attempt.
+        """Record the ``error`` of a replica, and return the replica for the next attempt.
 
-        ``tried`` holds the replicas of this call so far, and whether gRPC is left to be tried: another replica comes
-        first. Raises ``error`` if there is none, or the budget has no repeat left.
+        ``tried`` maps the replicas of this call so far to whether gRPC can still be tried there. Another replica is
+        tried before that. Raises ``error`` if there is none left, or the budget allows no repeat.
         """
         is_lost = isinstance(error, TransportError)
         tried[replica] = is_lost and over_http and replica not in tried
@@ -308,21 +314,21 @@ class Replicas:
         again = self.pick(model, tried)
         if again is None:
             again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
-        # Without the model nothing was run there: asking on costs little.
+        # A server without the model has run nothing, so trying the next one costs little.
         may = self._budget.spend(len(tried)) if again is not None and is_lost else len(tried) < _MAX_REPLICAS
         if again is None or not may:
             raise error
         return again
 
     def lose(self, replica: Replica, *, over_http: bool) -> None:
-        """Take out a replica whose transport has failed, until it answers a question."""
+        """Send no calls to a replica whose transport has failed, until it answers a health probe."""
         if over_http:
             replica.http.shut()
         self._judge(replica, is_live=False)
         self._tend(replica)
 
     def unreachable(self, what: str) -> str:
-        """Say that Triton ``what``, and why the replicas are not known if they are not."""
+        """Return the message that Triton ``what``, with the reason if the replicas are unknown."""
         return f"Triton at {self._address} {what}" + (f" ({self._problem})" if self._problem else "")
 
     def _tend(self, replica: Replica) -> None:
@@ -333,15 +339,15 @@ class Replicas:
         asked = 0.0
         while True:
             now = monotonic()
-            # Of one server nothing is known that another could do better: its silence changes nothing.
+            # With a single server no other could take the calls, so its silence changes nothing.
             is_silent = len(self.all) > 1 and 0 < replica.silent_since < now - _QUIET_S
             if is_silent or ((replica.is_unhealthy or replica.http.is_shut) and now >= asked + replica.retry_s):
                 asked = now
                 replica.retry_s = min(max(2 * replica.retry_s, _RETRY_S), RESOLVE_S)
                 try:
                     await self._ask(replica, is_silent=is_silent)
-                except Exception:  # noqa: BLE001 - whatever it was, the next question may find out more
-                    _log.exception("asking Triton at %s whether it is alive failed", replica.address)
+                except Exception:  # noqa: BLE001 - logged; the next probe may succeed
+                    _log.exception("the health probe of Triton at %s failed", replica.address)
             await asyncio.sleep(_TICK_S)
 
     async def _ask(self, replica: Replica, *, is_silent: bool) -> None:
@@ -350,10 +356,10 @@ class Replicas:
         self._judge(replica, is_live=over_grpc or over_http)
         self._say_transports()
         if is_silent:
-            # If it is only slow, its calls wait, and it is asked again.
+            # If it is only slow, its calls go on, and it is probed again.
             replica.silent_since = monotonic() if replica.in_flight else 0.0
             if (0 if over_grpc else replica.grpc.give_up()) + (0 if over_http else http.give_up()):
-                _log.warning("Triton at %s gives no sign of life: its calls are made again elsewhere", replica.address)
+                _log.warning("Triton at %s gives no sign of life: its calls are repeated elsewhere", replica.address)
 
     async def _probe(self, replica: Replica) -> bool:
         if not await replica.grpc.is_live():
@@ -363,9 +369,9 @@ class Replicas:
         return True
 
     async def survey(self, model: str) -> None:
-        """Know what every server holds, of late: each is asked for all its models at once, whoever waits for them.
+        """Update the lists of models of all servers that are due. One read returns all models of a server.
 
-        Somebody waits for ``model``: if that is new, servers are asked as often as at first.
+        A caller waits for ``model``. If that model is new, the servers are read at the fastest rate again.
         """
         await self.refresh()
         if model not in self._callers:
@@ -381,19 +387,21 @@ class Replicas:
                 self._compare()
 
     def hurry(self) -> None:
-        """Ask every server at once what it holds, and as often as at first: a caller waits for that."""
+        """Make every server due at once, and at the fastest rate, because a caller waits for a model."""
         self._due = 0.0
         for replica in self.all:
             replica.survey_s = replica.survey_due = 0.0
 
     def holder(self, model: str) -> Replica | None:
-        """Return who can be called for ``model``, as far as is known; None if nobody has it now."""
+        """Return a replica that has ``model`` by its last list of models; None if none has it."""
         held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held.ready]
         return self.pick(model) if held else None
 
     def is_awaited(self, replica: Replica, model: str) -> bool:
-        """Whether who waits until ``model`` is everywhere waits for this server: not if it is away, and not while it is
-        being filled, which takes as long as all models take. It gets calls for what it has meanwhile.
+        """Return whether a caller that waits until all servers have ``model`` must wait for this server.
+
+        It must not if the server is away, or still loads many models, which can take long. Such a server gets calls
+        for the models that it has.
         """
         if replica.held is None:
             return False
@@ -408,7 +416,7 @@ class Replicas:
                 replica.is_filled = replica.is_filled or not replica.lacking
 
     async def _survey(self, replica: Replica) -> bool:
-        """Ask it what it holds; True if that has changed."""
+        """Read the server's list of models. Return whether its ready models have changed."""
         held = await replica.grpc.holds(self._key())
         has_changed = replica.held is None or held is None or held.ready != replica.held.ready
         replica.held = held
@@ -439,9 +447,9 @@ class Replicas:
             _log.info("models at %s are called over %s", self._address, over)
 
     async def look(self) -> bool:
-        """Find out who the replicas are and which of them answer; True when one does."""
+        """Update the list of replicas and their health. Return whether any of them answers."""
         await self.refresh()
-        # Versions that were replaced are on no new replica: nobody need look for them.
+        # Replaced versions are on no new replica, so they are forgotten.
         forgotten = monotonic() - _FORGET_S
         self._callers = {model: callers for model, callers in self._callers.items() if callers.asked > forgotten}
         self._paces.forget(self._callers)
@@ -453,17 +461,17 @@ class Replicas:
         return any(not replica.is_unhealthy for replica in replicas)
 
     async def _is_live(self, replica: Replica) -> bool:
-        # HTTP that was open may have gone since, and no call has found out.
+        # HTTP may have failed since its last check without a call noticing.
         return await self._probe(replica) or (replica.http.is_open and await replica.http.is_live())
 
     async def ask_http(self) -> None:
-        """Ask every server whose HTTP is not open whether it is there, so that the next call knows."""
+        """Check HTTP on every server where it is not open, so that the next call can use it."""
         await self.refresh()
         await asyncio.gather(*(replica.http.is_live() for replica in self.all if replica.http.is_shut))
         self._say_transports()
 
     async def refresh(self) -> None:
-        """Bring the replicas up to what the name says and the certificates on disk, when it is time to look."""
+        """If it is due, update the replicas from the DNS name and the certificates on disk."""
         async with self._refreshing:
             now = monotonic()
             if now < self._due:
@@ -484,7 +492,7 @@ class Replicas:
         try:
             found = await self._lookup(target.host, target.port)
         except OSError as error:
-            # Those known go on: a name server that is away says nothing about Triton.
+            # The known replicas stay: a failed name server says nothing about Triton.
             self._problem = f"{target.host}: {error.strerror or error}"
             return [replica.address for replica in self.all if self._hosts.get(replica.address) == target.host]
         self._hosts |= dict.fromkeys(found, target.host)
@@ -498,7 +506,7 @@ class Replicas:
                 continue
             try:
                 found += [http_address(target) for target in await self._lookup(host, port)]
-            except OSError:  # gRPC serves; and a name server that is away for a moment does not move anybody
+            except OSError:  # the known addresses stay; new servers use gRPC
                 found += [r.http.address for r in self.all if r.http.address and r.http.address[1] == port]
         return found
 
@@ -508,16 +516,16 @@ class Replicas:
     def _join(self, addresses: Sequence[tuple[str, HttpAddress | None]]) -> None:
         addresses = [*dict.fromkeys(addresses)]
         known = {(replica.address, replica.http.address): replica for replica in self.all}
-        # Beside others a new one gets its first call when it has answered, and has what they have.
+        # A replica that joins others gets its first call only after it has answered and has the models.
         is_beside_others = bool(known)
         replicas = []
         try:
             stamp = self._stamp()
             if known and stamp != self._stamped:
-                _log.info("certificates for Triton at %s have changed: connecting anew", self._address)
+                _log.info("certificates for Triton at %s have changed: reconnecting", self._address)
                 known, is_beside_others = {}, False
             elif [*known] == addresses:
-                self._count()  # of a name that nobody is behind yet, all are away
+                self._count()  # if the name has no address yet, all count as away
                 return
             for target, http in addresses:
                 replica = known.pop((target, http), None)
@@ -542,7 +550,7 @@ class Replicas:
             task.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
-        """Close every replica; calls in flight end with ``TransportError``."""
+        """Close all replicas. Calls in flight end with ``TransportError``."""
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
