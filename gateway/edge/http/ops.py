@@ -1,7 +1,7 @@
-"""Operations over HTTP: health, metrics, what is served, a page for people, and the OpenAPI document.
+"""Operations over HTTP: health, metrics, status, the status page, and the OpenAPI document.
 
-FastAPI serves these. The inference route is not here (``routes.py``), but its documentation is: the OpenAPI document
-lists every endpoint that is deployed now, with an example from its own description.
+FastAPI serves these. The inference routes are in ``routes.py``; their documentation is here: the OpenAPI document lists
+every deployed endpoint, with an example from its own description.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.protocols.oip import EXTENSIONS
 Status = Callable[[], dict[str, Any]]
 
 _MAX_OPENED: Final = 20
-"""Rows of the page that are drawn whole."""
+"""The most rows of the page that are drawn open."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -45,10 +45,10 @@ _ERROR: Final = {
     "type": "object",
     "required": ["error", "code", "request_id"],
     "properties": {
-        "error": {"type": "string", "description": "What is wrong, in one sentence."},
+        "error": {"type": "string", "description": "The problem, in one sentence."},
         "code": {"type": "string", "enum": sorted(STATUS), "description": "The kind of error."},
         "request_id": {"type": "string"},
-        "hint": {"type": "string", "description": "What to do about it."},
+        "hint": {"type": "string", "description": "A possible remedy."},
     },
 }
 
@@ -56,12 +56,12 @@ _LABEL: Final = {
     "type": "object",
     "required": ["endpoint", "label"],
     "properties": {
-        "endpoint": {"type": "string", "description": "The version that answered, as `x-served-by` says."},
-        "version": {"type": "string", "description": "Its version, if `endpoint` is without."},
-        "predicted": {"type": "string", "description": "The label that was answered."},
-        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "Its score."},
-        "answer": {"type": "object", "description": "Instead of both: an answer with `label` and `score`."},
-        "label": {"type": "string", "description": "The label it should have been."},
+        "endpoint": {"type": "string", "description": "The version that answered, from `x-served-by`."},
+        "version": {"type": "string", "description": "The version, if `endpoint` does not contain it."},
+        "predicted": {"type": "string", "description": "The label in the answer."},
+        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "The score in the answer."},
+        "answer": {"type": "object", "description": "The answer with `label` and `score`, instead of both."},
+        "label": {"type": "string", "description": "The true label."},
     },
 }
 _MANY_LABELS: Final = {
@@ -78,7 +78,7 @@ _FEEDBACK: Final = {
     },
     "responses": {
         "200": {
-            "description": "All are counted",
+            "description": "All labels are counted",
             "content": {
                 "application/json": {
                     "schema": {
@@ -88,7 +88,7 @@ _FEEDBACK: Final = {
                             "not_served": {
                                 "type": "array",
                                 "items": {"type": "string"},
-                                "description": "Versions among them that are not served: replaced or mistyped ones",
+                                "description": "Named versions that are not served: they are replaced or mistyped",
                             },
                         },
                     }
@@ -121,7 +121,10 @@ def build_ops(
     serve_prefix: str,
     served: Callable[[], object],
 ) -> FastAPI:
-    """Return the FastAPI application of everything but inference; ``served`` returns another object after a swap."""
+    """Return the FastAPI application of all routes except inference.
+
+    ``served`` returns a different object after each swap of the snapshot.
+    """
     app = FastAPI(
         title="triton-gateway",
         version=product_version(),
@@ -129,7 +132,7 @@ def build_ops(
         docs_url=None,
         redoc_url=None,
     )
-    app.openapi_version = "3.0.3"  # the newest that the bundled Swagger UI draws
+    app.openapi_version = "3.0.3"  # the newest version that the bundled Swagger UI can show
     app.mount("/docs/static", StaticFiles(directory=str(swagger_ui_path)))
 
     @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
@@ -167,11 +170,11 @@ def build_ops(
         )
 
     async def live() -> dict[str, bool]:
-        """Return 200 as long as the process answers; depends on nothing outside it."""
+        """Return 200 as long as the process runs, whatever the state of Triton and the registry."""
         return {"live": True}
 
     async def ready() -> JSONResponse:
-        """Return 200 when endpoints can be answered, with what cannot in `degraded`; else 503 and why."""
+        """Return 200 if requests can be answered; `degraded` lists partial failures. Otherwise 503 with `reasons`."""
         reasons = health.reasons()
         return JSONResponse(
             {"ready": not reasons, "reasons": reasons, "degraded": health.degraded()}, 503 if reasons else 200
@@ -187,13 +190,13 @@ def build_ops(
 
     @app.get("/metrics", tags=["operations"], response_class=Response)
     async def prometheus(request: Request) -> Response:
-        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if that is asked for.
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if the client accepts it.
 
-        `?detail=full` shows all of them, `?detail=brief` 30 series per version.
+        `?detail=full` returns all series, `?detail=brief` 30 per version.
         """
         detail = request.query_params.get("detail")
         if detail not in (None, "brief", "full"):
-            return _refusal(422, "detail is brief or full", "input_refused")
+            return _refusal(422, "detail must be brief or full", "input_refused")
         content, media_type = await metrics(
             request.headers.get("accept", ""), None if detail is None else detail == "full"
         )
@@ -201,12 +204,12 @@ def build_ops(
 
     @app.get("/v1/status", tags=["operations"])
     async def current() -> dict[str, Any]:
-        """Return the routes, versions, model ids and states of this process, and what cannot be served and why."""
+        """Return the routes, versions, model ids and states of this process, and versions that fail with the reason."""
         return {**status(), **await last_minute()}
 
     @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
     async def came_from(url: str) -> JSONResponse:
-        """Return where the model of an endpoint version (`endpoint/version`) comes from: Task, data, code, links."""
+        """Return the lineage of the model of an endpoint version (`endpoint/version`): Task, data, code, links."""
         try:
             found = await lineage(url.strip("/"))
         except GatewayError as error:
@@ -215,20 +218,20 @@ def build_ops(
 
     @app.get("/v1/endpoints/{url:path}/words", tags=["operations"])
     async def usual_words(url: str) -> JSONResponse:
-        """Return the frequent words of the texts of an endpoint version, and of how many texts each was part."""
+        """Return the frequent words in the texts of an endpoint version, with the number of texts that have each."""
         found = words(url.strip("/"))
         return _not_served(url) if found is None else JSONResponse(found)
 
     @app.get("/v2", tags=["operations"])
     async def metadata() -> dict[str, Any]:
-        """Return name and version, as the Open Inference Protocol asks."""
+        """Return the server's name and version in the form of the Open Inference Protocol."""
         return {"name": "triton-gateway", "version": product_version(), "extensions": list(EXTENSIONS)}
 
     @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         opened = request.query_params.getlist("open")[:_MAX_OPENED]
         packs = "gzip" in request.headers.get("accept-encoding", "")
-        # Hundreds of endpoints are milliseconds of text, and as many of packing: no request waits for that.
+        # Drawing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
         content = await asyncio.to_thread(_page, {**status(), **await last_minute()}, serve_prefix, opened, packs=packs)
         packed = {"content-encoding": "gzip"} if packs else {}
         return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})
@@ -236,7 +239,7 @@ def build_ops(
     written: list[tuple[object, dict[str, Any]]] = []
 
     def openapi() -> dict[str, Any]:
-        # Written once per swap: what is deployed changes rarely, and a document of many endpoints is large.
+        # Written once per swap: a document of many endpoints is large, and deployments change rarely.
         now = served()
         if not written or written[0][0] is not now:
             document = get_openapi(

@@ -1,10 +1,10 @@
-"""The gateway's own page: one row per endpoint, the worst first; a row opens to its versions, routes and drift.
+"""The status page: one row per endpoint, the worst first. An open row shows its versions, routes and drift.
 
-Pure: the values of ``/v1/status`` in, HTML out. No build step, nothing loaded from elsewhere: the script asks for the
-page again every few seconds and swaps its content in, unless something in it is selected. Rows are found by text and
-sorted in the browser; what a row holds is only drawn for the rows that are open (``?open=NAME``), so that hundreds of
-endpoints stay a small page. Without scripts the browser reloads it. Curves and bars are inline SVG, and no element has
-a style of its own, so that the page's policy (``POLICY``) allows nothing but its own style sheet and script.
+Pure: takes the values of ``/v1/status``, returns HTML. There is no build step, and the page loads nothing from other
+hosts. Its script fetches the page every few seconds and replaces the content, unless a part of it is selected. The
+browser filters and sorts the rows. Only open rows (``?open=NAME``) are drawn whole, so that a page of hundreds of
+endpoints stays small. Without scripts, the browser reloads the page. Curves and bars are inline SVG. No element has a
+``style`` attribute, so the page's policy (``POLICY``) allows only its own style sheet and script.
 """
 
 from __future__ import annotations
@@ -112,28 +112,30 @@ POLICY: Final = (
     f"default-src 'none'; style-src {_sha256(_STYLE)}; script-src {_sha256(_SCRIPT)}; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
+"""The page's Content-Security-Policy. Only the page's own script runs, even if a name contains HTML."""
 
 _MOST_WORDS: Final = 6
+"""The most words or new values that are shown of a variable."""
+
 _MOST_CAUSES: Final = 2
 
 _BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not certain"}
-"""The states that are drawn of a canary beside the stable version: what they are called there."""
+"""State of a variable of a canary compared with the stable version → its label. Other states are not drawn."""
 
-_SAID: Final = {"moved": "moved, no alarm"}
-"""What a variable's state is called here, if not by its own name."""
+_STATE_LABELS: Final = {"moved": "moved, no alarm"}
+"""State of a variable → its label, if that differs from the state."""
 
 _CHANGED: Final = ("drift", "moved")
 """The states of variables that are shown before the others."""
 
 _FAILED: Final = (0.001, 0.01)
-"""Shares of failed requests from which a row is looked at, and is bad."""
+"""Shares of failed requests from which a row is shown as a warning, and as bad."""
 
 _NEARLY_SPENT: Final = 0.25
-"""Share of a budget that is looked at."""
+"""Remaining share of an error budget at which it is shown as a warning."""
 
 _WORST: Final = ("not served", "failing")
-"""States in which callers get errors: they come before an old version that answers."""
+"""States in which callers get errors. They are sorted before an old version that still answers."""
 
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
@@ -148,7 +150,7 @@ _Pairs = dict[tuple[str, str], tuple[list[compared.Compared], dict[str, str]]]
 
 @dataclass
 class _Row:
-    """Everything that is known of one endpoint; asked for its state when all of it is there."""
+    """The data of one endpoint. ``state`` may be read only once all of it is added."""
 
     name: str
     served: list[Values] = field(default_factory=list)
@@ -156,12 +158,12 @@ class _Row:
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
     beside: list[compared.Compared] = field(default_factory=list)
-    """What is compared of its canaries and the stable version."""
+    """The comparisons of its canaries with the stable version."""
     objectives: list[Values] = field(default_factory=list)
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
     default: str = ""
-    """The url that the bare name means."""
+    """The url of the default version, which the bare name calls."""
 
     @property
     def rate(self) -> float:
@@ -187,13 +189,13 @@ class _Row:
 
     @cached_property
     def pairs(self) -> _Pairs:
-        """Return the variables of each canary and stable version, and a sentence for each difference that is sure."""
+        """Return (canary, stable) → its compared variables, and a sentence for each certain difference."""
         pairs = groupby(self.beside, key=lambda one: (one.verdict.version, one.stable))
         return {pair: (variables, compared.sentences(variables)) for pair, of in pairs for variables in [list(of)]}
 
     @cached_property
     def state(self) -> tuple[int, str, str]:
-        """How bad it is, in a word, and why."""
+        """Return the level (good, warning, bad), the state as a word, and the reason."""
         broken = [p for p in self.pending if p["state"] != "building"]
         failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "building"]
         why = [f"{broken[0]['url']}: {broken[0]['reason']}"] if broken else []
@@ -226,7 +228,7 @@ class _Row:
 
 
 def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
-    """Return the page; ``prefix`` is the inference routes' (``/serve/``), ``opened`` the names of the open rows."""
+    """Return the page. ``prefix``: of the inference routes (``/serve/``). ``opened``: the names of the open rows."""
     rows = _rows(status)
     live = _head(status) + _tiles(status, rows) + _faults(status) + _list(rows, prefix, frozenset(opened))
     tools = (
@@ -247,7 +249,7 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
 
 
 def render_refusal(status: str, error: str, hint: str, code: str) -> str:
-    """Return the page of a refusal: what a program reads in its JSON, and the way to what is served."""
+    """Return the page of a refusal: the fields of its JSON form, and links to the served endpoints and the API."""
     todo = f"<p>{html.escape(hint)}</p>" if hint else ""
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -259,7 +261,7 @@ def render_refusal(status: str, error: str, hint: str, code: str) -> str:
 
 
 def _rows(status: Values) -> list[_Row]:
-    """Return a row for each endpoint, the worst first, then by name: a row keeps its place while its state stays."""
+    """Return a row for each endpoint, the worst first, then by name. A row keeps its place while its state stays."""
     found: dict[str, _Row] = {}
 
     def row(name: str) -> _Row:
@@ -320,7 +322,7 @@ def _pool(name: str) -> str:
 
 
 def _tiles(status: Values, rows: Sequence[_Row]) -> str:
-    """The whole gateway in a few numbers."""
+    """Return the tiles that summarise the gateway in a few numbers."""
     if not rows:
         return ""
     routes = [route for row in rows for route in row.routes]
@@ -402,7 +404,7 @@ def _inside(row: _Row, prefix: str) -> str:
 
 
 def _objectives(found: Sequence[Values]) -> str:
-    """What is promised, and what is left of what that allows: a line and a bar each."""
+    """Return each objective and the rest of its error budget, as a line and a bar."""
     lines = []
     for one in found:
         kept = max(0.0, min(1.0, one["left"] if one["left"] is not None else 1.0))
@@ -420,11 +422,11 @@ _HEADS: Final = (
 )  # fmt: skip
 _NUMBERS: Final = (2, 4, 5, 6, 7, 8, 9)
 _CURVES: Final = (3,)
-"""The columns that a narrow screen does not show."""
+"""The columns that are hidden on a narrow screen."""
 
 
 def _split(routes: Sequence[Values]) -> str:
-    """How the requests are split over versions and routes."""
+    """Return a bar with the share of each version and route."""
     if len(routes) < 2:
         return ""
     bars, keys, left = [], [], 0.0
@@ -456,7 +458,7 @@ def _line(row: Values) -> str:
 
 
 def _curve(rates: Sequence[float]) -> str:
-    """A rate in steps, the newest at the right edge."""
+    """Return a curve of request rates, the newest at the right edge."""
     if len(rates) < 2:
         return ""
     highest = max(*rates, 0.001)
@@ -471,7 +473,7 @@ def _curve(rates: Sequence[float]) -> str:
 
 
 def _drift(found: Sequence[Values]) -> str:
-    """Each variable's bins now, over what they were, by version; those that changed come first."""
+    """Return a histogram of each variable, now over the reference, by version. Changed variables come first."""
     shown = [
         f"<h3>Drift of version {_e(version or '–')}</h3><div class=drifts>"
         + "".join(_histogram(one) for one in sorted(variables, key=lambda one: one["state"] not in _CHANGED))
@@ -492,12 +494,12 @@ def _key(now: str, reference: str) -> str:
 
 
 def _brief(version: str, how: str) -> str:
-    """What differs, without what follows from it: that is told where there is room."""
+    """Return the first part of a difference. The open row shows the explanation too."""
     return f"version {version}: {how.partition('): ')[0]}" + (")" if "): " in how else "")
 
 
 def _beside(pairs: _Pairs) -> str:
-    """Each canary beside the stable version: what differs in words and bins, and what is alike so far."""
+    """Return each canary compared with the stable version: the differences, with histograms, and equal variables."""
     shown = []
     for (version, stable), (variables, told) in pairs.items():
         standing = variables[0].verdict.standing
@@ -539,7 +541,7 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
     over = f"over {_e(variable['window'])}: " if "window" in variable else ""
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
-        f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
+        f"<span class={state}>{_e(_STATE_LABELS.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
         f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
@@ -547,13 +549,13 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
 
 
 def _new(variable: Values) -> str:
-    """The values that the reference does not have, by name."""
+    """Return the values that are not in the reference, with their shares."""
     shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
     return f"<p>new values: {', '.join(shares[:_MOST_WORDS])}</p>" if shares else ""
 
 
 def _words(variable: Values) -> str:
-    """The words that rose and fell, beside the variables that are about words."""
+    """Return the words whose share rose or fell, for a variable about words."""
     told = ""
     for name, moved in variable.get("words", {}).items():
         if moved:
@@ -563,7 +565,7 @@ def _words(variable: Values) -> str:
 
 
 def _evidence(variable: Values) -> str:
-    """How sure it is, against what alarms, and what could be seen."""
+    """Return the evidence, the alarm threshold, and the smallest visible change."""
     days, visible = variable["days"], variable["visible"]
     if days is None:
         return "not judged: no text yet, or the reference is too small"
@@ -577,7 +579,7 @@ def _evidence(variable: Values) -> str:
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:
-    """One row per version: every row of a version has the history of the whole version."""
+    """Return one row per version. Every row of a version has the history of the whole version."""
     return list({str(row["version"]): row for row in routes}.items())
 
 
@@ -610,7 +612,7 @@ def _shown(route: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As people write numbers: 0.42, 7.3, 1,970."""
+    """Return a number as people write it: 0.42, 7.3, 1,970."""
     return f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}" if 0 < value < 100 else f"{value:,.0f}"
 
 
@@ -619,7 +621,7 @@ def _rate(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    """A share that is there is never shown as none."""
+    """Return a share in percent. A share above zero is never shown as 0."""
     return "under 0.01%" if 0 < value < 0.0001 else f"{value:.2%}"
 
 

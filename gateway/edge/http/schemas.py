@@ -1,7 +1,7 @@
-"""What an endpoint takes and gives as OpenAPI schemas, from its own description. Pure.
+"""OpenAPI schemas of an endpoint's request and answer, from its description. Pure.
 
-Tasks are written out here; hooks bring theirs (typed request and response models); a plain model's follow from its
-tensors; anything else is read off its example. ``tests`` post every example and check the answer against its schema.
+The schemas of tasks are written here. Hooks define theirs (typed request and response models), those of a plain model
+follow from its tensors, and all others from an example. Tests post every example and check the answer's schema.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def response_schema(details: Details) -> Schema:
 
 
 def of_value(value: object) -> Schema:
-    """Return the schema that an example has: types, the fields of objects, the first item of lists."""
+    """Return the schema of an example: types, the fields of objects, the first item of lists."""
     if isinstance(value, bool):
         return {"type": "boolean"}
     if isinstance(value, int | float):
@@ -102,9 +102,9 @@ def of_value(value: object) -> Schema:
 
 
 def openapi_30(schema: Mapping[str, Any]) -> Schema:
-    """Return a JSON Schema (as pydantic writes it) in OpenAPI 3.0's dialect, its ``$defs`` put in place.
+    """Return a JSON Schema (as pydantic writes it) in OpenAPI 3.0's dialect, with its ``$defs`` inlined.
 
-    A definition that refers to itself becomes ``{}`` where it does.
+    A reference of a definition to itself becomes ``{}``.
     """
     defined = schema.get("$defs", {})
 
@@ -156,7 +156,7 @@ def _object(fields: Mapping[str, Schema], required: Sequence[str], *, closed: bo
 
 
 def _either(result: Mapping[str, Schema], required: Sequence[str], many: Schema | None = None) -> Schema:
-    """A single answer, or a list of them under ``results``; with the tokens of each."""
+    """Return the schema of one answer or a list of them in ``results``, each with its tokens."""
     cut: dict[str, Schema] = {
         "truncated": {"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]}
     }
@@ -249,7 +249,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Details], Schema]]] = {
 def form_paths(
     endpoints: Sequence[Details], canaries: Mapping[str, Any], defaults: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the paths of the other request forms, naming the endpoints that each is for."""
+    """Return the paths of the other request forms, with the endpoints that each can call."""
     urls = [str(endpoint["url"]) for endpoint in endpoints]
     by_task: dict[str, list[str]] = {}
     for endpoint in endpoints:
@@ -324,7 +324,7 @@ def form_paths(
 
 
 def _tei_paths(task: str, names: Sequence[str], example: str) -> dict[str, Any]:
-    """Text Embeddings Inference's routes for a task, and Cohere's for ranking."""
+    """Return Text Embeddings Inference's routes for a task, and Cohere's for ranking."""
     said = _object({"error": {"type": "string"}, "error_type": {"type": "string"}}, ["error", "error_type"])
     texts: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {}, "minItems": 1}]}
     cut: dict[str, Schema] = {"truncate": {"type": "boolean"}}
