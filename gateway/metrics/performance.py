@@ -105,9 +105,10 @@ def _moved(chance: Floats, now: Floats, then: Floats, scores: Floats, widths: Fl
 
 def described(one: Mapping[str, Any]) -> str:
     """Return a sentence on one version of the status (``accuracy.of_gauges``); empty without labels."""
-    kinds = (("real", "by labels", "labels"), ("expected", "expected of what it answers now", "answers"))
+    kinds = (("real", "by labels", "label"), ("expected", "expected of what it answers now", "answer"))
     return ", ".join(
-        f"{found['value']:.1%} right {what} ({found['low']:.1%} to {found['high']:.1%}, {found['answers']:,} {of})"
+        f"{found['value']:.1%} right {what} ({found['low']:.1%} to {found['high']:.1%}, {found['answers']:,} {of}"
+        f"{'s' * (found['answers'] != 1)})"
         for kind, what, of in kinds if (found := one.get(kind))
     )  # fmt: skip
 
