@@ -1,4 +1,4 @@
-"""Model sync records what a bare name means: once, and nothing that happens afterwards by itself changes it."""
+"""Model sync records the default version once, and no later automatic change replaces it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class World(FakeRegistry):
 
     @property
     def means(self) -> dict[str, str]:
-        """What bare names mean."""
+        """Return the default version of each endpoint."""
         return dict(decode(self.task()).defaults)
 
 
 @pytest.fixture
 def world() -> World:
-    """Version 2 was added first, then 1: numbers decide nothing."""
+    """Version 2 was added first, then 1: the order of addition counts, not the number."""
     world = World()
     world.add_endpoint("faq", "m2", version="2")
     world.add_endpoint("faq", "m1", version="1")
@@ -46,7 +46,7 @@ def world() -> World:
 
 
 def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(world: World) -> None:
-    """One record, however often and by however many it is looked at."""
+    """One record is written, however often and by however many keepers the Task is read."""
     world.add_endpoint("faq", "m3", version="3")
     world.look()
     world.another()(world.task())
@@ -55,7 +55,7 @@ def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(wor
 
 
 def test_two_that_look_at_the_same_time_agree(world: World) -> None:
-    """Both saw nothing recorded: the same record twice, or the earlier one."""
+    """Both read a Task without a record: they write the same record, or the earlier one counts."""
     world = World()
     world.add_endpoint("faq", "m2", version="2")
     early = world.task()
@@ -67,7 +67,7 @@ def test_two_that_look_at_the_same_time_agree(world: World) -> None:
 
 
 def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
-    """One command; also while the chosen version is removed and another is added."""
+    """One command is enough, even while the chosen version is removed and another is added."""
     world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
     world.look()
     assert {"faq": "faq/1"} == world.means
@@ -78,7 +78,7 @@ def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
 
 
 def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> None:
-    """After a while: a Task that was read between two writes of one tool is no end."""
+    """Only after some seconds, because a tool may remove and add in two writes."""
     world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
     gone = dict(world.endpoints)
     world.endpoints.clear()
@@ -94,7 +94,7 @@ def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> 
 
 
 def test_a_task_that_cannot_be_read_decides_nothing(world: World) -> None:
-    """No version of it is known: that is not the same as none."""
+    """Unknown versions are not the same as no versions."""
     world.sections["endpoints"] = "faq { broken"
     world.look(600)
     del world.sections["endpoints"]
@@ -102,7 +102,7 @@ def test_a_task_that_cannot_be_read_decides_nothing(world: World) -> None:
 
 
 def test_versions_that_auto_update_makes_have_none_by_themselves(world: World) -> None:
-    """Its limit retires old versions: a default among them would end by itself."""
+    """Its limit retires old versions, and a default among them would end without a decision."""
     world = World()
     world.sections["model_monitoring_eps"] = (
         'auto/1 { serving_url = "auto", version = "1", engine_type = "triton", model_id = "m1" }'
@@ -112,7 +112,7 @@ def test_versions_that_auto_update_makes_have_none_by_themselves(world: World) -
 
 
 def test_credentials_that_may_only_read_harm_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again when somebody has changed the Task."""
+    """Writing is retried after the next change of the Task."""
     world = World()
     world.add_endpoint("faq", "m2", version="2")
 

@@ -1,4 +1,4 @@
-"""The gate against simulated canaries, seeded: how often it is wrong, and how soon it is right."""
+"""The gate with simulated, seeded canaries: how often it is wrong, and how soon it finds a fault."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Traffic:
 
 
 def canary_requests_until_bad(traffic, most):
-    """Canary requests until the gate rolls back; None when it never does within ``most``."""
+    """Return the canary requests until the gate rolls back; None if it does not within ``most``."""
     gate = Gate()
     while gate.canary_requests < most:
         gate = gate.after(*traffic.interval())
@@ -55,7 +55,7 @@ def canary_requests_until_bad(traffic, most):
 
 @pytest.mark.parametrize("weight", [pytest.param(0.05, marks=pytest.mark.long), 0.5])
 def test_healthy_canaries_are_rolled_back_in_one_run_of_a_hundred_at_most(weight):
-    """200 runs of 5 000 canary requests each, after_look at after every interval."""
+    """200 runs of 5 000 canary requests each, evaluated after every interval."""
     runs = [canary_requests_until_bad(Traffic(s, weight=weight, batch=round(50 / weight)), 5_000) for s in range(200)]
     rolled_back = sum(run is not None for run in runs)
     print(f"healthy at weight {weight:.0%}: {rolled_back} of {len(runs)} rolled back")
@@ -106,7 +106,7 @@ def test_a_canary_that_turns_bad_late_is_found():
 
 
 def test_a_bad_hour_for_everybody_proves_nothing():
-    """Triton is overloaded: one request in three fails on both sides."""
+    """Triton is overloaded, and one request in three fails on both sides."""
     gate, traffic = Gate(), Traffic(3, weight=0.25)
     for _ in range(400):
         canary, stable = traffic.interval()
@@ -124,7 +124,7 @@ def test_one_failure_among_few_requests_is_no_evidence():
 
 
 def test_without_stable_traffic_nothing_is_concluded():
-    """There is nothing to compare with."""
+    """Without stable's requests nothing can be compared."""
     assert Bets() == Bets().after(100, 100, 0, 0)
 
 
@@ -140,7 +140,7 @@ def test_latency_is_compared_at_stables_own_quantiles():
 
 
 def test_a_canary_slower_by_what_is_permitted_is_no_worse():
-    """A tenth slower at every quantile, after_look at after every interval of 100 runs of 2 000 canary requests."""
+    """A tenth slower at every quantile: 100 runs of 2 000 canary requests, evaluated after every interval."""
     runs = [canary_requests_until_bad(Traffic(s, weight=0.25, slowdown=1.1, batch=200), 2_000) for s in range(100)]
     assert sum(run is not None for run in runs) <= 1
 
@@ -158,7 +158,7 @@ def test_a_slow_hour_for_everybody_proves_nothing():
 
 @pytest.mark.parametrize("slow", [1.0, 5.0, 10.0])
 def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(slow):
-    """Stable's first thousand requests say nothing of those that follow; what is compared then, later ones choose."""
+    """Latency bounds chosen in a slow phase are replaced by bounds from later requests."""
 
     def until_found(seed):
         gate, traffic = Gate(), Traffic(seed, weight=0.25, batch=100)
@@ -173,7 +173,7 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 
 
 def test_a_verdict_says_what_speaks_most_against_the_canary():
-    """Errors, latency, labels and mirrored answers each in words, with the numbers."""
+    """The reason names the strongest test (errors, latency, labels or mirrored answers) with its numbers."""
     fresh = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
     assert (
         "40 of 100 requests failed, compared with 3 of 900 for stable"
@@ -193,7 +193,7 @@ def test_a_verdict_says_what_speaks_most_against_the_canary():
 
 
 def test_with_more_requests_smaller_faults_would_have_been_seen():
-    """What a verdict could not have seen is said, and shrinks as requests are compared; at first nothing could be."""
+    """The smallest detectable fault shrinks as requests are compared; at first no fault is detectable."""
     gate, traffic = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05)), Traffic(1, weight=0.25)
     assert {None} == {*gate.could_see().values()}
     found = []
@@ -211,7 +211,7 @@ def test_with_more_requests_smaller_faults_would_have_been_seen():
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_the_gate_survives_being_stored(intervals):
-    """What the serving Task holds is the whole evidence."""
+    """The stored gate contains all evidence."""
     gate = Gate()
     for canary, stable, canary_failures, stable_failures in intervals:
         gate = gate.after(Counts(canary, min(canary, canary_failures)), Counts(stable, min(stable, stable_failures)))

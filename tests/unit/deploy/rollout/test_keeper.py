@@ -1,4 +1,4 @@
-"""Decided weights stay in the serving Task: an old copy is put right, somebody's will is not."""
+"""Decided weights stay in the serving Task: old copies are corrected, weights set on purpose are kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World(FakeRegistry):
 
 @pytest.fixture
 def world() -> World:
-    """Ann has decided 20 % for the new version, where it had 10 %."""
+    """Ann has decided 20 % for the new version; before, it had 10 %."""
     world = World()
     world.stock(v2=0.1, v1=0.9)
     world.decide(v2=0.2, v1=0.8)
@@ -62,7 +62,7 @@ def world() -> World:
 
 
 def test_an_old_copy_is_never_in_force_and_is_put_right(world: World) -> None:
-    """Gateways at once, the Task within seconds; afterwards there is nothing to say."""
+    """Gateways ignore it at once, and the Task is corrected within seconds; then nothing more is logged."""
     world.stock(v2=0.1, v1=0.9)
     assert "e/2 0.2, e/1 0.8" == world.served
     assert "The decision of ann" in decode(world.task()).faults[0].message
@@ -71,7 +71,7 @@ def test_an_old_copy_is_never_in_force_and_is_put_right(world: World) -> None:
 
 
 def test_a_route_that_an_old_copy_removes_stays(world: World) -> None:
-    """The copy is from before the route was there."""
+    """The copy is older than the route."""
     world = World()
     world.decide(v2=0.2, v1=0.8)
     del world.sections["canary"]
@@ -81,7 +81,7 @@ def test_a_route_that_an_old_copy_removes_stays(world: World) -> None:
 
 
 def test_other_weights_are_somebodys_will(world: World) -> None:
-    """They count at once, stay, and end the decision: what it replaced counts afterwards, too."""
+    """They count at once, stay, and end the decision; afterwards even the replaced weights count."""
     world.stock(v2=0.5, v1=0.5)
     assert "e/2 0.5, e/1 0.5" == world.served
     world.look()
@@ -92,7 +92,7 @@ def test_other_weights_are_somebodys_will(world: World) -> None:
 
 
 def test_weights_that_are_set_again_after_they_were_put_right_are_meant(world: World) -> None:
-    """Nobody can tell the first time; the second time it is said twice."""
+    """The first time they cannot be told from an old copy; the second time they were set on purpose."""
     world.stock(v2=0.1, v1=0.9)
     world.look()
     world.stock(v2=0.1, v1=0.9)
@@ -102,13 +102,13 @@ def test_weights_that_are_set_again_after_they_were_put_right_are_meant(world: W
 
 
 def test_the_same_shares_written_otherwise_are_no_old_copy(world: World) -> None:
-    """An old copy is the same to the last digit; a person puts it in their own words."""
+    """An old copy is identical to the last digit; a person writes the same shares differently."""
     world.stock(v1=9, v2=1)
     assert "e/1 9, e/2 1" == world.served
 
 
 def test_what_our_commands_set_counts_at_once(world: World) -> None:
-    """Also when it is what was there before."""
+    """Even if it equals the former weights."""
     world.decide(v2=0.1, v1=0.9)
     assert "e/2 0.1, e/1 0.9" == world.served
     world.look()
@@ -126,7 +126,7 @@ def test_old_weights_after_a_long_time_are_meant(world: World) -> None:
 
 
 def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> None:
-    """The record comes first, the weights a moment later: nothing is put right, so nothing is marked as said twice."""
+    """The record is written before the weights: nothing is corrected, so no weights are marked as set on purpose."""
     world.write({}, [record.decided(world.task(), "e", {"e/2": 0.3}, now=world.now, by="ann", why="w")])
     assert "e/2 0.3" == world.served
     world.look(keeper.SETTLED_S - 1)
@@ -137,7 +137,7 @@ def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> No
 
 
 def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -> None:
-    """Somebody removed the endpoint: what the Task says counts."""
+    """Somebody removed the endpoint, so the weights in the Task count."""
     world.sections["endpoints"] = sections.render({"e/1": ENDPOINTS["e/1"]})
     world.stock(v2=0.1, v1=0.9)
     assert "e/2 0.1, e/1 0.9" == world.served
@@ -146,14 +146,14 @@ def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -
 
 
 def test_a_section_that_cannot_be_read_is_left_alone(world: World) -> None:
-    """It does not mean that there is no route."""
+    """An unreadable section does not mean that there is no route."""
     world.sections["canary"] = "{"
     world.look()
     assert "{" == world.sections["canary"]
 
 
 def test_two_keepers_write_the_same(world: World) -> None:
-    """Beside two Tritons; one is late with its look."""
+    """They run beside two Tritons, and one reads the Task later."""
     other = WeightsKeeper(world, clock=lambda: world.now, wall=lambda: world.now)
     world.stock(v2=0.1, v1=0.9)
     late = world.task()
@@ -165,7 +165,7 @@ def test_two_keepers_write_the_same(world: World) -> None:
 
 
 def test_a_registry_that_refuses_harms_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateways keep the decision in force; it is said once and tried again."""
+    """Gateways follow the decision; the failure is logged once, and writing is retried."""
     world.stock(v2=0.1, v1=0.9)
     for error in (RegistryUnavailable("away"), RegistryRefused("may only read")):
         with monkeypatch.context() as patched:
@@ -179,7 +179,7 @@ def test_a_registry_that_refuses_harms_nobody(world: World, monkeypatch: pytest.
 def test_weights_that_were_decided_and_never_written_are_written(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their writer died, or ClearML did: no other client is blamed, and one old copy is still put right afterwards."""
+    """The writer or ClearML died: no other client is blamed, and a later old copy is still corrected."""
     caplog.set_level("INFO")
     world.look()
     stale = dict(world.sections)

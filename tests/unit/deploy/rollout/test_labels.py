@@ -1,4 +1,4 @@
-"""The comparison of what versions answer, against simulated canaries, seeded."""
+"""The comparison of labels, with simulated, seeded canaries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEALTHY = [
 
 @pytest.mark.parametrize(("name", "stable", "canary"), HEALTHY, ids=lambda v: v if isinstance(v, str) else "")
 def test_versions_that_answer_alike_are_rolled_back_in_one_run_of_a_hundred_at_most(name, stable, canary):
-    """60 runs of 2 000 canary requests, also of versions that differ by all that is allowed."""
+    """60 runs of 2 000 canary requests, including versions that differ as much as is permitted."""
     runs = [run(seed, weight=0.25, stable=stable, canary=canary, most_requests=2_000, batch=200) for seed in range(60)]
     rolled_back = sum(found is not None for found in runs)
     print(f"{name}: {rolled_back} of {len(runs)} rolled back")
@@ -73,7 +73,7 @@ def test_shifted_labels_are_found(name, stable, canary, weight, within):
 
 
 def test_what_everybody_is_asked_now_is_no_shift():
-    """The mix of requests turns over for both sides at once."""
+    """The mix of requests is reversed for both sides at the same time."""
     random = np.random.default_rng(5)
     gate = Gate(labels=LabelTest(MOST))
     for number in range(300):
@@ -85,7 +85,7 @@ def test_what_everybody_is_asked_now_is_no_shift():
 
 
 def test_the_test_survives_being_stored():
-    """What the serving Task holds is the whole evidence; without it nothing is compared."""
+    """The stored test contains all evidence; without a stored test, labels are not compared."""
     gate = Gate(labels=LabelTest(MOST))
     for _ in range(20):
         gate = gate.after(Counts(10, labels={"A": 4, "B": 6}), Counts(30, labels={"A": 20, "C": 10})).renewed()

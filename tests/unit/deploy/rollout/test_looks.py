@@ -1,4 +1,4 @@
-"""Looks that are kept say what was seen, and the same judge decides the same on them."""
+"""Saved looks contain all that was observed, and the same gate decides the same on them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.metrics.catalog import LATENCY_BUCKETS
 
 
 def again(look: LookRecord) -> LookRecord:
-    """What a line says."""
+    """Write the record as a line, and read it again."""
     return LookRecord.from_json(json.loads(json.dumps(look.to_json())))
 
 
 def test_a_look_is_what_was_kept_of_it() -> None:
-    """Bounds that nobody was slower than are counts of nothing, not unknown; without answers there are none."""
+    """Latency bounds without slower answers are read as zeros; without answers there are no bounds."""
     slower = {bound: max(0, 40 - 10 * number) for number, bound in enumerate(LATENCY_BUCKETS)}
     told = Counts(50, 3, 47, slower, {"a": 40, "b": 7}, (9, 1), 4)
     look = LookRecord(12.25, 10.0, Observation(told, Counts(), ("g1",), ("g2",)))
@@ -31,7 +31,7 @@ def test_a_look_is_what_was_kept_of_it() -> None:
 
 @pytest.mark.parametrize("kind", ["the same model", "25 % flipped", "2 % errors"])
 def test_a_rollout_that_was_kept_is_decided_the_same_again(kind: str) -> None:
-    """Every decision, at the same look, on the same evidence."""
+    """All decisions come at the same look, with the same evidence."""
     kept: list[LookRecord] = []
     draw = draws(np.random.default_rng(1), KINDS[kind], SHORT)
 

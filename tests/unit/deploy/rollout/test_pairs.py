@@ -1,4 +1,4 @@
-"""Mirrored requests answered by both versions, seeded: what differs too often is found, what is permitted is not."""
+"""Mirrored requests answered by both versions, seeded: too many differences are found, permitted ones are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERMITTED = 0.05
 
 
 def mirrored_until_bad(seed, *, differs, most):
-    """Mirrored requests until the gate rolls back; None if it does not within ``most``. All else is healthy."""
+    """Return the mirrored requests until the gate rolls back; None if it does not within ``most``."""
     random = np.random.default_rng(seed)
     gate = Gate(pairs=PairTest(PERMITTED))
     while gate.pairs.compared < most:
@@ -28,14 +28,14 @@ def mirrored_until_bad(seed, *, differs, most):
 
 @pytest.mark.parametrize("differs", [0.0, 0.03, 0.05])
 def test_versions_that_differ_as_often_as_is_permitted_are_kept(differs):
-    """100 runs of 2 000 mirrored requests: one is rolled back at most."""
+    """Of 100 runs of 2 000 mirrored requests, at most one is rolled back."""
     runs = [mirrored_until_bad(seed, differs=differs, most=2_000) for seed in range(100)]
     assert sum(run is not None for run in runs) <= 1
 
 
 @pytest.mark.parametrize(("differs", "within"), [(0.1, 700), (0.25, 80), (0.5, 30), (1.0, 10)])
 def test_versions_that_differ_more_often_are_found(differs, within):
-    """Every one of 50 runs; also if the labels stay as frequent as before, which this test cannot know."""
+    """All of 50 runs are found; the test does not depend on how frequent labels are."""
     runs = [mirrored_until_bad(seed, differs=differs, most=10_000) for seed in range(50)]
     assert None not in runs
     print(f"{differs:.0%} differ: median {median(runs):.0f}, slowest {max(runs)} mirrored requests")
@@ -48,7 +48,7 @@ def test_without_mirrored_requests_nothing_is_concluded():
 
 
 def test_the_test_survives_being_stored():
-    """What is recorded is the whole evidence."""
+    """The record contains all evidence."""
     test = PairTest(PERMITTED)
     for number in range(30):
         test = test.after(8, number % 3).renewed()

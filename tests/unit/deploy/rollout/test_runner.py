@@ -1,4 +1,4 @@
-"""A rollout's runner in a small world: one serving Task, two gateways with real metrics text, a clock by hand."""
+"""A rollout's runner with fakes: one serving Task, two gateways with real metrics text, a manual clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton
 
 
 class World(FakeRegistry):
-    """The Task, the gateways that follow it, and the traffic between two looks."""
+    """A serving Task, gateways that follow it, and traffic between two looks."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +83,7 @@ def fresh(**fields):
 
 
 def test_a_healthy_rollout_ends_with_all_weight_on_the_new_version(world):
-    """The weights are ClearML's, other canaries stay, gateways learn who is stable."""
+    """Weights are written in ClearML's format, other canaries stay, gateways know the stable version."""
     runner = world.runner()
     runner.start(fresh())
     assert {"e/2": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
@@ -105,7 +105,7 @@ def test_a_healthy_rollout_ends_with_all_weight_on_the_new_version(world):
 
 @pytest.mark.parametrize("command", ["promote", "abort", "pause"])
 def test_a_command_for_a_rollout_is_none_for_the_next_one(world, command):
-    """An old `promote` would give all requests to a version that nothing has been compared of."""
+    """An old `promote` would send all requests to a version that was never compared."""
     world.runner().start(fresh())
     world.now += 100  # its runner was killed
     act(world, "e", PendingCommand("1", command, "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
@@ -131,7 +131,7 @@ def test_a_bad_version_is_rolled_back_to_weight_zero(world):
 
 
 def test_a_canary_without_room_is_no_worse_than_stable_without_room(world):
-    """Refusals for want of room say nothing of a version, whether a caller got them or stable answered instead."""
+    """Refusals for lack of capacity are no failures, whether callers got them or stable answered instead."""
     runner = world.runner()
     runner.start(fresh())
     key = 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}'
@@ -145,7 +145,7 @@ def test_a_canary_without_room_is_no_worse_than_stable_without_room(world):
 
 @pytest.mark.parametrize("is_answered_by_stable", [True, False])
 def test_a_canary_that_never_has_room_is_rolled_back(world, is_answered_by_stable):
-    """Whether callers got its refusals or stable's answers."""
+    """Both if callers got its refusals and if stable answered instead."""
     runner = world.runner()
     runner.start(fresh())
     key = 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}'
@@ -165,7 +165,7 @@ def test_a_canary_that_never_has_room_is_rolled_back(world, is_answered_by_stabl
 
 
 def test_what_each_look_was_told_is_at_hand_and_is_judged_the_same_again(world):
-    """Kept as lines, to the decision; a look at which a command was carried out was told nothing."""
+    """Saved as lines up to the decision. A look that carries out a command has no record."""
     runner = world.runner()
     begun, kept = runner.start(fresh()), []
     while not (progress := world.tick(runner, canary_failures=10)).rollout.is_over:
@@ -181,7 +181,7 @@ def test_what_each_look_was_told_is_at_hand_and_is_judged_the_same_again(world):
 
 
 def test_fallbacks_count_against_the_canary(world):
-    """Callers got stable's answer, the canary gets no credit for it."""
+    """Callers got stable's answer, but the canary's failure counts."""
     runner = world.runner()
     runner.start(fresh())
     world.tick(runner)
@@ -196,7 +196,7 @@ def test_fallbacks_count_against_the_canary(world):
 
 
 def test_one_runner_at_a_time(world):
-    """The second is told who the first is; when the first is gone it takes over and goes on where that one was."""
+    """The second runner is refused with the first one's name. When the first is gone, it takes over and continues."""
     first = world.runner("first")
     first.start(fresh())
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_one_runner_at_a_time(world):
 
 
 def test_of_two_that_start_at_once_one_goes_on(world):
-    """Both wrote; the one whose lease is not in the Task gives up."""
+    """Both wrote a lease; the one whose lease is not in the Task gives up."""
     first, second = world.runner("first"), world.runner("second")
     first._sleep = lambda _s: world.write({}, [record.written(fresh(), Lease("second", world.now + 30))])
     with pytest.raises(DeployError, match="is run by second"):
@@ -220,7 +220,7 @@ def test_of_two_that_start_at_once_one_goes_on(world):
 
 
 def test_an_interrupted_runner_leaves_at_once(world):
-    """Ctrl-C: the next machine need not wait for the lease to end, and no evidence is lost."""
+    """After Ctrl-C the next runner does not wait for the lease to expire, and no evidence is lost."""
     first = world.runner("first")
     first.start(fresh())
     world.tick(first)
@@ -232,7 +232,7 @@ def test_an_interrupted_runner_leaves_at_once(world):
 
 @pytest.mark.parametrize(("command", "phase", "weight"), [("pause", "paused", 5.0), ("abort", "aborted", 0.0)])
 def test_commands_from_another_machine_reach_the_runner(world, command, phase, weight):
-    """They are left in the Task; the runner carries them out at its next look."""
+    """Commands are left in the Task, and the runner carries them out at its next look."""
     runner = world.runner()
     runner.start(fresh())
     done = act(world, "e", PendingCommand("id", command, "ann"), me="other", clock=lambda: world.now,
@@ -242,7 +242,7 @@ def test_commands_from_another_machine_reach_the_runner(world, command, phase, w
 
 
 def test_commands_work_without_a_runner(world):
-    """The runner was killed: abort is carried out by the command itself."""
+    """If the runner was killed, the command itself carries out the abort."""
     world.runner().start(fresh())
     world.now += 60
     abort = PendingCommand("id", "abort", "ann")
@@ -254,7 +254,7 @@ def test_commands_work_without_a_runner(world):
 
 
 def test_somebody_elses_weights_are_respected(world):
-    """The stock CLI changed the canary: paused, not fought; resume takes them back."""
+    """If the stock CLI changes the canary, the rollout pauses; resume restores its weights."""
     runner = world.runner()
     runner.start(fresh())
     world.write(record.with_weights(world.task(), "e", {"e/2": 0.0, "e/1": 1.0}))
@@ -268,7 +268,7 @@ def test_somebody_elses_weights_are_respected(world):
 
 
 def test_a_gateway_that_cannot_be_read_holds_the_rollout(world):
-    """And it goes on by itself afterwards."""
+    """The rollout continues by itself afterwards."""
     runner = world.runner()
     runner.start(fresh())
     world.down = {"g2"}
@@ -280,7 +280,7 @@ def test_a_gateway_that_cannot_be_read_holds_the_rollout(world):
 
 
 def test_a_registry_outage_decides_nothing(world):
-    """Traffic goes on as it was; afterwards the rollout does."""
+    """Traffic is unchanged, and the rollout continues afterwards."""
     runner = world.runner()
     runner.start(fresh())
     world.tick(runner)
@@ -292,7 +292,7 @@ def test_a_registry_outage_decides_nothing(world):
 
 
 def test_another_rollout_of_the_same_route_is_refused(world):
-    """One at a time."""
+    """Only one rollout per route runs at a time."""
     world.runner("one").start(fresh())
     world.now += 60
     with pytest.raises(DeployError, match="to e/2, is running"):
@@ -310,13 +310,13 @@ def test_another_rollout_of_the_same_route_is_refused(world):
     ],
 )
 def test_weights_a_gateway_could_not_use_are_refused_at_once(world, shares, message):
-    """With the reason, at the keyboard."""
+    """The command refuses them with the reason."""
     with pytest.raises(SpecFault, match=message):
         preview.check_weights(decode(world.task()), "e", shares)
 
 
 def test_a_restarted_gateway_gives_nothing_for_one_interval():
-    """Counters that went back are not a negative number of requests, nor a huge one."""
+    """Counters that went back give neither a negative nor a huge number of requests."""
     line = 'gateway_requests_total{{endpoint="e",outcome="ok",route="canary",version="2"}} {}\n'
     looks = [Look({"g": parse(line.format(n), "e")}) for n in (100, 40, 70)]
     version = Version("e", "2")
@@ -325,7 +325,7 @@ def test_a_restarted_gateway_gives_nothing_for_one_interval():
 
 
 def test_callers_mistakes_and_full_gateways_are_nobodys_failure():
-    """Only 5xx of the version counts, and client errors are not its requests either."""
+    """Only 5xx answers of the version count as failures; client errors do not even count as requests."""
     text = "".join(
         f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
         for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
@@ -335,7 +335,7 @@ def test_callers_mistakes_and_full_gateways_are_nobodys_failure():
 
 
 def test_latency_buckets_become_counts_of_slower_answers():
-    """Prometheus counts what was faster; the gate wants what was slower."""
+    """Prometheus counts faster answers, the gate needs slower ones."""
     labels = 'endpoint="e",route="stable",version="1"'
     text = "".join(
         f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
@@ -346,7 +346,7 @@ def test_latency_buckets_become_counts_of_slower_answers():
 
 
 def test_what_versions_answer_is_counted_by_value():
-    """Of the variable that is compared, and of no other; values are anybody's text."""
+    """Only the compared variable counts; values may be any text."""
 
     def text(good, odd):
         labels = 'endpoint="e",version="2",variable'
@@ -363,7 +363,7 @@ def test_what_versions_answer_is_counted_by_value():
 
 
 def test_a_version_that_answers_otherwise_is_rolled_back(world):
-    """Where answers are compared; the record says which shares were."""
+    """If labels are compared, a shift is rolled back, and the record contains the shares."""
     rules = Rules(min_requests=50, step_s=1.0, variable="predicted_label")
     fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
     rollout = steps.begun(fresh, 0.0)
@@ -381,7 +381,7 @@ def mirrored(**rules):
 
 
 def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world):
-    """Of stable's, to the canary; scores alone make no other answer."""
+    """Stable's requests are mirrored to the canary; different scores alone are no different answer."""
     runner = world.runner()
     runner.start(mirrored())
     assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == decode(world.task()).shadows
@@ -392,7 +392,7 @@ def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world):
 
 
 def test_more_is_mirrored_until_enough_was_compared(world):
-    """Then the share that was asked for; and nothing after the rollout, whichever share was in force."""
+    """After that, the requested share is mirrored, and nothing after the rollout."""
     runner = world.runner()
     runner.start(mirrored(mirror_first=20.0))
     assert {"e/1": ShadowSpec("e/1", "e/2", 20.0, 1.0)} == decode(world.task()).shadows
@@ -411,7 +411,7 @@ def test_more_is_mirrored_until_enough_was_compared(world):
 
 
 def test_an_abort_without_a_runner_ends_the_mirroring(world):
-    """Whoever ends a rollout leaves nothing of it running."""
+    """The end of a rollout also ends its mirroring."""
     runner = world.runner()
     runner.start(mirrored())
     runner.release()
@@ -420,7 +420,7 @@ def test_an_abort_without_a_runner_ends_the_mirroring(world):
 
 
 def test_a_shadow_that_somebody_configured_is_left_alone(world):
-    """It stays as it is, also after the rollout; its requests count."""
+    """It stays unchanged, even after the rollout, and its answers are compared."""
     own = ShadowSpec("e", "e/2", 50.0, 0.1)
     world.write({}, [record.shadow("e", own)])
     runner = world.runner()
@@ -431,7 +431,7 @@ def test_a_shadow_that_somebody_configured_is_left_alone(world):
 
 
 def test_answers_turned_round_at_random_are_found_where_no_label_is_more_frequent(world):
-    """A quarter of the mirrored requests differ; errors, latency and shares of labels say nothing."""
+    """A quarter of the mirrored answers differ, while errors, latency and shares of labels are unchanged."""
     runner = world.runner()
     runner.start(mirrored())
     key = 'gateway_shadow_requests_total{{endpoint="e",outcome="{}",version="2"}}'
@@ -456,7 +456,7 @@ def test_answers_turned_round_at_random_are_found_where_no_label_is_more_frequen
     ],
 )  # fmt: skip
 def test_answers_that_are_not_all_counted_are_not_compared(world, metrics, message):
-    """What is sampled would look like more evidence than there is."""
+    """Sampled counts would look like more evidence than there is."""
     task = dict(world.task())
     task["configuration"] = {**task["configuration"], "metric_logging": {"value": metrics}}
     with pytest.raises(SpecFault, match=message):
@@ -465,7 +465,7 @@ def test_answers_that_are_not_all_counted_are_not_compared(world, metrics, messa
 
 
 def test_prometheus_is_read_by_instance():
-    """The same counts, through its query API; no answer is missing data."""
+    """The query API gives the same counts; no answer means missing data."""
     asked = []
 
     def call(url):
@@ -481,7 +481,7 @@ def test_prometheus_is_read_by_instance():
 
 
 def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
-    """The stock CLI read the Task before the rollout began; the rollout goes on, and its history says what happened."""
+    """The stock CLI had read the Task before the rollout began; the rollout continues, and its history says so."""
     stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
@@ -496,7 +496,7 @@ def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
 
 
 def test_weights_that_come_back_after_they_were_put_right_pause_the_rollout(world):
-    """The first time nobody can tell them from an old copy; the second time somebody means them."""
+    """The first time they look like an old copy; the second time somebody has set them on purpose."""
     stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
@@ -508,7 +508,7 @@ def test_weights_that_come_back_after_they_were_put_right_pause_the_rollout(worl
 
 
 def test_an_old_copy_after_somebodys_will_is_not_fought(world):
-    """The rollout is paused by other weights; what comes after them is no business of its."""
+    """Other weights pause the rollout; later changes do not concern it."""
     stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
@@ -523,7 +523,7 @@ def test_an_old_copy_after_somebodys_will_is_not_fought(world):
 
 
 def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
-    """Nobody runs the rollout any more: gateways keep what it decided in force and say why."""
+    """No runner is left: gateways follow its last decision and report why."""
     runner = world.runner()
     runner.start(fresh())
     world.tick(runner)
@@ -538,7 +538,7 @@ def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
 
 
 def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
-    """After each of them the whole configuration is written as it was before."""
+    """After each record, an old copy of the whole configuration is written."""
     stale, runner = dict(world.sections), world.runner()
     rollout = runner.start(fresh())
     world.sections = dict(stale)
@@ -552,7 +552,7 @@ def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
 
 
 def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
-    """Until it is written again, which it is beside the Task."""
+    """It is read until it is written again, beside the Task."""
     stored = {**fresh().to_json(), "lease": {"holder": "old", "until": world.now + 30}}
     world.sections["triton_gateway_rollout_0123456789ab"] = json.dumps(stored)
     world.sections["triton_gateway_shadow_0123456789ab"] = json.dumps(
@@ -568,14 +568,14 @@ def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
 
 
 def refuse(changed):
-    """ClearML goes away just before weights are written."""
+    """ClearML fails just before weights are written."""
     if changed:
         raise RegistryUnavailable("away")
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(world, monkeypatch, is_recorded):
-    """ClearML goes away between the record of a step and its weights, or before both."""
+    """ClearML fails between the record of a step and its weights, or before both."""
     runner = world.runner()
     runner.start(fresh())
     before, write = dict(world.sections), world.write
@@ -601,7 +601,7 @@ def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(w
 
 
 def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rollout(world, monkeypatch):
-    """What is written again must not overwrite a will of after."""
+    """A repeated write must not overwrite weights that somebody has set since."""
     runner = world.runner()
     runner.start(fresh())
     write = world.write
@@ -615,7 +615,7 @@ def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rol
 
 
 def test_a_command_whose_weights_could_not_be_written_says_that_it_is_in_force(world, monkeypatch):
-    """Nobody runs the rollout: the abort is decided, and gateways follow the decision."""
+    """No runner exists: the abort is decided, and gateways follow the decision."""
     runner = world.runner()
     runner.start(fresh())
     runner.release()
@@ -632,7 +632,7 @@ def test_a_command_whose_weights_could_not_be_written_says_that_it_is_in_force(w
 
 
 def test_what_gateways_say_of_inputs_and_answers_is_recorded(world):
-    """Of these two versions, not of others that serve side by side."""
+    """Only for these two versions, not for others that are compared."""
     runner = world.runner()
     runner.start(fresh())
     world.compared = [one("language", "texts", UNEVEN, version="3"), one("top_score", "answers", UNEVEN)]

@@ -1,4 +1,4 @@
-"""What would have been seen: estimates that agree with what the tests find."""
+"""Estimates of the smallest detectable fault agree with what the tests find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.rollout.pairs import PairTest
 
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])
 def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
-    """At twice the estimate in nearly every run; at a quarter of it hardly ever."""
+    """Twice the estimate is found in nearly every run, a quarter of it hardly ever."""
     least = sensitivity.errors(canary, stable, 0.003, 2)
     assert least is not None
     random = np.random.default_rng(7)
@@ -29,14 +29,14 @@ def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
 
 
 def test_nothing_is_seen_on_one_side_alone():
-    """Without stable's requests there is no estimate, as there is no test."""
+    """Without stable's requests there is no test, and so no estimate."""
     assert sensitivity.errors(1_000, 0, 0.003, 2) is None
     assert sensitivity.pairs(PairTest(0.05), 2) is None
 
 
 @pytest.mark.parametrize("most", [0.02, 0.05, 0.1, 0.2])
 def test_enough_pairs_find_twice_what_is_permitted(most):
-    """In about nineteen runs of twenty, also if much or little is permitted: the gate then rolls back or doubts."""
+    """In about nineteen of twenty runs the gate rolls back or is in doubt, for large and small permitted shares."""
     random, tests = np.random.default_rng(3), len(Gate(pairs=PairTest(most))._logs())
     enough = sensitivity.enough_pairs(most, tests)
     kept = 0
@@ -52,13 +52,13 @@ def test_enough_pairs_find_twice_what_is_permitted(most):
 
 
 def test_half_of_all_answers_may_be_permitted():
-    """Twice of that are not more than all."""
+    """Twice the permitted share never exceeds 1."""
     assert 0.5 < sensitivity.twice(0.5) < 1
     assert 0 < sensitivity.enough_pairs(0.9, 2) < 1_000
 
 
 def test_answers_that_differ_more_often_than_is_permitted_are_seen_with_enough_pairs():
-    """The estimate lies above what is permitted, and falls towards it."""
+    """The estimate is above the permitted share, and falls towards it."""
     few, many = (sensitivity.pairs(PairTest(0.05).after(agreed, 0), 2) for agreed in (200, 5_000))
     assert few is not None
     assert many is not None

@@ -1,4 +1,4 @@
-"""The steps of a rollout: when it grows, waits, holds, rolls back, and what people may tell it."""
+"""The steps of a rollout: when it grows, waits, holds and rolls back, and the commands of people."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_few_requests_mean_waiting_however_long_it_takes():
 
 
 def refused(canary=20, stable=200):
-    """A look at which the canary had no room for any request."""
+    """A look at which the canary had no capacity for any request."""
     return Observation(Counts(refused=canary), Counts(stable))
 
 
 def test_a_canary_that_has_no_room_for_any_request_is_rolled_back_after_three_step_times():
-    """It would wait for requests to compare for ever, and its callers would be refused or answered by stable."""
+    """Otherwise it would wait for requests for ever, while its callers are refused or answered by stable."""
     rollout = start()
     for second in range(60, 240, 20):
         rollout = after_look(rollout, refused(), float(second))
@@ -66,7 +66,7 @@ def test_a_canary_that_has_no_room_for_any_request_is_rolled_back_after_three_st
 
 @pytest.mark.parametrize("look", [refused(stable=0), refused(canary=1), Observation(stable=Counts(200))])
 def test_no_room_for_anybody_few_refusals_or_no_requests_end_no_rollout(look):
-    """Whoever has no room beside a stable version without room is no worse; a handful of refusals proves nothing."""
+    """A canary without capacity is no worse than a stable version without capacity; few refusals prove nothing."""
     rollout = start()
     for second in range(60, 1000, 20):
         rollout = after_look(rollout, look, float(second))
@@ -74,7 +74,7 @@ def test_no_room_for_anybody_few_refusals_or_no_requests_end_no_rollout(look):
 
 
 def test_one_answer_ends_the_silence_of_a_canary():
-    """It has little room; that is stable's answer too when all is full."""
+    """It has little capacity; an overloaded stable version refuses as well."""
     rollout = start()
     for second in range(60, 2000, 20):
         canary = Counts(1) if second % 100 == 0 else Counts(refused=50)
@@ -83,13 +83,13 @@ def test_one_answer_ends_the_silence_of_a_canary():
 
 
 def test_without_stable_traffic_a_step_is_never_over():
-    """Nothing to compare with, nothing to conclude."""
+    """Without requests to compare with, nothing is concluded."""
     rollout = after_look(start(), Observation(Counts(10_000), Counts(0)), 1000.0)
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
 def test_a_bad_canary_is_rolled_back_with_its_evidence():
-    """Weight 0 at once; the history says why."""
+    """Its weight becomes 0 at once, and the history says why."""
     rollout = after_look(start(), Observation(Counts(100, 20), Counts(900, 3)), 5.0)
     assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
     last = rollout.history[-1]
@@ -98,7 +98,7 @@ def test_a_bad_canary_is_rolled_back_with_its_evidence():
 
 
 def test_doubt_holds_the_step():
-    """Between healthy and bad the weight stays until more is known."""
+    """While the evidence is unclear, the weight stays."""
     rollout = after_look(start(), Observation(Counts(150, 4), Counts(1350, 2)), 70.0)
     assert ("inconclusive", 5.0) == (rollout.state, rollout.weight)
     rollout = after_look(rollout, Observation(Counts(1000, 2), Counts(9000, 27)), 80.0)
@@ -106,7 +106,7 @@ def test_doubt_holds_the_step():
 
 
 def test_missing_data_holds_and_never_promotes():
-    """A gateway that cannot be read may be where it goes wrong."""
+    """A gateway that cannot be read may be the one with failures."""
     rollout = start()
     for second in range(100, 1000, 100):
         rollout = after_look(rollout, replace(healthy(), missing=("gateway-2",)), float(second))
@@ -116,13 +116,13 @@ def test_missing_data_holds_and_never_promotes():
 
 
 def test_missing_data_does_not_hide_a_bad_canary():
-    """What the others saw suffices."""
+    """The counts of the other gateways are enough."""
     rollout = after_look(start(), Observation(Counts(100, 20), Counts(900, 3), missing=("gateway-2",)), 5.0)
     assert "rolled_back" == rollout.phase
 
 
 def test_requests_count_from_when_the_weights_are_in_force():
-    """A gateway that has not seen the step yet is waited for."""
+    """The step waits for a gateway that has not seen it yet."""
     rollout = after_look(start(), replace(healthy(), lagging=("gateway-1",)), 100.0)
     assert ((0, 0), "waiting") == (rollout.compared, rollout.state)
 
@@ -139,7 +139,7 @@ def test_a_pause_stops_the_growth_and_not_the_guard():
 
 @pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
 def test_a_person_may_end_it_at_once(command, phase, weight):
-    """From any step, also when paused; and only once."""
+    """From any step, even when paused, but only once."""
     ended = after_command(after_command(start(), "pause", "1", 1.0), command, "2", 2.0, "ann@host")
     assert (phase, weight) == (ended.phase, ended.weight)
     again = after_command(ended, "resume", "3", 3.0)
@@ -147,13 +147,13 @@ def test_a_person_may_end_it_at_once(command, phase, weight):
 
 
 def test_weights_changed_by_somebody_else_pause_it():
-    """Nobody fights a person over the weights."""
+    """The rollout does not overwrite a person's weights."""
     rollout = after_look(start(), replace(healthy(), foreign="the weights are not ours"), 100.0)
     assert ("paused", "the weights are not ours") == (rollout.phase, rollout.why)
 
 
 def test_a_rollout_survives_being_stored_after_every_look():
-    """A runner that restarts before every look decides the same."""
+    """A runner that restarts before every look makes the same decisions."""
     draw = random.Random(5)
     one = other = start()
     for second in range(0, 1200, 20):
@@ -165,7 +165,7 @@ def test_a_rollout_survives_being_stored_after_every_look():
 
 
 def test_what_differs_beside_the_gate_is_told_once_and_stands_in_every_verdict():
-    """It decides nothing: a healthy canary grows all the same, and its record says on what."""
+    """Differences decide nothing: a healthy canary grows, and its record contains them."""
     uneven = {"texts": "it is asked other texts"}
     rollout = after_look(start(), replace(healthy(), differences=uneven), 10.0)
     rollout = after_look(rollout, replace(healthy(), differences={**uneven, "answers": "it answers otherwise"}), 20.0)
@@ -183,12 +183,12 @@ MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_first=20.0, m
 
 
 def compared(pairs, differed=0):
-    """A look at which nobody failed and so many answers were mirrored."""
+    """A look without failures, with ``pairs`` mirrored answers."""
     return Observation(Counts(200, pairs=(pairs - differed, differed)), Counts(1800))
 
 
 def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
-    """Its requests and its time are no evidence of what a version answers: with so few pairs one in ten passes."""
+    """Requests and time alone prove little: with few pairs, one different answer in ten is not detected."""
     rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(60, 6), 11.0)
     assert ("waiting", 5.0, 20.0) == (rollout.state, rollout.weight, rollout.mirror)
     assert (
@@ -204,7 +204,7 @@ def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
 
 
 def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
-    """Little traffic must not keep a rollout from its end; who believes the verdict must know what it lacks."""
+    """Little traffic must not block a rollout for ever, and the verdict must say what it lacks."""
     rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(5), 100.0)
     assert (25.0, 20.0) == (rollout.weight, rollout.mirror)
     rollout = after_look(rollout, compared(5), 111.0)
@@ -213,7 +213,7 @@ def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdic
 
 
 def test_what_is_not_mirrored_is_not_waited_for():
-    """Rollouts that were begun before this was known, and those that compare no answers."""
+    """Rollouts of an earlier release, and rollouts that compare no answers."""
     rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
     stored = start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))).to_json()
