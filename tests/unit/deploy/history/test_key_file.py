@@ -1,4 +1,4 @@
-"""What `keys --file` changes is recorded beside the file, by whom, and nothing secret with it."""
+"""Changes by `keys --file` are recorded beside the file, with their author and without secrets."""
 
 # ruff: noqa: D103 - a test's name states its rule
 

@@ -1,4 +1,4 @@
-"""What is recorded of changes, over the registry fake: each once, whoever looks, and by whom."""
+"""The history on a fake registry: each change is recorded once, with its author, whoever looks."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -92,7 +92,7 @@ def test_ten_observers_tell_one_change_once(store: FakeRegistry, clock: Callable
 
 
 class _AtOnce(FakeRegistry):
-    """Another observer does all of its look after what was recorded is read here."""
+    """Another observer does its whole look after this one has read the records."""
 
     other: Callable[[], None] | None = None
 

@@ -1,24 +1,24 @@
-"""A terminal nobody looks at."""
+"""A fake of the terminal that records its lines."""
 
 from __future__ import annotations
 
 
 class Screen:
-    """Remembers what is to stay on it."""
+    """Records the lines that stay."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
-        """A line with the time."""
+        """Record a line with the time."""
         self.said.append(text)
 
     def show(self, text: str) -> None:
-        """A line as it is."""
+        """Record a line unchanged."""
         self.said.append(text)
 
     def live(self, text: str, *, topic: str = "") -> None:
-        """What the next line replaces."""
+        """Ignore the changing line."""
 
     def elapsed(self) -> float:
         """No time passes."""

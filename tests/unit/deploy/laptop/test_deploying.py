@@ -1,4 +1,4 @@
-"""What is typed for a model: its version, its tensors, a request that can be pasted."""
+"""The commands for a model: its version, its tensors, and a request that can be copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from preprocessing.config import EMBEDDINGS, GENERATION, QUESTION_ANSWERING, Tas
 
 @pytest.fixture
 def serving() -> ServingSpec:
-    """``faq`` has versions 2 and 10, and one that is no number."""
+    """Return a Task whose endpoint ``faq`` has the versions 2, 10 and one that is no number."""
     registry = FakeRegistry()
     for version in ("2", "10", "beta"):
         registry.add_endpoint("faq", "m", version=version)
@@ -32,7 +32,7 @@ def serving() -> ServingSpec:
 
 
 def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
-    """And the first one is 1; a number that somebody gave is not taken twice."""
+    """The first one is 1. A given version that exists already is refused."""
     assert ["11", "1", "3"] == [
         next_version(serving, "faq", ""), next_version(serving, "new", ""), next_version(serving, "faq", "3")
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
 
 
 def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
-    """Other values stay, also those that look like the placeholder."""
+    """Other values stay unchanged, even if they look like the placeholder."""
     arguments = ["model", "add", "--endpoint", "ENDPOINT", "--model-id", "MODEL_ID", "--input-name", "ENDPOINT"]
     assert ["model", "add", "--endpoint", "faq", "--version", "2", "--model-id", "abc", "--input-name", "ENDPOINT"] == (
         named(arguments, "faq", "2", "abc")
@@ -59,7 +59,7 @@ def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
     ],
 )
 def test_a_dry_run_knows_the_tensors_of_an_export(config: TaskConfig, outputs: list[object]) -> None:
-    """As far as the files of a model tell."""
+    """As far as the files of the model describe them."""
     assert outputs == [(one.name, one.shape) for one in expected(config)[1]]
 
 
@@ -79,7 +79,7 @@ def test_a_name_of_another_alphabet_is_escaped_in_the_request() -> None:
 
 
 def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -> None:
-    """Before anything is registered under it."""
+    """It is refused before anything is registered."""
     assert ("faq", "2") == name_and_version("/faq/2")
     assert ("Größe", "") == name_and_version("Größe")
     with pytest.raises(DeployError, match="must not contain spaces") as refused:
@@ -93,7 +93,7 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -
 
 
 def test_examples_and_answers_are_short() -> None:
-    """One sentence where any text will do; vectors by their first numbers."""
+    """Examples have one sentence if any text will do, and vectors show their first numbers only."""
     assert {"text": "A man is playing the guitar on stage."} == single({"text": ["?", "b"]}, "sentence-embeddings")
     assert {"text": "Paris is the [MASK]."} == single({"text": "Paris is the [MASK]."}, "fill-mask")
     assert {"question": "q", "context": "c"} == single({"question": "q", "context": "c"}, "question-answering")

@@ -1,4 +1,4 @@
-"""What is in the way of an endpoint, as the parts say it."""
+"""The wait for an endpoint and its first answer, with the reasons why it is not served yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.tools.errors import DeployError
 
 
 class Gateway(ThreadingHTTPServer):
-    """Answers each POST with the next status of ``statuses``; keeps the paths that were asked for."""
+    """Answers each POST with the next status of ``statuses``, and records the paths."""
 
     statuses: list[int]
     paths: list[str]
@@ -60,7 +60,7 @@ async def test_the_first_request_is_repeated_until_it_is_answered(gateway: Gatew
 
 
 async def test_a_refusal_that_will_not_change_is_reported_at_once(gateway: Gateway) -> None:
-    """With the gateway's own words."""
+    """The message contains the gateway's own reason."""
     gateway.statuses = [422]
     with pytest.raises(DeployError, match="refused its example request: text is missing") as refused:
         await answer(f"http://127.0.0.1:{gateway.server_address[1]}", "e/1", {"text": "x"}, live=lambda _: None)

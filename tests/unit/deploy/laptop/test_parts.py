@@ -1,4 +1,4 @@
-"""What pip cannot bring with the package: when it is installed, how, and what is said when it cannot be."""
+"""Packages that pip cannot bring: when and how they are installed, and the message if that fails."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ ROOT = Path(__file__).parents[4]
 def test_only_what_is_wanted_and_made_for_this_machine_is_installed(
     monkeypatch: pytest.MonkeyPatch, demo: bool, triton: bool, system: str, expected: list[Part]
 ) -> None:
-    """Nothing for a Triton elsewhere, nothing where there is none."""
+    """Nothing is installed for an external Triton, or on a machine that cannot run one."""
     monkeypatch.setattr(parts.util, "find_spec", lambda _: None)
     monkeypatch.setattr(launcher, "this_system", lambda: system)
     assert expected == parts.missing(demo=demo, triton=triton)
 
 
 def test_what_is_installed_is_not_installed_again() -> None:
-    """This environment has both."""
+    """Both packages are installed in this environment."""
     assert [] == parts.missing(demo=True, triton=True)
 
 
 def test_somebody_elses_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python of the system is no virtual environment."""
+    """Nothing is installed into a system's Python."""
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     assert not parts.can_install()
 
@@ -61,7 +61,7 @@ def test_one_version_of_each_in_the_makefile_the_extra_and_the_code() -> None:
 
 
 def wheel(folder: Path, *, asks_for: str) -> Part:
-    """A package in a folder of wheels that asks for another, which does not exist."""
+    """Build a wheel that requires a package that does not exist."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "tgw_nobodys-1.0-py3-none-any.whl", "w") as archive:
         archive.writestr("tgw_nobodys/__init__.py", "")
@@ -84,7 +84,7 @@ def run(part: Part, tmp_path: Path, **env: str) -> list[str]:
 
 
 def test_a_part_is_installed_without_what_it_asks_for(tmp_path: Path) -> None:
-    """By pip, as the line that is shown."""
+    """pip runs with exactly the arguments that are shown."""
     part = wheel(tmp_path / "wheels", asks_for="sentence-transformers-of-nobody")
     said = run(part, tmp_path, PIP_FIND_LINKS=str(tmp_path / "wheels"))
     assert ["pip install --no-deps tgw-nobodys==1.0 (once; about 1 MB)"] == said
@@ -92,7 +92,7 @@ def test_a_part_is_installed_without_what_it_asks_for(tmp_path: Path) -> None:
 
 
 def test_without_an_index_what_to_type_is_said_with_pips_reason(tmp_path: Path) -> None:
-    """In one line."""
+    """The message is one line."""
     with pytest.raises(MissingPart) as failed:
         run(Part("tgw_nobodys", "tgw-nobodys==1.0", 1), tmp_path, PIP_FIND_LINKS="")
     assert "No matching distribution found for tgw-nobodys==1.0" in failed.value.line()

@@ -1,4 +1,4 @@
-"""The Prometheus of ``up``: its configuration is valid and holds our rules."""
+"""The Prometheus of ``up``: its configuration is valid and contains our rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.laptop import prometheus
 
 
 def test_configuration_scrapes_what_is_there(tmp_path: Path) -> None:
-    """The gateway, and Triton where it is ours."""
+    """The gateway, and Triton if it is the embedded one."""
     config = json.loads(prometheus.prepare(tmp_path, gateway="127.0.0.1:1", triton_metrics="").read_text())
     assert [("triton-gateway", "127.0.0.1:1")] == [
         (job["job_name"], job["static_configs"][0]["targets"][0]) for job in config["scrape_configs"]

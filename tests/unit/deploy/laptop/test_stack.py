@@ -1,4 +1,4 @@
-"""What `up` decides before it starts anything, and how it sees that model sync works; nothing is started."""
+"""The decisions of `up` before it starts anything, and its check that model sync works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.deploy.laptop.screen import Screen
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
-    """No file, or one that was touched long ago, is no sign of life."""
+    """A missing or old status file means that model sync does not work."""
     status = tmp_path / "sync-status.json"
     assert not is_syncing(status)
     status.write_text("{}")
@@ -27,7 +27,7 @@ def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -
 
 
 def test_what_a_former_model_sync_said_is_forgotten_without_giving_up_its_place_on_the_disk(tmp_path: Path) -> None:
-    """On a full disk no new file can be made; the old one can be touched, and its words are gone."""
+    """On a full disk no file can be created, so the old one is emptied and kept."""
     status = tmp_path / "sync-status.json"
     reset_status(status)
     assert not status.exists()
@@ -87,7 +87,7 @@ def test_server_named_by_the_environment_is_used(tmp_path: Path) -> None:
 
 
 def test_half_a_configuration_is_refused(tmp_path: Path) -> None:
-    """A host without keys is a mistake, and guessing which way would be another."""
+    """A host without keys is a mistake, and `up` does not guess what was meant."""
     with pytest.raises(DeployError, match="CLEARML_API_SECRET_KEY"):
         stack(tmp_path, {k: v for k, v in REAL.items() if "SECRET" not in k})._is_embedded()
 

@@ -1,4 +1,4 @@
-"""The state directory and ports: what is remembered, what is refused."""
+"""The state directory and ports: remembered facts and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def state(tmp_path: Path) -> StateDir:
 
 
 def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> None:
-    """Two `up` on one directory would fight over every file in it."""
+    """Two `up` with one directory would overwrite each other's files."""
     code = (
         "import sys; from deploy.laptop.state_dir import StateDir\n"
         "with StateDir.at(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
@@ -58,7 +58,7 @@ def test_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_a_former_start_works_on_a_full_disk(state: StateDir) -> None:
-    """No byte can be written (a limit of the kernel's stands for it): what was remembered stays, nothing fails."""
+    """On a full disk (simulated by a limit of the kernel) remembered facts stay, and nothing fails."""
     state.remember(gateway="http://before")
     state.write_env({"NAME": "before"})
     code = (
@@ -76,7 +76,7 @@ def test_a_directory_of_a_former_start_works_on_a_full_disk(state: StateDir) -> 
 
 
 def test_facts_are_remembered_and_added_to(state: StateDir) -> None:
-    """Remembering one fact forgets no other."""
+    """Remembering a fact keeps the others."""
     state.remember(task={"id": "t"})
     state.remember(ports={"gateway": 1})
     assert StateDir.at(state.root).recall() == {"task": {"id": "t"}, "ports": {"gateway": 1}}
@@ -84,13 +84,13 @@ def test_facts_are_remembered_and_added_to(state: StateDir) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_damaged_facts_are_no_facts(state: StateDir, text: str) -> None:
-    """A damaged file costs the memory, not the start."""
+    """With a damaged file, the facts are lost, but the start works."""
     state.facts.write_text(text)
     assert state.recall() == {}
 
 
 def test_environment_file_can_be_sourced_by_its_owner_only(state: StateDir) -> None:
-    """It holds a secret; values survive the shell whatever is in them."""
+    """It contains a secret, and all values survive the shell."""
     state.write_env({"A": "it's $HOME", "B": "2"})
     assert stat.S_IMODE(state.env_file.stat().st_mode) == 0o600
     shell = subprocess.run(
@@ -100,14 +100,14 @@ def test_environment_file_can_be_sourced_by_its_owner_only(state: StateDir) -> N
 
 
 def test_free_port_is_chosen_again_next_time() -> None:
-    """0 takes the port of last time, so that addresses already handed out stay right."""
+    """0 chooses the port of last time, so that known addresses stay valid."""
     first = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
     assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) == first
     assert ports.choose("127.0.0.1", 0, remembered=first, avoid={first}) != first
 
 
 def test_remembered_port_that_is_taken_is_not_chosen() -> None:
-    """Somebody else may have it now."""
+    """Another program may use it now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         assert ports.choose("127.0.0.1", 0, remembered=taken, avoid=set()) != taken
@@ -117,7 +117,7 @@ def test_remembered_port_that_is_taken_is_not_chosen() -> None:
 
 
 def test_foreign_address_is_refused() -> None:
-    """An address this machine does not have is no taken port."""
+    """An address of another machine is not reported as a taken port."""
     with pytest.raises(DeployError, match="not an address of this machine"):
         ports.is_free("192.0.2.1", 8080)
 

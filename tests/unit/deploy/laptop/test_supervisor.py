@@ -47,7 +47,7 @@ DIES_AT_START = "import sys; print('OSError: [Errno 98] Address already in use',
 
 
 class Stand:
-    """A supervisor in a temporary folder, its events, and children that say they are ready by writing their id."""
+    """A supervisor in a temporary folder, its events, and children that write their id when they are ready."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Stand:
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
-    """A supervisor whose children are gone when the test is over, whatever the test did."""
+    """A supervisor whose children are always ended after the test."""
     one = Stand(tmp_path)
     yield one
     one.supervisor.hurry()
@@ -90,14 +90,14 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie has ended."""
+    """Return True if a process runs; a zombie has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    """Wait until something holds; the test's own timeout is the bound."""
+    """Wait until a condition is true; the test's own timeout is the limit."""
     while not fact():
         await asyncio.sleep(0.01)
 
@@ -106,25 +106,25 @@ async def until(fact: Callable[[], bool]) -> None:
 
 
 def test_wait_doubles_up_to_the_ceiling() -> None:
-    """A child that keeps dying is started less and less often, and never given up."""
+    """A child that keeps dying is restarted less and less often, but always again."""
     restarts = Restarts(first=0.5, ceiling=30)
     assert [restarts.delay(n) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert restarts.delay(10_000) == 30
 
 
 def test_death_before_first_readiness_is_a_failure() -> None:
-    """What never worked is not tried again: its configuration is wrong."""
+    """A child that never worked is not restarted: its configuration is wrong."""
     assert Lifecycle().started(0).died(1, FAST).phase is Phase.FAILED
 
 
 def test_death_after_readiness_waits_to_restart() -> None:
-    """What has worked is started again."""
+    """A child that has worked is restarted."""
     lifecycle = Lifecycle().started(0).answered(1).died(2, Restarts(first=0.5))
     assert (lifecycle.phase, lifecycle.deaths, lifecycle.restart_in) == (Phase.WAITING, 1, 0.5)
 
 
 def test_deaths_in_a_row_count_until_a_calm_period() -> None:
-    """A minute of work forgets the deaths before it; a second of work does not."""
+    """A minute of work resets the count of deaths, a second does not."""
     restarts = Restarts(first=1, calm=60)
     lifecycle = Lifecycle().started(0).answered(0).died(1, restarts).started(2).answered(2).died(3, restarts)
     assert (lifecycle.deaths, lifecycle.restart_in) == (2, 2.0)
@@ -133,13 +133,13 @@ def test_deaths_in_a_row_count_until_a_calm_period() -> None:
 
 
 def test_death_while_restarting_keeps_the_count() -> None:
-    """A restarted child that dies before it is ready again is one more death, not a failure of the whole."""
+    """A restarted child that dies before it is ready counts as one more death, not as a failure of `up`."""
     lifecycle = Lifecycle().started(0).answered(0).died(1, FAST).started(2).died(3, FAST)
     assert (lifecycle.phase, lifecycle.deaths) == (Phase.WAITING, 2)
 
 
 def test_stopping_child_is_not_restarted() -> None:
-    """Told to stop, its end is what was wanted."""
+    """The end of a child that is being stopped is expected."""
     lifecycle = Lifecycle().started(0).answered(0).told_to_stop(1)
     assert lifecycle.phase is Phase.STOPPING
     assert lifecycle.died(2, FAST).phase is Phase.STOPPED
@@ -147,7 +147,7 @@ def test_stopping_child_is_not_restarted() -> None:
 
 
 def test_waiting_child_stops_at_once() -> None:
-    """A child without a process has nothing to wait for."""
+    """A child without a process is stopped at once."""
     assert Lifecycle().started(0).answered(0).died(1, FAST).told_to_stop(2).phase is Phase.STOPPED
 
 
@@ -155,7 +155,7 @@ def test_waiting_child_stops_at_once() -> None:
 
 
 async def test_child_is_ready_when_its_probe_says_so(stand: Stand) -> None:
-    """Start returns with a child that works, which is a group of its own and writes to its log."""
+    """`start` returns when the child works; it leads its own process group and writes to its log."""
     await stand.supervisor.start(stand.spec("a", "print('hello', flush=True)\n" + SERVES))
     assert stand.supervisor.phases() == {"a": Phase.READY}
     assert stand.pid("a") == os.getpgid(stand.pid("a"))
@@ -173,7 +173,7 @@ async def test_child_that_dies_at_start_fails_with_its_reason(stand: Stand) -> N
 
 
 async def test_child_that_never_works_is_ended(stand: Stand) -> None:
-    """A start that takes too long is a failure, and nothing of it stays."""
+    """A start that takes too long fails, and no process stays."""
     spec = stand.spec("a", "import time; time.sleep(600)", ready_timeout=0.3)
     with pytest.raises(ChildFailed, match="did not work within"):
         await stand.supervisor.start(spec)
@@ -188,7 +188,7 @@ async def test_program_that_does_not_exist_fails_clearly(stand: Stand) -> None:
 
 
 async def test_dead_child_is_restarted_and_said_so(stand: Stand) -> None:
-    """One line tells what died and how; the next that it is back."""
+    """One line says which child died and how, the next one that it is back."""
     await stand.supervisor.start(stand.spec("a", SERVES))
     before = stand.pid("a")
     os.kill(before, signal.SIGKILL)
@@ -201,7 +201,7 @@ async def test_dead_child_is_restarted_and_said_so(stand: Stand) -> None:
 
 
 async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
-    """What is left of a dead child's group would hold its port: it is ended before the restart."""
+    """The rest of a dead child's group would keep its port, so it is ended before the restart."""
     await stand.supervisor.start(stand.spec("a", HAS_A_WORKER))
     group = stand.pid("a")
     await until(lambda: len(process_family.members(group)) == 2)
@@ -211,7 +211,7 @@ async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
 
 
 async def test_members_in_a_session_of_their_own_go_too(stand: Stand) -> None:
-    """A server that its launcher put into another session is still of the family."""
+    """A server in a session of its own still belongs to the family."""
     await stand.supervisor.start(stand.spec("a", HAS_A_SESSION))
     mark = read_record(stand.folder / "children.json")["a"]["mark"]
     await until(lambda: len(process_family.members(stand.pid("a"), mark)) == 2)
@@ -235,7 +235,7 @@ async def test_child_that_dies_again_and_again_is_kept_trying(stand: Stand) -> N
 
 
 async def test_silent_child_is_reported_not_killed(stand: Stand) -> None:
-    """A child that runs and does not answer is shown once, and once more when it answers."""
+    """A child that does not answer is reported once, and once more when it answers again."""
     answering = True
     spec = stand.spec("a", SERVES)
 
@@ -251,7 +251,7 @@ async def test_silent_child_is_reported_not_killed(stand: Stand) -> None:
 
 
 def test_a_child_that_stands_still_is_given_up_before_one_that_is_busy() -> None:
-    """Seconds without an answer, and of CPU used meanwhile; both bounds are generous."""
+    """The time without an answer and the CPU time used in it decide; both limits are generous."""
     hang_timeouts = HangTimeouts()
     assert not hang_timeouts.are_over(14.0, 0.0)
     assert hang_timeouts.are_over(15.0, 0.0)
@@ -261,7 +261,7 @@ def test_a_child_that_stands_still_is_given_up_before_one_that_is_busy() -> None
 
 
 async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
-    """One that was stopped: its probe hangs no longer than its own deadline, and another process takes its place."""
+    """A stopped child is replaced; its probe ends at its own deadline."""
     stand.supervisor.hang_timeouts = HangTimeouts(idle=0.2, busy=60.0)
     await stand.supervisor.start(stand.spec("a", SERVES))
     before = stand.pid("a")
@@ -275,7 +275,7 @@ async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
 
 
 async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
-    """It does not answer, and works: it is said, and it is left alone until the longer bound."""
+    """A child that uses CPU but does not answer is reported, and replaced only after the longer limit."""
     stand.supervisor.hang_timeouts = HangTimeouts(idle=0.2, busy=3600.0)
     answers = [True]
 
@@ -298,7 +298,7 @@ async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
 
 @pytest.mark.long
 async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_still(stand: Stand) -> None:
-    """A worker that ends takes its CPU seconds out of the family's; what the others do counts all the same."""
+    """A worker that ends takes its CPU seconds out of the sum; the CPU time of the others still counts."""
     stand.supervisor.hang_timeouts = HangTimeouts(idle=0.4, busy=3600.0)
     answers = [True]
 
@@ -326,7 +326,7 @@ async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_s
 
 
 async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
-    """Whatever it takes to become ready within its own time."""
+    """It may use all of its start time."""
     stand.supervisor.hang_timeouts = HangTimeouts(idle=0.0, busy=0.0)
     slow = "import time; time.sleep(1)\n" + SERVES
     await stand.supervisor.start(stand.spec("a", slow))
@@ -334,7 +334,7 @@ async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
 
 
 async def test_child_is_restarted_where_nothing_can_be_written(stand: Stand) -> None:
-    """Neither the record nor its log, as on a full disk: it comes back all the same."""
+    """On a full disk neither record nor log can be written, but the child is restarted."""
     await stand.supervisor.start(stand.spec("a", SERVES))
     before = stand.pid("a")
     stand.supervisor.record = stand.folder / "no-such-folder" / "children.json"
@@ -346,7 +346,7 @@ async def test_child_is_restarted_where_nothing_can_be_written(stand: Stand) -> 
 
 
 async def test_child_that_may_come_later_is_tried_until_it_works(stand: Stand) -> None:
-    """What can be served without it need not wait: the start says that it is not there yet."""
+    """`start` returns at once and says that the child does not work yet."""
     flag = stand.folder / "broken"
     flag.touch()
     code = f"import os, sys\nif os.path.exists({str(flag)!r}): sys.exit('broken: no room')\n" + SERVES
@@ -358,7 +358,7 @@ async def test_child_that_may_come_later_is_tried_until_it_works(stand: Stand) -
 
 
 async def test_children_stop_in_reverse_order(stand: Stand) -> None:
-    """The last started goes first, and nothing is left in any group."""
+    """The last started child stops first, and no process is left in any group."""
     for name in "abc":
         await stand.supervisor.start(stand.spec(name, SERVES))
     groups = [stand.pid(name) for name in "abc"]
@@ -377,7 +377,7 @@ async def test_child_that_ignores_the_signal_is_killed_after_its_grace(stand: St
 
 
 async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
-    """A second Ctrl-C does not wait for anybody."""
+    """After a second Ctrl-C no grace is waited for."""
     await stand.supervisor.start(stand.spec("a", IGNORES_TERM, stop_grace=3600))
     stopping = asyncio.create_task(stand.supervisor.stop())
     await until(lambda: stand.supervisor.phases() == {"a": Phase.STOPPING})
@@ -387,7 +387,7 @@ async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
 
 
 async def test_stop_during_a_restart_leaves_nothing(stand: Stand) -> None:
-    """A child that is waiting to be restarted stays down."""
+    """A child that waits for its restart is not restarted."""
     stand.supervisor.restarts = Restarts(first=3600, ceiling=3600)
     await stand.supervisor.start(stand.spec("a", SERVES))
     os.kill(stand.pid("a"), signal.SIGKILL)
@@ -397,7 +397,7 @@ async def test_stop_during_a_restart_leaves_nothing(stand: Stand) -> None:
 
 
 async def test_stop_while_starting_ends_the_child(stand: Stand) -> None:
-    """Ctrl-C during the start leaves no half-started child."""
+    """After Ctrl-C during the start, no child is left."""
     spec = stand.spec("a", "import time; time.sleep(600)")
     starting = asyncio.create_task(stand.supervisor.start(spec))
     await until(lambda: bool(stand.supervisor.pids()))
@@ -450,7 +450,7 @@ async def test_damaged_record_is_no_record(tmp_path: Path) -> None:
 
 
 def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
-    """SIGKILL leaves the supervisor no time to stop anybody: the kernel tells the children."""
+    """After SIGKILL the supervisor cannot stop its children, so the kernel signals them."""
     code = f"""
 import asyncio, os, sys
 from pathlib import Path

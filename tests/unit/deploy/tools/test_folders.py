@@ -1,4 +1,4 @@
-"""A folder is there whole or not at all."""
+"""A folder appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deploy.tools.folders import aside
 
 
 def test_a_folder_filled_aside_replaces_what_has_its_name(tmp_path):
-    """And leaves it alone when it could not be filled."""
+    """If filling it fails, the existing folder stays."""
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").touch()
     with pytest.raises(ValueError, match="no"), aside(tmp_path, tmp_path / "final"):

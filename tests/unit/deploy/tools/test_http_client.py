@@ -8,7 +8,7 @@ from deploy.tools import http_client
 
 
 async def test_server_that_does_not_listen_is_noticed_at_once() -> None:
-    """The stock tools would retry it for minutes in silence; behind a proxy only they can tell."""
+    """The stock tools would silently retry for minutes. Behind a proxy, this check is not possible."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         assert await http_client.can_connect(address, {})

@@ -1,4 +1,4 @@
-"""Ports before anything is started on them."""
+"""Checks of ports before servers are started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.tools.errors import PortTaken
 
 
 def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_changes_it() -> None:
-    """What a person does next is end that program or choose another port."""
+    """The person can then end that program or choose another port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(PortTaken) as caught:
@@ -24,7 +24,7 @@ def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_change
 
 
 def test_the_port_of_last_time_is_taken_again_unless_it_is_taken() -> None:
-    """Addresses that people wrote down stay; two parts never get one port."""
+    """Known addresses stay valid, and two parts never get the same port."""
     used: set[int] = set()
     first = ports.choose("127.0.0.1", 0, remembered=0, avoid=used)
     assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) == first
@@ -34,7 +34,7 @@ def test_the_port_of_last_time_is_taken_again_unless_it_is_taken() -> None:
 
 
 def test_a_taken_port_is_told_without_psutil_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image of the control plane has no psutil: it does not know who holds the port, and that is all."""
+    """The image of the control plane has no psutil, so the message does not name the process."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Which line of a log says why its process ended."""
+"""The line of a log that explains why its process ended."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deploy.tools import process_logs
     ],
 )
 def test_last_error_line_says_why(log: str, line: str) -> None:
-    """The line shown is the last that reads like an error, without time stamps; else the last."""
+    """The last line that looks like an error is shown without time stamps, otherwise the last line."""
     assert line == process_logs.last_error_line(log)
 
 
 def test_last_line_that_is_no_error_can_be_left_out() -> None:
-    """What a killed process wrote last does not say why it was killed."""
+    """The last line of a killed process does not explain why it was killed."""
     assert process_logs.last_error_line("info all is well\n", otherwise_last=False) == ""
 
 

@@ -1,4 +1,4 @@
-"""Rules of configuration sections: what is read, written and repaired is what the clearml SDK reads."""
+"""Configuration sections are read, written and repaired as the clearml SDK reads them."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -22,7 +22,7 @@ VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.sa
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_rendered_section_reads_back_unchanged_here_and_in_the_sdk(section: dict[str, object]) -> None:
-    """`render` either gives a text that both read back to the same values, or refuses."""
+    """`render` returns a text that both read back to the same values, or raises."""
     try:
         text = sections.render(section)
     except sections.Unparsable:
@@ -48,7 +48,7 @@ def test_what_the_sdk_writes_and_reads_is_read_the_same_here(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["кир", "br{ace", "com,ma", "a(b", "a'b", "//c", "😀", "a|b", "a;b", "a%b"])
 def test_unreadable_names_are_quoted_by_repair(name: str) -> None:
-    """Names that brick a service on a stock server come out readable and unchanged."""
+    """Names that make a service unreadable on a stock server become readable and stay unchanged."""
     section = {"before": {"v": 1}, name: {"v": 2, "aux": "a\nb"}}
     text = config_dict_to_text(section)
     with pytest.raises(sections.Unparsable):
@@ -81,7 +81,7 @@ def test_broken_text_is_unparsable(text: str) -> None:
     "text", ["a = ${HOME}", 'include "/etc/hostname"', 'include file("/etc/hostname")', "a = 5 seconds"]
 )
 def test_what_would_read_the_servers_surroundings_is_never_evaluated(text: str) -> None:
-    """Substitutions and includes are neither resolved nor refused."""
+    """Substitutions and includes are neither resolved nor refused; they are passed on."""
     with pytest.raises(sections.Dynamic):
         sections.parse(text)
 

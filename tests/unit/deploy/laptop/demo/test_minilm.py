@@ -1,4 +1,4 @@
-"""The decisions of the demo with the sentence encoder, with stand-ins for the tools."""
+"""The decisions of the demo with the sentence encoder, with fakes of the tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASK = "a" * 32
 
 
 class RecordingCli:
-    """Stands for the stock CLI: notes what it was asked, hands out ids."""
+    """A fake of the stock CLI: records its calls, and returns ids."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -46,7 +46,7 @@ CURRENT = {"task_id": TASK, "bundle": "minilm-1", "model_id": "old"}
 async def test_only_what_is_missing_is_registered(
     served: str, remembered: dict[str, str], calls: list[str], model: str
 ) -> None:
-    """The demo registers what is not there, renews what is its own, and leaves everything else alone."""
+    """The demo registers what is missing, renews its own entries, and changes nothing else."""
     cli: Any = RecordingCli()
     seen = TaskContents(exists=True, endpoints={"minilm": served} if served else {})
     entry = await register(

@@ -37,7 +37,7 @@ def test_the_model_tells_good_from_bad(text: str, label: str) -> None:
 
 
 def test_setup_points_at_the_packaged_model() -> None:
-    """What images carry is what is registered."""
+    """The model in the images is the one that is registered."""
     assert words.FOLDER == seed.MODEL
 
 
@@ -51,7 +51,7 @@ def test_setup_adds_what_is_missing_and_touches_nothing_of_others(endpoints: Any
 
 
 def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
-    """It does not end before, whatever happened: the container would be started again, and its pod not ready."""
+    """It never ends by itself: its container would be restarted, and the pod would not be ready."""
     code = (
         "from deploy.laptop.demo import seed\n"
         "codes = iter([1, 1, 0])\n"
@@ -71,7 +71,7 @@ def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
 
 
 def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
-    """As a real caller's: both outcomes are on the boards."""
+    """As with real callers, the boards show both outcomes."""
     rng = random.Random(1)
     drawn = [traffic.bodies(rng) for _ in range(2000)]
     wrong = [path for path, body in drawn if path == "nowhere" or body["text"] == ""]
