@@ -1,4 +1,4 @@
-"""Small stand-ins for what surrounds a request in flight: endpoints that do as they are told, a ledger that counts."""
+"""Stand-ins around a request in flight: a handler that the test controls, endpoints and records that count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.trace import Trace
 
 
 class Obedient:
-    """A handler that keeps its jobs until the test says what becomes of them; ``given_up`` counts those given up."""
+    """A handler that keeps its jobs until the test ends them; ``given_up`` counts the cancelled ones."""
 
     takes_bytes = False
 
@@ -32,7 +32,7 @@ class Obedient:
         self._begin = begin
 
     def start(self, job: Job) -> None:
-        """Take the job."""
+        """Take a job."""
         assert not self.is_closed, "asked after it was closed"
         self.jobs.append(job)
         if self._begin is not None:
@@ -51,7 +51,7 @@ class Obedient:
 
 
 class Counted(Endpoint):
-    """An endpoint that knows how often it was leased and released."""
+    """An endpoint that counts its leases and releases."""
 
     __slots__ = ("leased", "released")
 
@@ -73,7 +73,7 @@ class Counted(Endpoint):
 
 
 class Records:
-    """A ledger that keeps what it is told."""
+    """A ledger that keeps its records."""
 
     keeps_pieces = False
 
@@ -82,11 +82,11 @@ class Records:
         self.fallen: list[str] = []
 
     def record(self, trace: Trace) -> None:
-        """Keep it."""
+        """Keep a record."""
         self.ended.append(trace)
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
-        """Keep who answered."""
+        """Keep the url of the version that answered."""
         del trace, error
         self.fallen.append(stable.identity.url)
 
@@ -106,7 +106,7 @@ class Echo(Call):
         return {"text": endpoint.identity.url}
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """Write it; an answer that is an exception cannot be written."""
+        """Return the reply. An answer that is an exception is raised."""
         del trace, outputs
         self.rendered += 1
         if isinstance(answer, Exception):
@@ -114,12 +114,12 @@ class Echo(Call):
         return repr((endpoint.identity.url, answer)).encode()
 
     def piece(self, event: Any) -> bytes:
-        """Not asked for here."""
+        """Not used."""
         raise NotImplementedError
 
 
 class Plane:
-    """A data plane over endpoints that do as they are told."""
+    """A data plane over endpoints whose handlers the test controls."""
 
     def __init__(
         self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
@@ -134,16 +134,16 @@ class Plane:
         self.publish()
 
     def publish(self, **canaries: Weighted) -> None:
-        """Swap to what is in ``endpoints`` now."""
+        """Publish a snapshot of ``endpoints``."""
         served: dict[str, Endpoint] = dict(self.endpoints)
         self.table.swap(Snapshot("r", MappingProxyType(served), MappingProxyType(canaries)))
 
     def job(self, url: str) -> Any:
-        """The newest job of an endpoint."""
+        """Return the newest job of an endpoint."""
         handler: Any = self.endpoints[url].handler
         return handler.jobs[-1]
 
     def submit(self, call: Any) -> tuple[InFlight, list[InFlight]]:
-        """Submit; returns the flight, and a list that holds it when it has ended."""
+        """Submit a call; return the flight, and a list that holds it when it has ended."""
         done: list[InFlight] = []
         return self.plane.submit(call, done.append), done

@@ -1,4 +1,4 @@
-"""Whether there is room, with fakes and without sockets: whose refusals limit whom, and for how long."""
+"""Admission with fakes and without sockets: whose refusals put whose limits into force, and for how long."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.unit.gateway.dataplane.flights import Plane
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that ``room`` reads: the first of these."""
+    """The time that ``admission`` reads: the first item."""
     now = [100.0]
     monkeypatch.setattr("gateway.dataplane.admission.time.monotonic", lambda: now[0])
     return now
 
 
 def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
-    """A data plane whose endpoints have more work in hand than their limits, as soon as these hold."""
+    """A data plane whose endpoints have more work in hand than their limits, once these are in force."""
     made = Plane(*urls, max_requests=18, limits="auto")
     pressures = {url: made.permits.pressure.below() for url in urls}
     for url, pressure in pressures.items():
@@ -33,15 +33,17 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 
 
 def refuse(made: Plane, url: str) -> Overloaded:
-    """Refuse a request as both ways through do."""
+    """Refuse a request, as the fast and the ordinary path do."""
     error = made.plane.admission.refusal(url, DEFAULT)
     made.plane.admission.refused(error, DEFAULT, url, 0.0)
     return error
 
 
-async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_seconds_after(clock: list[float]) -> None:
-    """Waiting callers are nobody's harm until more is asked for than fits: from then on work is limited, and no
-    request goes past it unseen.
+async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_seconds_after_the_last(
+    clock: list[float],
+) -> None:
+    """Until the process is full, work is not limited. From then on every request is checked. A refusal of class batch
+    does not count.
     """
     made, _ = pressed("e")
     easy = made.permits.easy
@@ -62,8 +64,8 @@ async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_secon
     assert made.permits.easy == easy
 
 
-async def test_one_endpoint_that_is_refused_limits_no_other(clock: list[float]) -> None:
-    """Whether its share of the process is full or all of it: who has little in hand is none of the reasons."""
+async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: list[float]) -> None:
+    """Whether its share of the process is full or the whole process: an endpoint with little work is not limited."""
     made, pressures = pressed("flooded", "quiet")
     for _ in range(16):
         made.submit(InternalCall("flooded", {}))
@@ -79,8 +81,8 @@ async def test_one_endpoint_that_is_refused_limits_no_other(clock: list[float]) 
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
 
 
-async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock: list[float]) -> None:
-    """Nobody has an eighth, and the process is full: somebody must be."""
+async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: list[float]) -> None:
+    """The process is full, but no endpoint has an eighth of it."""
     del clock
     urls = [f"e{number}" for number in range(17)]
     made, pressures = pressed(*urls)
@@ -91,8 +93,8 @@ async def test_of_many_small_endpoints_those_with_most_in_hand_are_limited(clock
     assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
 
 
-async def test_the_last_place_is_for_whoever_has_none() -> None:
-    """gRPC and protocols that name the endpoint in the body have their place before it is known whose it is."""
+async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_is_full() -> None:
+    """gRPC, and protocols that name the endpoint in the body, take the permit before the endpoint is known."""
     made = Plane("e", "another", max_requests=1)
     with made.plane.permit():
         made.plane.admission.check("e", DEFAULT)

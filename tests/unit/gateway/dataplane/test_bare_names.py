@@ -1,4 +1,4 @@
-"""A bare name through a whole gateway: what it answers in every protocol, and what it never does."""
+"""A URL without a version through a whole gateway: the default version answers in every protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BODY = {"text": "good"}
 
 
 async def start(stack: Any, default: str = "e/2") -> None:
-    """Two versions of ``e``; ``default`` was added first."""
+    """Serve two versions of ``e``; ``default`` was added first."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", default, 0, 1.0))])
@@ -22,7 +22,7 @@ async def start(stack: Any, default: str = "e/2") -> None:
 
 
 async def test_a_bare_name_answers_with_the_recorded_default(stack: Any) -> None:
-    """Who served it is said as for a call of the version itself."""
+    """The headers name the version, as for a call of that version."""
     await start(stack)
     reply = await stack.client.post("/serve/e", json=BODY)
     assert (200, "direct", "e/2", "m2") == (
@@ -31,8 +31,8 @@ async def test_a_bare_name_answers_with_the_recorded_default(stack: Any) -> None
     assert {"e": "e/2"} == (await stack.client.get("/v1/status")).json()["defaults"]
 
 
-async def test_a_default_that_is_loading_is_not_replaced_by_what_is_loaded(stack: Any) -> None:
-    """What one replica has loaded decides nothing: the caller is told to come again."""
+async def test_a_default_that_is_still_loading_is_not_replaced_by_a_loaded_version(stack: Any) -> None:
+    """The state of one replica decides nothing. The caller gets 503 and may retry."""
     stack.deploy("e", "m1", version="1")
     stack.registry.add_endpoint("e", "missing", version="2")
     stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", "e/2", 0, 1.0))])
@@ -42,8 +42,8 @@ async def test_a_default_that_is_loading_is_not_replaced_by_what_is_loaded(stack
     assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
 
 
-async def test_a_removed_default_says_what_to_do(stack: Any) -> None:
-    """The other version gets no traffic by it."""
+async def test_if_the_default_was_removed_the_error_names_the_command_and_the_other_version(stack: Any) -> None:
+    """The other version gets no traffic for it."""
     await start(stack)
     del stack.registry.endpoints["e/2"]
     await stack.until(lambda: "e/2" not in stack.gateway.table.current.endpoints)
@@ -63,8 +63,8 @@ async def test_a_removed_default_says_what_to_do(stack: Any) -> None:
     ],
     ids=["kserve", "open-inference", "the-one-endpoint"],
 )  # fmt: skip
-async def test_every_protocol_takes_the_bare_name(stack: Any, path: str, body: dict[str, Any]) -> None:
-    """And none needs a version that it has no place for."""
+async def test_every_protocol_accepts_the_bare_name(stack: Any, path: str, body: dict[str, Any]) -> None:
+    """Also protocols whose URLs have no place for a version."""
     if path == "/predict":
         stack.deploy("e", "m2", version="2")
         await stack.served("e/2")
@@ -74,8 +74,8 @@ async def test_every_protocol_takes_the_bare_name(stack: Any, path: str, body: d
     assert (200, "e/2") == (reply.status_code, reply.headers["x-served-by"]), reply.text
 
 
-async def test_lists_and_descriptions_name_it(stack: Any) -> None:
-    """OpenAI's and the Open Inference Protocol's."""
+async def test_lists_and_descriptions_include_the_bare_name(stack: Any) -> None:
+    """Those of OpenAI's API and of the Open Inference Protocol."""
     await start(stack)
     assert ["e", "e/1", "e/2"] == (await stack.client.get("/v1/models")).json()["models"]
     assert 200 == (await stack.client.get("/v1/models/e")).status_code

@@ -1,4 +1,4 @@
-"""Canary requests through a whole gateway: fallback to stable, pins, routing keys, and what is counted."""
+"""Canary requests through a whole gateway: fallback to stable, pins, routing keys and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BODY = {"text": "good"}
 
 
 async def start(stack: Any, shares: tuple[float, float] = (1.0, 0.0)) -> None:
-    """A canary ``c`` over the new version ``e/2`` and the stable one ``e/1``."""
+    """Serve a canary ``c`` with the new version ``e/2`` and the stable one ``e/1``."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": list(shares), "load_endpoints": ["e/2", "e/1"]}
@@ -32,7 +32,7 @@ def fail(stack: Any, url: str, error: GatewayError) -> None:
 
 
 async def counted(stack: Any) -> dict[str, float]:
-    """Requests and fallbacks by their labels, of what was counted: series begin at 0."""
+    """Return the counts of requests and fallbacks by their labels, without series that are 0."""
     text = (await stack.client.get("/metrics")).text
     lines = [
         line
@@ -47,7 +47,7 @@ async def counted(stack: Any) -> dict[str, float]:
     "error", [ModelFailed("no"), BackendUnavailable("no"), Overloaded("no")], ids=lambda e: str(e.kind)
 )
 async def test_a_failing_canary_falls_back_to_stable_and_is_counted(stack: Any, error: GatewayError) -> None:
-    """The caller gets the stable version's answer; one request, and one failure against the canary."""
+    """The caller gets the stable version's answer. One request and one failure of the canary are counted."""
     await start(stack)
     fail(stack, "e/2", error)
     reply = await stack.client.post("/serve/c", json=BODY)
@@ -59,8 +59,8 @@ async def test_a_failing_canary_falls_back_to_stable_and_is_counted(stack: Any, 
     } == await counted(stack)
 
 
-async def test_when_stable_fails_too_the_caller_learns_it(stack: Any) -> None:
-    """One fallback, no more; the outcome is the stable version's."""
+async def test_if_the_stable_version_fails_too_the_caller_gets_its_error(stack: Any) -> None:
+    """There is one fallback only."""
     await start(stack)
     fail(stack, "e/2", ModelFailed("canary"))
     fail(stack, "e/1", BackendUnavailable("stable"))
@@ -70,8 +70,8 @@ async def test_when_stable_fails_too_the_caller_learns_it(stack: Any) -> None:
     )  # fmt: skip
 
 
-async def test_a_callers_mistake_is_not_the_canarys_failure(stack: Any) -> None:
-    """Refused input is answered at once."""
+async def test_refused_input_causes_no_fallback(stack: Any) -> None:
+    """The canary's refusal is the answer."""
     await start(stack)
     reply = await stack.client.post("/serve/c", json={"text": ""})
     assert (422, "e/2") == (reply.status_code, reply.headers["x-served-by"])
@@ -79,7 +79,7 @@ async def test_a_callers_mistake_is_not_the_canarys_failure(stack: Any) -> None:
 
 
 async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) -> None:
-    """Whoever names a version gets that version's failure."""
+    """The caller gets the error of the version that it called."""
     await start(stack, (0.0, 1.0))
     fail(stack, "e/1", ModelFailed("no"))
     assert 502 == (await stack.client.post("/serve/c", json=BODY)).status_code
@@ -87,16 +87,16 @@ async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) 
     assert not any("fallback" in name for name in await counted(stack))
 
 
-async def test_tensors_the_caller_made_are_not_retried(stack: Any) -> None:
-    """Triton's refusal of a caller's own tensors is the caller's."""
+async def test_a_call_of_one_version_is_not_retried_if_triton_refuses_its_tensors(stack: Any) -> None:
+    """The caller gets 502."""
     await start(stack)
     stack.backend.fail_with = BackendRefused("shapes")
     reply = await stack.client.post("/serve/e/2", json=BODY)
     assert 502 == reply.status_code
 
 
-async def test_a_pin_reaches_exactly_that_version_where_it_is_allowed(make_stack: Any) -> None:
-    """Past the canary, past its weights; unknown versions are 404."""
+async def test_if_pins_are_allowed_a_pin_selects_its_version(make_stack: Any) -> None:
+    """The weights of the canary do not matter. An unknown version is 404."""
     stack = make_stack(allow_pins=True)
     async with stack.gateway.running():
         await start(stack, (0.0, 1.0))
@@ -106,15 +106,15 @@ async def test_a_pin_reaches_exactly_that_version_where_it_is_allowed(make_stack
         assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
 
 
-async def test_a_pin_is_ignored_where_it_is_not_allowed(stack: Any) -> None:
-    """The default."""
+async def test_by_default_a_pin_is_ignored(stack: Any) -> None:
+    """The canary's weights decide."""
     await start(stack, (0.0, 1.0))
     reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
     assert ("stable", "e/1") == (reply.headers["x-route"], reply.headers["x-served-by"])
 
 
 async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack: Any) -> None:
-    """The header goes first; each key stays on its side."""
+    """The header has precedence. Each key always gets the same version."""
     stack = make_stack(routing_key_header="X-Account", routing_key_field="user.id")
     async with stack.gateway.running():
         await start(stack, (0.5, 0.5))
@@ -129,8 +129,8 @@ async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack:
         assert by_field == {key: await side({"user": {"id": "other"}}, **{"x-account": key}) for key in by_field}
 
 
-async def test_every_answer_and_its_log_say_who_answered(make_stack: Any, caplog: Any) -> None:
-    """Version, model and route, also where the answer is a refusal."""
+async def test_every_answer_and_its_log_name_version_model_and_route(make_stack: Any, caplog: Any) -> None:
+    """Also if the answer is a refusal."""
     stack = make_stack(access_log=True)
     caplog.set_level("INFO")
     async with stack.gateway.running(), stack.client:

@@ -1,4 +1,4 @@
-"""Coroutines that wait for a request, and questions to one version that are counted nowhere."""
+"""Coroutines that wait for a request, and requests to one version that are not recorded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.trace import Trace
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Plane
 
 
-async def test_cancelling_who_asks_cancels_the_request() -> None:
-    """A coroutine that waits and is cancelled leaves no lease and no job behind."""
+async def test_cancelling_the_waiting_coroutine_cancels_the_request() -> None:
+    """No lease and no job are left."""
     made = Plane("e")
     asking = asyncio.create_task(made.plane.ask(Echo()))
     await asyncio.sleep(0)
@@ -24,8 +24,8 @@ async def test_cancelling_who_asks_cancels_the_request() -> None:
     assert (1, ["client_gone"]) == (made.endpoints["e"].released, [trace.outcome for trace in made.ended])
 
 
-async def test_a_version_can_be_asked_that_nobody_else_knows() -> None:
-    """Trials and shadows: the same way, recorded nowhere; a hung one ends at its deadline."""
+async def test_a_version_that_is_not_served_can_be_called() -> None:
+    """For trials and shadows. Nothing is recorded, and a call that hangs ends at its deadline."""
 
     class Doubles:
         takes_bytes = False

@@ -1,4 +1,4 @@
-"""One timer for all long time-outs, one each for short ones; in simulated time."""
+"""Timers of deadlines: one for all long ones, one each for short ones; in simulated time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.looptime
 
 
 def arm(deadlines: Deadlines, one: One, timeout: float) -> None:
-    """Let it expire after so long, watched by the deadlines themselves."""
+    """Let ``one`` expire after ``timeout`` seconds."""
     deadlines.due(one, timeout)
     deadlines.watch(one)
 
 
 class One:
-    """What expires; keeps when."""
+    """A request that records when it expired."""
 
     deadline = timeout = 0.0
     alarm: Alarm = None
@@ -29,12 +29,12 @@ class One:
         self.at: list[float] = []
 
     def expire(self) -> None:
-        """Keep the time."""
+        """Record the time."""
         self.at.append(asyncio.get_running_loop().time())
 
 
-async def test_what_is_not_forgotten_expires_once_and_never_early() -> None:
-    """A short time-out to the millisecond, a long one within an eighth of a second."""
+async def test_each_request_expires_once_and_never_early() -> None:
+    """A short deadline to the millisecond, a long one within an eighth of a second."""
     deadlines, draw = Deadlines(), random.Random(1)
     ones = []
     for _ in range(300):
@@ -49,8 +49,8 @@ async def test_what_is_not_forgotten_expires_once_and_never_early() -> None:
         assert -1e-6 <= late <= (0.002 if one.timeout < 1 else 0.127), (one.timeout, late)
 
 
-async def test_what_is_forgotten_never_expires() -> None:
-    """Also one that is disarmed by another that expires in the same moment; and the timer rests with nothing to do."""
+async def test_a_request_that_was_removed_never_expires() -> None:
+    """Even if another one that expires at the same moment removes it. Without requests no timer runs."""
     deadlines = Deadlines()
     first, second = One(), One()
     ended: list[One] = []
@@ -74,8 +74,8 @@ async def test_what_is_forgotten_never_expires() -> None:
     assert not deadlines._sets
 
 
-async def test_requests_that_end_in_time_leave_nothing_behind() -> None:
-    """What joins and leaves costs a place in a set, and no timer."""
+async def test_requests_that_end_in_time_leave_no_timer_and_no_entry() -> None:
+    """A request with a long deadline costs a place in a set."""
     deadlines = Deadlines()
     for _ in range(100_000):
         one = One()
@@ -85,8 +85,8 @@ async def test_requests_that_end_in_time_leave_nothing_behind() -> None:
     assert len(deadlines._sets) <= 2
 
 
-async def test_a_timer_of_its_own_is_gone_when_it_is_forgotten() -> None:
-    """For requests whose deadlines nobody shares: nothing waits for the time that they had."""
+async def test_the_timer_of_a_removed_request_is_cancelled() -> None:
+    """For requests that have a timer each, because they share their deadlines with no others."""
     deadlines, one = Deadlines(short=math.inf), One()
     arm(deadlines, one, 60.0)
     alarm = one.alarm

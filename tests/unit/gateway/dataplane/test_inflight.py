@@ -1,4 +1,4 @@
-"""A request in flight ends exactly once, and gives back exactly what it holds, whatever happens in whatever order."""
+"""A request in flight ends exactly once and releases each lease exactly once, in any order of events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACTIONS = (
 
 
 class Watched(InFlight):
-    """A flight whose states are kept as it goes through them."""
+    """A flight that records its states."""
 
     __slots__ = ("path",)
 
@@ -35,7 +35,7 @@ class Watched(InFlight):
 
 
 class Case:
-    """A canary with a stable version behind it, and one request to it."""
+    """One request to a canary with a stable version behind it."""
 
     def __init__(self, *, begin: Any = None, call: Echo | None = None, has_fallback: bool = True) -> None:
         self.records = Records()
@@ -94,8 +94,10 @@ class Case:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(ACTIONS), max_size=12), st.booleans())
-def test_any_order_of_events_gives_one_end_and_one_release_each(actions: list[str], has_fallback: bool) -> None:
-    """Answers, failures, departures, deadlines and retirements, also those that come after the end."""
+def test_in_any_order_of_events_a_request_ends_once_and_each_lease_is_released_once(
+    actions: list[str], has_fallback: bool
+) -> None:
+    """Answers, failures, departures, deadlines and retirements, also after the end."""
 
     async def run() -> None:
         case = Case(has_fallback=has_fallback)
@@ -121,8 +123,8 @@ def test_any_order_of_events_gives_one_end_and_one_release_each(actions: list[st
     asyncio.run(run())
 
 
-async def test_the_first_end_counts() -> None:
-    """What comes later finds the request ended: a cancelled one is not answered, an answered one does not expire."""
+async def test_only_the_first_end_of_a_request_counts() -> None:
+    """A cancelled request is not answered, and an answered one does not expire."""
     for first, later, outcome in (
         ("cancel", "answer", "client_gone"), ("answer", "expire", "ok"), ("expire", "cancel", "deadline_exceeded"),
         ("request is refused", "answer", "input_refused"),
@@ -134,8 +136,8 @@ async def test_the_first_end_counts() -> None:
         assert 1 == len(case.done)
 
 
-async def test_who_leaves_gives_up_the_place_at_once() -> None:
-    """The work on it is told in the same turn, and the version is free."""
+async def test_a_request_that_is_cancelled_or_expires_releases_its_version_at_once() -> None:
+    """Its job is cancelled in the same turn of the loop."""
     for action in ("cancel", "expire"):
         case = Case(has_fallback=False)
         await case.act(action)
@@ -143,8 +145,8 @@ async def test_who_leaves_gives_up_the_place_at_once() -> None:
         assert (1, 1) == (case.canary.leased, case.canary.released)
 
 
-async def test_a_failed_canary_is_answered_for_once() -> None:
-    """By the version that was held from the start; when that fails too, its failure is the answer."""
+async def test_a_failed_canary_has_one_fallback_to_the_stable_version() -> None:
+    """If that fails too, its error is the answer."""
     case = Case()
     await case.act("version fails")
     assert ["stable"] == case.records.fallen
@@ -155,8 +157,8 @@ async def test_a_failed_canary_is_answered_for_once() -> None:
     assert "backend_unavailable" == case.records.ended[0].outcome
 
 
-async def test_an_answer_that_cannot_be_written_is_a_failure_of_the_version() -> None:
-    """A canary whose answers have no form in the protocol is answered for, too."""
+async def test_an_answer_that_cannot_be_rendered_is_a_failure_of_its_version() -> None:
+    """For a canary, it causes the fallback as well."""
     case = Case()
     case.flight.answered(ModelFailed("not finite"))
     assert ["stable"] == case.records.fallen
@@ -164,16 +166,16 @@ async def test_an_answer_that_cannot_be_written_is_a_failure_of_the_version() ->
     assert b"('stable', 'yes')" == case.flight.reply
 
 
-async def test_a_request_the_stable_version_cannot_be_asked_keeps_the_canarys_failure() -> None:
-    """Bytes for a version that takes JSON only, say."""
+async def test_if_the_stable_version_does_not_accept_the_request_the_canarys_error_is_the_answer() -> None:
+    """For example bytes for a version that accepts JSON only."""
     case = Case(call=Echo(refuses={"stable": InputRefused("not JSON")}))
     await case.act("version fails")
     assert ("backend_unavailable", []) == (case.records.ended[0].outcome, case.records.fallen)
     assert (1, 1) == (case.stable.leased, case.stable.released)
 
 
-async def test_a_refusal_at_once_is_an_end_like_any_other() -> None:
-    """A question, or a start, that raises ends the request before ``begin`` has returned."""
+async def test_an_error_at_the_start_of_a_request_ends_it() -> None:
+    """If ``question`` or ``start`` raises, the request has ended when ``begin`` returns."""
 
     def refuse(_job: Any) -> None:
         raise InputRefused("no")
@@ -183,8 +185,8 @@ async def test_a_refusal_at_once_is_an_end_like_any_other() -> None:
         case.check_what_is_held()
 
 
-async def test_a_bug_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
-    """500, with the reason in the log; never a traceback for the caller."""
+async def test_an_unexpected_error_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the reason. The caller gets no traceback."""
     case = Case(has_fallback=False)
     await case.act("bug")
     assert isinstance(case.flight.error, InternalError)
@@ -192,8 +194,8 @@ async def test_a_bug_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) 
     assert "unexpected error" in caplog.text
 
 
-async def test_an_edge_that_fails_to_write_does_not_keep_the_request_from_its_record() -> None:
-    """Nor does its failure reach whoever answered: the others of the same call come next."""
+async def test_a_request_is_recorded_even_if_its_answer_cannot_be_written() -> None:
+    """The error does not reach the handler, which has other requests of the same call to answer."""
     records = Records()
 
     def breaks(_flight: InFlight) -> None:
@@ -206,8 +208,8 @@ async def test_an_edge_that_fails_to_write_does_not_keep_the_request_from_its_re
     assert (1, 1, 1) == (len(records.ended), endpoint.leased, endpoint.released)
 
 
-async def test_a_record_that_cannot_be_taken_keeps_nobody_from_their_end() -> None:
-    """Others whose deadline is the same come next; nobody who asks is raised at."""
+async def test_an_error_in_recording_does_not_keep_requests_from_their_end() -> None:
+    """Other requests with the same deadline end as well, and nothing is raised."""
 
     class Broken(Records):
         def record(self, trace: Trace) -> None:
@@ -224,8 +226,8 @@ async def test_a_record_that_cannot_be_taken_keeps_nobody_from_their_end() -> No
     assert ["deadline_exceeded"] * 2 == [trace.outcome for trace in records.ended]
 
 
-async def test_an_answer_that_cannot_be_remembered_ends_its_request() -> None:
-    """500, and not a request that nobody ends until its time is over."""
+async def test_an_error_in_remembering_an_answer_ends_the_request_with_500() -> None:
+    """Otherwise it would stay open until its deadline."""
     case = Case(has_fallback=False)
 
     def breaks(_answer: object) -> None:
@@ -236,8 +238,8 @@ async def test_an_answer_that_cannot_be_remembered_ends_its_request() -> None:
     assert ["internal"] == [trace.outcome for trace in case.records.ended]
 
 
-async def test_a_request_whose_time_is_over_is_not_started() -> None:
-    """Its body took too long to come, say: no version works on it, and both are free."""
+async def test_a_request_whose_deadline_has_passed_is_not_started() -> None:
+    """For example because its body was slow. No version gets a job, and both leases are released."""
     records, done = Records(), list[InFlight]()
     trace = Trace("r")
     trace.started_ns -= 2_000_000_000
@@ -251,8 +253,8 @@ async def test_a_request_whose_time_is_over_is_not_started() -> None:
 
 
 @pytest.mark.looptime
-async def test_the_deadline_holds_for_the_version_that_answers_for_another() -> None:
-    """The canary's queue had it; the stable version's handler does nothing at all."""
+async def test_the_deadline_also_ends_a_fallback() -> None:
+    """The canary's batcher watched the deadline, but the stable version's handler does nothing."""
 
     def begin(job: Any) -> None:
         if job.endpoint is case_of["canary"]:
@@ -272,8 +274,8 @@ async def test_the_deadline_holds_for_the_version_that_answers_for_another() -> 
     assert [1, 1, 1, 1] == [canary.leased, canary.released, stable.leased, stable.released]
 
 
-async def test_the_stable_version_starts_from_nothing_in_the_requests_own_trace() -> None:
-    """What the canary has counted is not the stable version's; its failure may come in another request's context."""
+async def test_a_fallback_starts_with_empty_counts_and_the_requests_own_trace_context() -> None:
+    """The canary's counts are dropped. Its failure may arrive in the context of another request."""
     parents: list[str] = []
     TRACEPARENT.set("mine")
     case = Case(begin=lambda _job: parents.append(TRACEPARENT.get()))
@@ -286,8 +288,8 @@ async def test_the_stable_version_starts_from_nothing_in_the_requests_own_trace(
     assert (0, 0, 0, None, 5) == (trace.rows, trace.tokens, trace.truncated, trace.custom, trace.infer_ns)
 
 
-async def test_a_stream_waits_for_room_and_ends_when_the_caller_leaves() -> None:
-    """No piece is made before the last one was taken; after the departure none at all, and the source is closed."""
+async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_leaves() -> None:
+    """No piece is made before the last one was sent. After the departure the source is closed."""
     made: list[int] = []
     room = asyncio.Semaphore(0)
     is_closed = asyncio.Event()

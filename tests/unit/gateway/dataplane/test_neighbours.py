@@ -1,4 +1,4 @@
-"""What two embedding models place near each other, on drawn vectors whose truth is known."""
+"""Comparison of two embedding models by nearest neighbours, on random vectors with a known answer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def shares(first: Array, second: Array) -> float:
     return 1 - sum(known) / len(known)
 
 
-def test_a_space_that_is_turned_stretched_or_larger_is_the_same() -> None:
-    """Numbers say nothing there; what is near what does."""
+def test_a_rotated_scaled_or_wider_space_agrees() -> None:
+    """The numbers differ, but the nearest neighbours are the same."""
     turned, _ = np.linalg.qr(RNG.normal(size=(48, 48)))
     wider = np.concatenate([BASE @ turned, np.zeros((TEXTS, 16))], axis=1) * 7
     assert 0 == shares(BASE, BASE)
@@ -36,13 +36,13 @@ def test_a_space_that_is_turned_stretched_or_larger_is_the_same() -> None:
      RNG.normal(size=BASE.shape).astype(np.float32)],
     ids=["other texts'", "always one", "zeros", "not a number", "noise"],
 )  # fmt: skip
-def test_a_model_that_places_texts_anywhere_disagrees_mostly(second: Array) -> None:
-    """By chance a tenth agrees."""
+def test_a_model_with_unrelated_vectors_mostly_disagrees(second: Array) -> None:
+    """By chance, a tenth agrees."""
     assert shares(BASE, second) > 0.8
 
 
-def test_a_tenth_of_wrong_vectors_is_seen() -> None:
-    """They disagree themselves; those that were kept disturb others little."""
+def test_a_tenth_of_wrong_vectors_is_detected() -> None:
+    """They disagree, and the wrong ones among the kept vectors make few others disagree."""
     wrong = BASE.copy()
     places = RNG.random(TEXTS) < 0.1
     wrong[places] = BASE[RNG.permutation(TEXTS)][places]
@@ -50,7 +50,7 @@ def test_a_tenth_of_wrong_vectors_is_seen() -> None:
 
 
 def test_frequent_texts_are_kept_once_and_agree() -> None:
-    """Else the same few would be all that there is to compare with."""
+    """Otherwise the comparison would know only a few different texts."""
     pair = Neighbours()
     for vector in BASE[: KEPT - 1]:
         pair.compare(vector[None], vector[None])
@@ -59,8 +59,8 @@ def test_frequent_texts_are_kept_once_and_agree() -> None:
     assert KEPT - 1 == len(pair._first)
 
 
-def test_several_texts_agree_if_all_do_and_other_sizes_are_left_out() -> None:
-    """Callers may want shorter vectors: not compared. When nothing else comes any more, it is another model."""
+def test_several_texts_agree_if_each_of_them_does_and_other_dimensions_are_skipped() -> None:
+    """Callers may ask for shorter vectors; these are skipped. If only such vectors arrive, the model has changed."""
     pair = Neighbours()
     for vector in BASE[:KEPT]:
         pair.compare(vector[None], vector[None])

@@ -1,4 +1,4 @@
-"""What is written down of a request: every listener hears of its end, and the log has one line of what is news."""
+"""Records of ended requests: listeners get all of them, the log gets one line for each that matters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gateway.trace import Trace
 from tests.unit.gateway.dataplane.flights import Plane
 
 
-async def test_only_what_needs_an_operator_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where no status says whose doing it was: gRPC, and callers who leave while they send."""
+async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """Also without an HTTP status: over gRPC, and if a caller leaves while it sends."""
     caplog.set_level("INFO")
     made = Plane("e")
     for error in (MalformedBody("no"), asyncio.CancelledError(), BackendUnavailable("away")):
@@ -22,8 +22,8 @@ async def test_only_what_needs_an_operator_is_a_warning(caplog: pytest.LogCaptur
     assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
 
 
-async def test_listeners_come_and_go() -> None:
-    """Each hears what ends while it listens."""
+async def test_a_listener_gets_records_until_it_unsubscribes() -> None:
+    """Two requests end, and it hears of the first one only."""
     made = Plane("e")
     heard: list[Trace] = []
     leave = made.plane.records.subscribe(heard.append)

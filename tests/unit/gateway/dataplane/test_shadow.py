@@ -1,4 +1,6 @@
-"""Shadow traffic through a whole gateway: what is mirrored, what is measured, and that nobody else notices."""
+"""Shadow traffic through a whole gateway: which requests are mirrored, what is measured, and that callers are not
+affected.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ def shadow(stack: Any, percent: float = 100.0, to: str = "e/2", name: str = "e",
 
 
 def scores(good: float) -> Callable[..., Any]:
-    """A model that gives every text the same logits."""
+    """Return a model that gives every text the same logits."""
     return lambda inputs: {"logits": np.array([[0.0, good]] * len(inputs["input_ids"]), np.float32)}
 
 
 async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
-    """Two versions of ``e`` and a shadow on the second, from which no slowness of this machine takes a request."""
+    """Serve two versions of ``e`` with a shadow on the second; a slow machine does not make it drop requests."""
     stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
@@ -46,23 +48,23 @@ async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -
 
 
 def is_on(stack: Any) -> bool:
-    """Whether something is mirrored."""
+    """Return whether a shadow is on."""
     return any(one["is_on"] for one in seen(stack).values())
 
 
 def seen(stack: Any) -> dict[str, Any]:
-    """What the status says of shadows."""
+    """Return the status of the shadows."""
     return dict(stack.gateway._status()["shadows"])
 
 
 async def mirrored(stack: Any, count: int) -> dict[str, Any]:
-    """Wait until so many requests were mirrored or dropped, and return what was seen."""
+    """Wait until ``count`` requests were mirrored or dropped, and return the status."""
     await stack.until(lambda: seen(stack)["e"]["mirrored"] + seen(stack)["e"]["dropped"] == count)
     return dict(seen(stack)["e"])
 
 
-async def test_what_was_seen_is_kept_if_the_share_changes(stack: Any) -> None:
-    """A rollout mirrors more at first; embeddings would have to gather their neighbours anew."""
+async def test_a_changed_share_keeps_the_counts_and_a_changed_tolerance_resets_them(stack: Any) -> None:
+    """A rollout mirrors more at first, and embeddings would have to collect their neighbours again."""
     await start(stack)
     await stack.client.post("/serve/e/1", json=BODY)
     await mirrored(stack, 1)
@@ -75,7 +77,7 @@ async def test_what_was_seen_is_kept_if_the_share_changes(stack: Any) -> None:
 
 
 async def test_answers_are_compared_and_counted(stack: Any) -> None:
-    """Agreement, difference and the metrics; the shadow's requests are in no other metric."""
+    """Agreement, difference and the metrics. Mirrored requests are in no other metric."""
     await start(stack, scores(1.0))
     for text in ("good", "good film", "bad"):
         reply = await stack.client.post("/serve/e/1", json={"text": text})
@@ -92,8 +94,8 @@ async def test_answers_are_compared_and_counted(stack: Any) -> None:
                 and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
 
 
-async def test_a_share_of_the_requests_is_mirrored(stack: Any) -> None:
-    """As many as asked for, at random; requests of the version itself, and pinned ones, never are."""
+async def test_the_configured_share_of_requests_is_mirrored(stack: Any) -> None:
+    """At random. Requests to the shadow version itself are never mirrored."""
     await start(stack, percent=25.0)
     stack.gateway._mirror._random = iter([i / 100 for i in range(100)]).__next__
     for _ in range(40):
@@ -106,7 +108,7 @@ async def test_a_share_of_the_requests_is_mirrored(stack: Any) -> None:
 
 
 async def test_requests_through_a_canary_are_mirrored(stack: Any) -> None:
-    """Whoever answered, except the version that is mirrored to."""
+    """Unless the shadow version itself has answered them."""
     await start(stack)
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
     await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
@@ -114,8 +116,8 @@ async def test_requests_through_a_canary_are_mirrored(stack: Any) -> None:
     assert served.count("e/1") == (await mirrored(stack, served.count("e/1")))["agreed"]
 
 
-async def test_a_failing_shadow_is_nobodys_failure(stack: Any) -> None:
-    """It is counted with its reason; callers get their answers."""
+async def test_a_failing_shadow_does_not_affect_callers(stack: Any) -> None:
+    """The failure is counted with its reason."""
 
     def fail(_inputs: Any) -> Any:
         if is_on(stack):
@@ -130,8 +132,8 @@ async def test_a_failing_shadow_is_nobodys_failure(stack: Any) -> None:
     assert [] == stack.gateway.health.reasons()
 
 
-async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> None:
-    """Two at a time, a bounded queue, the rest is dropped; callers wait for nothing."""
+async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack: Any) -> None:
+    """Two run at a time, 64 are queued, and the rest is dropped. Callers do not wait."""
     gate = asyncio.Event()
     await start(stack)
     second = stack.gateway.table.current.endpoints["e/2"]
@@ -152,8 +154,8 @@ async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> 
 
 
 @pytest.mark.parametrize("size", [50_000, 90_000])
-async def test_large_bodies_wait_within_bytes(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Whether they came the fast way or, being larger, the ordinary one: two are asked, two wait, one is dropped."""
+async def test_the_bytes_of_queued_bodies_are_limited(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """On the fast path, and on the ordinary one for larger bodies: two run, two are queued, one is dropped."""
     monkeypatch.setattr(shadow_module, "_MAX_QUEUED_BYTES", int(size * 2.5))
     await start(stack)
     second = stack.gateway.table.current.endpoints["e/2"]
@@ -174,8 +176,8 @@ async def test_large_bodies_wait_within_bytes(stack: Any, monkeypatch: pytest.Mo
     assert 1 == seen(stack)["e"]["dropped"]
 
 
-async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
-    """When half of what it may hold is taken; with room again they are mirrored again."""
+async def test_a_busy_gateway_mirrors_no_requests(make_stack: Any) -> None:
+    """From half of its limit on requests. Below that, requests are mirrored again."""
     stack = make_stack(max_in_flight=4)
     async with stack.gateway.running(), stack.client:
         await start(stack)
@@ -190,7 +192,7 @@ async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
 
 
 async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> None:
-    """Nor those whose turn comes too late: Triton has no time for what nobody waits for."""
+    """Mirrored requests that wait too long are dropped as well, because Triton has no time for them."""
     await start(stack, scores(1.0))
     first = stack.gateway.table.current.endpoints["e/1"]
     begin = first.start
@@ -219,8 +221,8 @@ async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> N
     assert 2 == (await mirrored(stack, 3))["dropped"]
 
 
-async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: Any) -> None:
-    """What is mirrored is what came in."""
+async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(stack: Any) -> None:
+    """Both versions get the same input and agree."""
     code = (
         "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'y': body.pop('x') + {}}}\n"
     )
@@ -237,8 +239,8 @@ async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: A
     assert 1 == seen(stack)["h"]["agreed"]
 
 
-async def test_without_a_shadow_nothing_listens(stack: Any) -> None:
-    """The path of a request is the same as before there were shadows; and again after one was removed."""
+async def test_without_a_shadow_no_listener_is_subscribed(stack: Any) -> None:
+    """The path of a request is the same as without the feature, also after a shadow was removed."""
     plane = stack.gateway.plane
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
@@ -261,8 +263,8 @@ async def test_without_a_shadow_nothing_listens(stack: Any) -> None:
         ({"percent": "many"}, "cannot be read"),
     ],
 )
-async def test_a_shadow_that_cannot_be_is_a_fault(stack: Any, fields: dict[str, Any], reason: str) -> None:
-    """Reported, mirrored nowhere, and no harm to anything else."""
+async def test_an_invalid_shadow_is_reported_as_a_fault(stack: Any, fields: dict[str, Any], reason: str) -> None:
+    """It mirrors nothing and affects nothing else."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     await stack.served("e/1", "e/2")
@@ -287,14 +289,16 @@ async def test_a_shadow_that_cannot_be_is_a_fault(stack: Any, fields: dict[str, 
         (np.ones(2), np.ones(3), (False, 0.0)),
     ],
 )
-def test_answers_are_compared_in_words_and_in_numbers(one: Any, other: Any, expected: tuple[bool, float]) -> None:
-    """What is said must be the same; how far numbers are apart is a number."""
+def test_answers_agree_if_their_texts_are_equal_and_the_difference_of_numbers_is_measured(
+    one: Any, other: Any, expected: tuple[bool, float]
+) -> None:
+    """The second result is the largest difference of a number."""
     same, off = compare(one, other)
     assert (expected[0], pytest.approx(expected[1])) == (same, off)
 
 
 async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]:
-    """Mirror 60 texts between two embedding models: the second turns the first one's space, or takes other texts."""
+    """Mirror 60 texts between two embedding models: the second rotates the first space, or embeds other texts."""
     stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
     rng = np.random.default_rng(3)
     places = rng.normal(size=(2**15, 24)).astype(np.float32)
@@ -329,14 +333,14 @@ async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]
     return dict(seen(stack)["e"])
 
 
-async def test_embeddings_agree_if_they_place_the_same_texts_together(stack: Any, tmp_path: Path) -> None:
-    """With a tolerance from 1 on numbers do not count: a space that is turned is as good."""
+async def test_embeddings_agree_if_the_same_texts_are_neighbours(stack: Any, tmp_path: Path) -> None:
+    """With a tolerance of 1 or more, numbers are not compared, so a rotated space agrees."""
     found = await embeddings(stack, tmp_path, turned=True)
     assert found["agreed"] >= 25
     assert (0, 0) == (found["differed"], found["failed"])
 
 
 async def test_embeddings_of_other_texts_differ(stack: Any, tmp_path: Path) -> None:
-    """The same model given other texts: its numbers are within a tolerance of 1 all the same."""
+    """Although their numbers are within a tolerance of 1."""
     found = await embeddings(stack, tmp_path, turned=False)
     assert found["differed"] > 4 * found["agreed"] > 0 or found["agreed"] == 0 < found["differed"]

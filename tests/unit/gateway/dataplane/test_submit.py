@@ -1,4 +1,4 @@
-"""The way through, with fakes and without sockets: choice and lease in one step, permits, one record, adapters."""
+"""The path of a request, with fakes and without sockets: version and lease, deadline, permit and record."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gateway.errors import (
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient, Plane
 
 
-async def test_a_version_that_is_replaced_is_open_for_those_who_have_chosen_it() -> None:
-    """Choice and lease are one step: the old one is closed after its last answer, and nobody meets it closed."""
+async def test_a_replaced_version_stays_open_until_its_last_request_has_ended() -> None:
+    """A request chooses and leases its version in one step, so it never meets a closed one."""
     made = Plane("e")
     old = made.endpoints["e"]
     first, done = made.submit(Echo())
@@ -46,8 +46,8 @@ async def test_a_version_that_is_replaced_is_open_for_those_who_have_chosen_it()
     assert first.state is ENDED
 
 
-async def test_the_version_behind_a_canary_is_held_as_long_as_it_may_be_needed() -> None:
-    """It used to be leased when the canary failed: replaced meanwhile, it was asked after it was closed."""
+async def test_the_stable_version_of_a_canary_is_leased_from_the_start() -> None:
+    """If it is replaced before the canary fails, it is still open for the fallback."""
     made = Plane("new", "old")
     made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
     _, done = made.submit(Echo("c"))
@@ -64,8 +64,10 @@ async def test_the_version_behind_a_canary_is_held_as_long_as_it_may_be_needed()
     ("path", "pin", "error"),
     [("none", "", EndpointNotFound), ("e/9", "", VersionNotFound), ("e", "e/9", VersionNotFound)],
 )
-async def test_who_is_not_there_is_an_end_and_no_exception(path: str, pin: str, error: type[GatewayError]) -> None:
-    """``submit`` never raises; ``done`` is called before it returns, and nothing is held."""
+async def test_an_unknown_endpoint_or_version_ends_the_request_without_an_exception(
+    path: str, pin: str, error: type[GatewayError]
+) -> None:
+    """``submit`` calls ``done`` before it returns, and no lease is held."""
     made = Plane("e")
     call = Echo(path)
     call.pin = pin
@@ -75,8 +77,8 @@ async def test_who_is_not_there_is_an_end_and_no_exception(path: str, pin: str, 
     assert error.kind == made.ended[0].outcome
 
 
-async def test_every_way_ends_in_one_record() -> None:
-    """Answered, refused before there was a call, given up."""
+async def test_every_request_has_one_record() -> None:
+    """Whether it was answered, refused before there was a call, or cancelled."""
     made = Plane("e")
     made.submit(Echo())
     made.job("e").answered("yes")
@@ -88,8 +90,8 @@ async def test_every_way_ends_in_one_record() -> None:
 
 
 @pytest.mark.looptime
-async def test_the_deadline_ends_a_request_whatever_the_handler_does() -> None:
-    """And frees the version at once; the handler's late answer is nobody's."""
+async def test_the_deadline_ends_a_request_even_if_the_handler_does_nothing() -> None:
+    """It releases the version at once, and a late answer is dropped."""
     made = Plane("e", timeout=2.0)
     flight, done = made.submit(Echo())
     await asyncio.sleep(1.9)
@@ -103,8 +105,8 @@ async def test_the_deadline_ends_a_request_whatever_the_handler_does() -> None:
 
 
 @pytest.mark.looptime
-async def test_the_time_a_body_took_counts() -> None:
-    """The deadline is that of the request, from its first byte on."""
+async def test_the_time_in_which_the_body_arrived_counts_towards_the_deadline() -> None:
+    """The deadline is counted from the first byte of the request."""
     made = Plane("e", timeout=2.0)
     trace = made.plane.open("r")
     trace.started_ns -= 1_500_000_000
@@ -114,8 +116,8 @@ async def test_the_time_a_body_took_counts() -> None:
     assert isinstance(done[0].error, DeadlineExceeded)
 
 
-async def test_a_hooks_call_is_answered_in_process_and_raises_what_went_wrong() -> None:
-    """Counted like any other request; no permit, since the one whose hook calls has one."""
+async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error() -> None:
+    """It is counted like any other request. It needs no permit, because the hook's own request has one."""
     made = Plane("e", max_requests=1)
     with made.plane.permit():
         asking = asyncio.create_task(made.plane.call("e", {"text": "x"}, 5.0))
@@ -128,8 +130,8 @@ async def test_a_hooks_call_is_answered_in_process_and_raises_what_went_wrong() 
     assert ["ok", "endpoint_not_found"] == [trace.outcome for trace in made.ended]
 
 
-async def test_coroutines_end_with_their_request() -> None:
-    """The one adapter: cancelled with the flight; its exceptions, foreign ones too, are answers."""
+async def test_a_handlers_coroutine_is_cancelled_with_its_request() -> None:
+    """Its exceptions, foreign ones too, become answers."""
     made = Plane("e")
     handler: Any = made.endpoints["e"].handler
     seen: list[str] = []
@@ -156,8 +158,8 @@ async def test_coroutines_end_with_their_request() -> None:
     assert "internal" == done[0].error.kind  # type: ignore[union-attr]
 
 
-async def test_what_a_thread_has_done_for_a_request_that_is_over_goes_no_further() -> None:
-    """Nor if the request ends between the thread's end and the turn of what comes next."""
+async def test_the_result_of_a_thread_is_dropped_if_its_request_has_ended() -> None:
+    """Also if the request ends after the thread, but before the next step."""
 
     class Thread(Executor):
         def __init__(self) -> None:
@@ -183,8 +185,8 @@ async def test_what_a_thread_has_done_for_a_request_that_is_over_goes_no_further
 # --- permits ----------------------------------------------------------------------------------------------------------
 
 
-async def test_permits_bound_requests_and_the_bytes_of_their_bodies() -> None:
-    """Each comes back once, whatever order; what is refused holds nothing."""
+async def test_permits_limit_requests_and_the_bytes_of_their_bodies() -> None:
+    """Each permit is returned once, in any order. A refused request holds nothing."""
     made = Plane(max_requests=2, max_bytes=100)
     first, second = made.plane.permit(60), made.plane.permit()
     with pytest.raises(Overloaded, match="2 requests"):
@@ -200,8 +202,8 @@ async def test_permits_bound_requests_and_the_bytes_of_their_bodies() -> None:
     assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
 
 
-async def test_a_single_large_request_is_let_in() -> None:
-    """The bound is on many together: one that is larger than it would otherwise never be answered."""
+async def test_a_single_request_larger_than_the_limit_on_bytes_is_admitted() -> None:
+    """The limit is on all bodies together. Otherwise this request could never be answered."""
     made = Plane(max_bytes=100)
     with made.plane.permit() as permit:
         permit.hold(150)
@@ -211,8 +213,8 @@ async def test_a_single_large_request_is_let_in() -> None:
     assert 0 == made.permits.held_bytes
 
 
-async def test_nobody_is_let_in_before_the_first_configuration_or_while_draining() -> None:
-    """Refused before the body is read."""
+async def test_requests_are_refused_before_the_first_configuration_and_while_draining() -> None:
+    """Before their bodies are read."""
     made = Plane("e")
     made.health.first_sync_done = False
     with pytest.raises(Unavailable):
