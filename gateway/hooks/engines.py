@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from pathlib import Path
+import json
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from preprocessing.errors import UserCodeLoadError
@@ -17,6 +18,7 @@ from preprocessing.errors import UserCodeLoadError
 ENGINES: Final = ("sklearn", "xgboost", "lightgbm")
 
 _PACKAGES: Final = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu or xgboost", "lightgbm": "lightgbm"}
+_ROWS: Final = "the model predicts a list of rows, such as [[1.5, 2, 0]], not {}"
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _SUFFIXES: Final = {
     "sklearn": (".pkl", ".pickle", ".joblib", ".gz", ".z", ".xz", ".bz2"),
@@ -84,7 +86,22 @@ def model_file(engine: str, path: Path) -> Path:
 
 
 def predict(engine: str, model: Any, data: Any) -> Any:
-    """Return the result of the model's ``predict``. Converts rows for an XGBoost Booster to a ``DMatrix``."""
+    """Return the result of the model's ``predict``. Converts rows for an XGBoost Booster to a ``DMatrix``.
+
+    Raises ``ValueError`` for JSON that is not a list: it is the caller's mistake. Texts must not reach the libraries:
+    XGBoost and LightGBM would open the file of that name.
+    """
+    if isinstance(data, str | bytes | bytearray | memoryview | PurePath):
+        raise ValueError(_ROWS.format("a text"))  # noqa: TRY004 - a ValueError is the caller's mistake
+    try:
+        return _predicted(engine, model, data)
+    except TypeError as error:
+        if not isinstance(data, dict | float | int | None):
+            raise
+        raise ValueError(_ROWS.format("an object" if isinstance(data, dict) else json.dumps(data))) from error
+
+
+def _predicted(engine: str, model: Any, data: Any) -> Any:
     if engine == "xgboost" and type(model).__name__ == "Booster":
         matrix = importlib.import_module("xgboost").DMatrix
         if not isinstance(data, matrix):

@@ -75,6 +75,29 @@ def test_the_matrix_that_a_hook_makes_is_taken_as_it_is(saved: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "name"), [("sklearn", "model.pkl"), ("xgboost", "model.json"), ("lightgbm", "model.txt")]
+)
+@pytest.mark.parametrize("form", [str, str.encode, Path])
+def test_a_text_is_refused_and_never_read_as_the_name_of_a_file(
+    saved: Any, tmp_path: Path, engine: str, name: str, form: Callable[[str], Any]
+) -> None:
+    """XGBoost and LightGBM predict from the file that a text names: a caller could have files of the gateway read."""
+    path, _ = saved(engine, name)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("0,1,0\n1,0,1\n")
+    with pytest.raises(ValueError, match=r"list of rows, such as .* not a text"):
+        predict(engine, load_model(engine, path), form(str(secret)))
+
+
+@pytest.mark.parametrize(("data", "said"), [({"x": [[1.0, 2.0]]}, "an object"), (None, "null"), (7, "7")])
+def test_a_body_that_is_not_a_list_is_the_callers_mistake(saved: Any, data: Any, said: str) -> None:
+    """A ValueError is a refusal with 422; LightGBM raises a TypeError, which would count as a failure."""
+    path, _ = saved("lightgbm", "model.txt")
+    with pytest.raises(ValueError, match=f"not {said}$"):
+        predict("lightgbm", load_model("lightgbm", path), data)
+
+
+@pytest.mark.parametrize(
     ("engine", "content", "said"),
     [
         ("sklearn", b"no pickle", "cannot be loaded as a model of sklearn"),
