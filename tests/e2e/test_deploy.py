@@ -80,7 +80,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     argv = [*command(), "deploy", str(tmp_path / "own.onnx"), "--endpoint", "own", "--state-dir", str(up.state)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 1 == done.returncode
-    assert "own/1 is not served" in done.stderr
+    assert "own/1 cannot be served" in done.stderr
     assert "the registered model and endpoint are removed again" in done.stderr
     taken = re.search(r"removed again: ([0-9a-f]{32})", done.stderr)
     assert taken is not None, done.stderr
