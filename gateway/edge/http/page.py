@@ -189,8 +189,12 @@ class _Row:
 
     @cached_property
     def pairs(self) -> _Pairs:
-        """Return (canary, stable) → its compared variables, and a sentence for each certain difference."""
-        pairs = groupby(self.beside, key=lambda one: (one.verdict.version, one.stable))
+        """Return (canary, stable) → its compared variables, and a sentence for each certain difference.
+
+        A comparison with a version that has no share of the requests any more is left out: its rollout is over.
+        """
+        current = [one for one in self.beside if self.shares.get(f"{self.name}/{one.stable}", 1.0) > 0]
+        pairs = groupby(current, key=lambda one: (one.verdict.version, one.stable))
         return {pair: (variables, compared.sentences(variables)) for pair, of in pairs for variables in [list(of)]}
 
     @cached_property

@@ -138,7 +138,10 @@ def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_ot
     assert "<h3>Version 2 compared with 1</h3>" in page
     assert 2 == page.count("now, and version 1") == page.count("<span class=wait>differs</span>")
     assert "No difference so far: script" in page
-    assert "Version 2 beside" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
+    for share in (1.0, 0.0):  # weights were turned round: version 1 answers nothing any more
+        over = status_of(endpoint("e")) | {"compared": found, "canaries": {"e": {"e/2": 1.0 - share, "e/1": share}}}
+        assert (share == 1.0) == ("Version 2 compared with" in render_page(over, "/serve/", ("e",)))
+    assert "Version 2 compared with" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
 
 
 def test_variables_that_changed_come_first() -> None:
