@@ -1,4 +1,4 @@
-"""What goes to ClearML: numbers of every version, a line for each change, bounded, and never a stop."""
+"""Reports to ClearML: figures of every version, a line for each change, limits, and outages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIFT = {"endpoint": "e", "version": "1", "variable": "x", "psi": 0.2, "noise": 
 
 
 def status(**parts: Any) -> dict[str, Any]:
-    """What /v1/status says of a gateway that is well."""
+    """Return the /v1/status of a healthy gateway."""
     return {
         "ready": True, "not_ready_because": [], "endpoints": [], "pending": [], "canaries": {}, "faults": [],
         "triton": {}, "last_minute": [], "drift": [], **parts,
@@ -29,7 +29,7 @@ def served(url: str, model: str) -> dict[str, Any]:
 
 
 def test_each_version_has_its_numbers() -> None:
-    """By endpoint, version and route; paths that clients invent are not among them."""
+    """Figures are by endpoint, version and route; unknown paths are left out."""
     found = compare(status(last_minute=[ROW, {**ROW, "endpoint": ""}], drift=[DRIFT]), None)
     assert {
         ("requests per second", "e 1 direct", 2.0), ("failed, share", "e 1 direct", 0.0),
@@ -39,7 +39,7 @@ def test_each_version_has_its_numbers() -> None:
 
 
 def test_a_line_is_said_once_when_something_changes() -> None:
-    """Served, replaced, failed, faulty, gone; what stays as it is says nothing."""
+    """Each change (served, replaced, failed, faulty, gone) gives one line; no change gives none."""
     first = status(endpoints=[served("e/1", "a")], drift=[DRIFT])
     lines = compare(first, None).lines
     assert {"gateway: ready", "endpoint e/1: is served with a id-a", "x of e 1: has drifted"} == set(lines)
@@ -55,7 +55,7 @@ def test_a_line_is_said_once_when_something_changes() -> None:
 
 
 def test_a_round_is_bounded_whatever_is_deployed() -> None:
-    """And says that something was left out."""
+    """It also says that something was left out."""
     many = status(
         endpoints=[served(f"e{i}/1", "m") for i in range(300)],
         last_minute=[{**ROW, "endpoint": f"e{i}"} for i in range(300)],
@@ -66,7 +66,7 @@ def test_a_round_is_bounded_whatever_is_deployed() -> None:
 
 
 class Sink:
-    """Keeps what it is given, unless it is down."""
+    """Keeps the events, unless it is down."""
 
     def __init__(self) -> None:
         self.rounds: list[Sequence[Mapping[str, Any]]] = []
@@ -79,7 +79,7 @@ class Sink:
 
 
 def test_what_cannot_be_sent_is_left_out_said_once_and_does_not_stop_it() -> None:
-    """Nothing piles up while ClearML is away; iterations go on with the time."""
+    """Reports are dropped while ClearML is down; iterations follow the time."""
     sink, said, clock = Sink(), [], [600.0]
 
     def wait(seconds: float) -> bool:
@@ -99,7 +99,7 @@ def test_what_cannot_be_sent_is_left_out_said_once_and_does_not_stop_it() -> Non
 
 @pytest.mark.parametrize("every", [10.0, 60.0, 3600.0])
 def test_iterations_are_seconds_however_often_it_looks(every: float) -> None:
-    """A curve goes on where it was when `--every` is changed, and no two rounds share an iteration."""
+    """A curve continues with another `--every`, and no two reports share an iteration."""
     sink, clock = Sink(), [1_700_000_000.5]
 
     def wait(seconds: float) -> bool:

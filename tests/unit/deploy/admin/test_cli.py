@@ -1,4 +1,4 @@
-"""The command line: what its help teaches, how every failure looks, where data goes."""
+"""The command line: its help, the form of every failure, and where data is printed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: p
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
-    """What can be said on the command line can be said by the environment."""
+    """Every option can also be set by an environment variable."""
     options = [
         p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE and not p.hidden
     ]
@@ -97,13 +97,13 @@ def test_every_command_that_reads_the_registry_can_be_told_whose() -> None:
 
 
 def test_serve_has_an_option_for_every_setting() -> None:
-    """No setting of the gateway is reachable by the environment only."""
+    """Every setting of the gateway has an option."""
     kserves = {"predictor_host", "predictor_protocol", "model_name", "http_port"}
     assert {option.name for option in load("serve").params} - kserves == set(Settings.model_fields)
 
 
 def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first help page names each command; what is internal stays out of it."""
+    """The first help page names each command, without internal ones."""
     assert main([]) in (0, 2)
     listed = capsys.readouterr()
     assert all(name in listed.out + listed.err for name in [*COMMANDS, *ONE_MODEL, *GROUPS])
@@ -111,7 +111,7 @@ def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """Help is fast because no part is imported to show it."""
+    """Help is fast, because it imports none of the parts."""
     done = run(
         code="import sys; from deploy.admin.cli import main; code = main(['--help']); "
         "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane', 'psutil', 'importlib.metadata', "
@@ -151,7 +151,7 @@ def only_line(text: str) -> str:
 def test_wrong_command_line_is_one_line_and_exit_code_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing error names itself and where the help is."""
+    """The message names the wrong word and the help."""
     assert main(arguments) == 2
     shown = capsys.readouterr()
     assert said in only_line(shown.err)
@@ -171,7 +171,7 @@ def test_setting_out_of_range_names_option_and_variable(capsys: pytest.CaptureFi
 def test_taken_port_says_who_holds_it_and_which_option_changes_it(
     command: str, taken_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line is enough to go on with."""
+    """The line contains all that a person needs to continue."""
     assert main([command, "--port", str(taken_port)]) == 1
     line = only_line(capsys.readouterr().err)
     assert f"port {taken_port}" in line
@@ -180,7 +180,7 @@ def test_taken_port_says_who_holds_it_and_which_option_changes_it(
 
 
 def test_external_triton_needs_its_repository(capsys: pytest.CaptureFixture[str]) -> None:
-    """Models cannot be given to a Triton whose folder is not known."""
+    """Without its folder, no models can be given to a Triton."""
     assert main(["up", "--triton-grpc", "triton:8001"]) == 1
     assert "--model-repository" in only_line(capsys.readouterr().err)
 
@@ -243,7 +243,7 @@ def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_option_wins_over_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is typed now counts more than what was exported some time ago."""
+    """An option overrides a variable."""
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "1")
     monkeypatch.setenv("CLEARML_SERVING_PORT", "2")
     assert make_settings(Settings, {"port": "3", "host": None}).port == 3
@@ -294,7 +294,7 @@ def test_status_json_is_all_there_is_on_stdout(
 def test_status_shows_endpoints_faults_and_failed_models(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """People see what is served, and every reason why something is not; the exit code says so too."""
+    """The output lists what is served, and why something is not; the exit code says so too."""
     address, handler = gateway
     handler.content = {
         **SERVED, "ready": False, "not_ready_because": ["x waits"],
@@ -313,7 +313,7 @@ def test_status_shows_endpoints_faults_and_failed_models(
 def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What needs no Triton is answered, the rest is not."""
+    """Endpoints without Triton answer, the others do not."""
     address, handler = gateway
     handler.content = {**SERVED, "triton": {"triton:8001": False}}
     assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
@@ -323,7 +323,7 @@ def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
 def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody's requests fail, and still it is not what was asked for; shadows are shown as well."""
+    """No requests fail, but the new version is not served; shadow traffic is shown as well."""
     address, handler = gateway
     shadow = {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}
     failed = {**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}
@@ -335,7 +335,7 @@ def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
 
 
 def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing listening is an error with a way out, and no data."""
+    """If nothing listens, the error says how to start a gateway, and stdout is empty."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
@@ -346,7 +346,7 @@ def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize("url", ["nonsense", "http://[::bad", "ftp://127.0.0.1:1"])
 def test_status_of_what_is_no_address_is_refused(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An address that cannot be one is answered like one where nobody answers."""
+    """An invalid address gives the same error as one that does not answer."""
     assert main(["status", "--url", url, "--state-dir", str(tmp_path)]) == 1
     assert "--url" in only_line(capsys.readouterr().err)
 
@@ -373,7 +373,7 @@ def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) 
 
 
 def test_kserves_arguments_are_understood() -> None:
-    """They reach the settings: a port that cannot be one is refused, not ignored."""
+    """They reach the settings: an invalid port is refused, not ignored."""
     arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
     done = run(*arguments, "--http_port", "none")
     assert 0 != done.returncode
@@ -381,7 +381,7 @@ def test_kserves_arguments_are_understood() -> None:
 
 
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its lines, not as one."""
+    """The help keeps its line breaks."""
     assert 2 == main(["keys"])
     error = capsys.readouterr().err
     assert "\n  create" in error

@@ -1,4 +1,4 @@
-"""Rows of data sets: every kind of file, and what is wrong with one told by line and column."""
+"""Rows of data sets: every kind of file; errors name line and column."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_separated_values_are_rows_by_the_names_of_the_first_line(tmp_path: Path
 
 
 def test_a_text_of_several_lines_stands_where_it_ends(tmp_path: Path) -> None:
-    """As an editor counts lines."""
+    """Lines are counted as in an editor."""
     rows = [*data_rows.read(written(tmp_path, "a.csv", 'text\n"one\ntwo"\nthree\n'))]
     assert [Row("line 3", {"text": "one\ntwo"}), Row("line 4", {"text": "three"})] == rows
 
 
 def test_json_lines_are_objects(tmp_path: Path) -> None:
-    """Empty lines are none."""
+    """Empty lines are skipped."""
     path = written(tmp_path, "a.jsonl", '{"text": "a"}\n\n{"text": "b", "n": 1}')
     assert [Row("line 1", {"text": "a"}), Row("line 3", {"text": "b", "n": 1})] == [*data_rows.read(path)]
 
@@ -65,7 +65,7 @@ def test_json_lines_are_objects(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told_with_where_it_stands(
     tmp_path: Path, name: str, content: str | bytes, says: str
 ) -> None:
-    """The file, the line and, as far as it is known, the column."""
+    """Messages name the file, the line and, if known, the column."""
     with pytest.raises(DeployError) as told:
         [*data_rows.read(written(tmp_path, name, content))]
     assert says in told.value.message
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_told_with_where_it_stands(
 
 
 def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
-    """And folders of something else, or of several splits."""
+    """The same holds for other folders, and for folders with several splits."""
     with pytest.raises(DeployError, match="there is no file"):
         data_rows.read(tmp_path / "none.csv")
     with pytest.raises(DeployError, match=r"no usable state\.json"):
@@ -89,7 +89,7 @@ def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package is no part of ours."""
+    """pyarrow is not one of our requirements."""
     for module in ("pyarrow", "pyarrow.parquet", "pyarrow.ipc"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DeployError, match="pyarrow is not installed") as told:
@@ -98,7 +98,7 @@ def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path: Path, name: str, mon
 
 
 def test_a_saved_data_set_is_read_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that its state names, in that order; rows are numbered through."""
+    """The files are read in the order of its state file, and rows are numbered across files."""
     state = {"_data_files": [{"filename": "data-1.arrow"}, {"filename": "data-0.arrow"}]}
     written(tmp_path, "state.json", json.dumps(state))
     monkeypatch.setattr(data_rows, "_arrow", lambda path: iter([Row("row 1", {"text": path.name})]))
@@ -108,7 +108,7 @@ def test_a_saved_data_set_is_read_file_by_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_texts_and_labels_are_taken_out_of_their_columns() -> None:
-    """Rows without a text are left out and told."""
+    """Rows without a text are skipped and reported."""
     rows = [Row("line 2", {"t": "a", "l": 1}), Row("line 3", {"t": " ", "l": 0}), Row("line 4", {"t": None, "l": 0})]
     empty: list[str] = []
     assert [Text("line 2", "a", "1")] == [*data_rows.texts_of(rows, Path("f"), "t", "l", empty)]
@@ -133,7 +133,7 @@ def test_texts_and_labels_are_taken_out_of_their_columns() -> None:
     ],
 )
 def test_a_column_that_is_not_there_or_no_text_is_told(values: Any, says: str, hint: str) -> None:
-    """With the columns that there are."""
+    """The message lists the existing columns."""
     with pytest.raises(DeployError) as told:
         [*data_rows.texts_of([Row("line 2", values)], Path("f"), "text", "label", [])]
     assert says == told.value.message
@@ -141,7 +141,7 @@ def test_a_column_that_is_not_there_or_no_text_is_told(values: Any, says: str, h
 
 
 def test_of_many_some_are_drawn_in_their_order_and_always_the_same() -> None:
-    """Each with the same chance; of few, all."""
+    """Each item has the same chance; of few items, all are taken."""
     assert [*range(5)] == data_rows.sample(range(5), 10)
     drawn = data_rows.sample(range(10_000), 1000)
     assert drawn == sorted(set(drawn)) == data_rows.sample(range(10_000), 1000)

@@ -1,4 +1,4 @@
-"""A domain classifier: like texts are told apart no more often than by chance, others are, and by what."""
+"""The domain classifier: it finds no difference between like texts, and finds other texts with their words."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def texts(seed: int, number: int, *, german: float = 0.0, upper: float = 0.0) ->
 
 @pytest.mark.long
 def test_like_texts_are_told_apart_no_more_often_than_by_chance() -> None:
-    """One in a hundred at most is expected; of thirty, three would be a bad sign."""
+    """At most one in a hundred is expected; three of thirty would be a bad sign."""
     found = [compare(texts(seed, 150), texts(1000 + seed, 150)) for seed in range(30)]
     assert 3 > sum(one.is_apart for one in found)
     assert 3 > sum(not one.is_nothing for one in found)
 
 
 def test_another_language_is_found_with_its_words_and_examples() -> None:
-    """A fifth of the later texts: about as many are told, the clearest first, and no English word fell for good."""
+    """A fifth of the later texts is found as such, the clearest first, and no English word is reported as rarer."""
     found = compare(texts(1, 600), texts(2, 600, german=0.2))
     assert found.is_apart
     assert 0.1 < found.share < 0.3
@@ -50,7 +50,7 @@ def test_another_language_is_found_with_its_words_and_examples() -> None:
 
 
 def test_letters_tell_apart_what_words_do_not() -> None:
-    """The same words in capitals."""
+    """Trigrams find the same words in capitals."""
     found = compare(texts(1, 400), texts(2, 400, upper=0.3))
     assert found.is_apart
     assert () == found.rose
@@ -58,7 +58,7 @@ def test_letters_tell_apart_what_words_do_not() -> None:
 
 
 def test_a_text_that_comes_again_and_again_is_told_and_learned_once() -> None:
-    """It would otherwise be known by heart, and each copy would count as one more proof."""
+    """Otherwise it would be memorised, and each copy would count as evidence."""
     found = compare(texts(1, 300), [*texts(2, 300), *["buy now"] * 60])
     assert not found.is_apart
     assert not found.is_nothing
@@ -70,7 +70,7 @@ def test_a_text_that_comes_again_and_again_is_told_and_learned_once() -> None:
     ("before", "now"), [(["a"] * 60, ["a"] * 60), (["a"] * 60, ["b"] * 60), (["!"] * 60, ["?"] * 60), ([], [])]
 )
 def test_few_different_texts_are_no_reason_to_fail(before: list[str], now: list[str]) -> None:
-    """There is nothing to learn from, or nothing to ask about."""
+    """There is nothing to train on, or nothing to test."""
     found = compare(before, now)
     assert isinstance(found, Comparison)
     assert not found.is_apart
@@ -78,6 +78,6 @@ def test_few_different_texts_are_no_reason_to_fail(before: list[str], now: list[
 
 
 def test_what_was_redacted_is_one_word() -> None:
-    """A rule's name in brackets, as the payload log has it."""
+    """The payload log replaces redacted text by the rule's name in brackets."""
     found = compare(texts(1, 200), [f"{text} [email]" for text in texts(2, 200)])
     assert "[email]" == found.rose[0].word

@@ -1,4 +1,4 @@
-"""References of data sets: through an endpoint that counts, or of what texts look like."""
+"""References of data sets: through an endpoint that counts, or from the texts alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = [
 
 
 class Counting:
-    """A gateway that answers texts, and counts how long they are."""
+    """A gateway that answers texts, and counts their lengths."""
 
     def __init__(self) -> None:
         self.observer = Observer(later=lambda drain: drain())
@@ -91,7 +91,7 @@ def capture(url: str, path: Path, *more: object) -> Any:
 
 
 def test_an_endpoint_is_asked_for_every_text_and_what_it_counts_is_the_reference(tmp_path: Path) -> None:
-    """Whatever variables it has; how often its label is the data's is told."""
+    """All of its variables are in the reference, and the share of equal labels is shown."""
     with counting() as (gateway, url):
         gateway.answered(["counted before"] * 50)
         done = capture(url, data(tmp_path), "--label-column", "stars", "--output", tmp_path / "r.json", "--batch", 32)
@@ -106,7 +106,7 @@ def test_an_endpoint_is_asked_for_every_text_and_what_it_counts_is_the_reference
 
 
 def test_whoever_asks_meanwhile_is_told(tmp_path: Path) -> None:
-    """Their values are in the reference."""
+    """A message says that the reference contains requests of others."""
     with counting() as (gateway, url):
         answered = gateway.answered
 
@@ -120,7 +120,7 @@ def test_whoever_asks_meanwhile_is_told(tmp_path: Path) -> None:
 
 
 def test_answers_of_another_gateway_are_no_reference(tmp_path: Path) -> None:
-    """What counts must be what was asked."""
+    """The gateway that counts must be the one that answers."""
     with counting() as (gateway, url):
         gateway.answered(["one of before"])
         gateway.answered = lambda texts: [{} for _ in texts]  # type: ignore[method-assign]
@@ -130,7 +130,7 @@ def test_answers_of_another_gateway_are_no_reference(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_told_with_its_rows_and_leaves_the_former_reference(tmp_path: Path) -> None:
-    """Want of room is waited for."""
+    """Answers 429 and 503 are retried."""
     former = tmp_path / "r.json"
     former.write_text("former")
     with counting() as (gateway, url):
@@ -143,7 +143,7 @@ def test_a_refusal_is_told_with_its_rows_and_leaves_the_former_reference(tmp_pat
 
 
 def test_an_interruption_leaves_the_former_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other file."""
+    """No other file is left."""
     former = tmp_path / "r.json"
     former.write_text("former")
     asked = drift_data._send_batch
@@ -177,7 +177,7 @@ def test_without_a_model_it_is_what_texts_look_like_and_their_labels(tmp_path: P
 
 @pytest.mark.parametrize("more", [(), ("--without-model",)], ids=["through a gateway", "without a model"])
 def test_the_frequent_words_of_a_data_set_are_in_its_reference(tmp_path: Path, more: tuple[str, ...]) -> None:
-    """All of its texts tell them, whatever a gateway has looked at; its order does not matter."""
+    """All texts of the data set count, in any order, even if a gateway has examined fewer."""
     texts = [f"{'good' if n < 1500 else 'bad'} film number{'abcdefgh'[n % 8]}" for n in range(3000)]
     path = data(tmp_path, [Text("", text, "A") for text in texts])
     with counting() as (_, url):
@@ -193,7 +193,7 @@ def test_the_frequent_words_of_a_data_set_are_in_its_reference(tmp_path: Path, m
 
 
 def test_a_small_data_set_says_that_it_has_no_words(tmp_path: Path) -> None:
-    """Shares of few texts would say that every word is new."""
+    """With few texts, every word would count as new."""
     done = capture("http://127.0.0.1:1", data(tmp_path), "--without-model", "--output", tmp_path / "r.json")
     assert "the reference has no words: they need 3,000 texts, and there are only 400" in done.stderr
 
@@ -206,7 +206,7 @@ def test_a_small_data_set_says_that_it_has_no_words(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(arguments: list[str], says: str) -> None:
-    """Before anything is read."""
+    """They are refused before anything is read."""
     with pytest.raises(click.UsageError, match=says):
         run("capture", "--endpoint", "e", *arguments)
 
@@ -220,7 +220,7 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str], sa
     ids=["through a gateway", "without a model"],
 )  # fmt: skip
 def test_labels_of_other_names_are_told(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
-    """Held against such a reference, every answer would be a new label."""
+    """With such a reference, every answer would be a new label."""
     path = data(tmp_path, [row._replace(label="51"[n % 2]) for n, row in enumerate(ROWS)])
     with counting() as (_, url):
         done = capture(url, path, "--label-column", "stars", "--output", tmp_path / "r.json", *more)
@@ -228,7 +228,7 @@ def test_labels_of_other_names_are_told(tmp_path: Path, more: tuple[str, ...], s
 
 
 def test_too_few_texts_are_no_reference(tmp_path: Path) -> None:
-    """Rows without a text do not count, and the first of them is told."""
+    """Rows without a text do not count, and the first of them is named."""
     rows = [Text("", "", "A"), *ROWS[:50]]
     with pytest.raises(DeployError, match=r"train\.csv has 50 texts; 100 are needed"):
         capture("http://127.0.0.1:1", data(tmp_path, rows))

@@ -1,4 +1,4 @@
-"""The drift report as one file: what changed first, nothing loaded, nothing run, names are text."""
+"""The drift report as one HTML file: changes come first, nothing is loaded or run, and names are escaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'\u202e"
 
 
 class Document(HTMLParser):
-    """What a browser would make of it."""
+    """The document as a browser parses it."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def rendered(*found: Verdict) -> str:
 
 
 def test_segments_of_a_variable_are_a_table_and_their_names_are_text() -> None:
-    """Beneath the variable's bins: what moved in each, and how many values there were."""
+    """Below the variable's bins, a table shows what moved in each segment and its number of values."""
     whole = verdict("predicted_label", (700, 300, 0, 0))
     parts = [
         Part(name, 400, replace(whole, counts=counts), dict(replace(whole, counts=counts).moved))
@@ -66,7 +66,7 @@ def test_segments_of_a_variable_are_a_table_and_their_names_are_text() -> None:
 
 
 def test_what_drifted_comes_first_with_how_sure_since_when_and_what_moved() -> None:
-    """What is steady is folded away; the endpoint's evidence is told against what alarms."""
+    """Steady variables are collapsed; the endpoint's evidence is shown with the alarm's threshold."""
     page = rendered(
         verdict("a_steady", (700, 300, 0, 0), endpoint="a"),
         verdict("z_moved", (4000, 6000, 0, 0), days=400.0, whole=120.0),
@@ -86,7 +86,7 @@ def test_what_drifted_comes_first_with_how_sure_since_when_and_what_moved() -> N
 
 
 def test_names_are_text_and_nothing_is_loaded_or_run() -> None:
-    """Whatever endpoints, variables and bins are called; characters that turn text around are not written."""
+    """This holds for all names; characters that change the direction of text are not written."""
     bins = enum_bins({EVIL: 60, "x" * 300: 40})
     evil = Verdict(EVIL, EVIL, EVIL, bins.names, bins.ratios(), (90.0, 10.0, 0.0, 0.0), 100.0, Standing(90.0, 90.0))
     page = rendered(evil)
@@ -116,7 +116,7 @@ def test_bins_of_numbers_say_up_to_what_they_go() -> None:
 
 
 def test_words_that_rose_are_named_beside_the_variables_of_words() -> None:
-    """Whatever a caller wrote."""
+    """Words of callers are escaped."""
     moved = {("e", "1"): {"rose": [{"word": "<b>flimmer", "now": 0.02, "was": None}], "fell": []}}
     found = [verdict("risen_word", (700, 300, 0, 0)), verdict("script", (700, 300, 0, 0))]
     page = drift_page.render(found, moved, made=MADE, source="a test")

@@ -1,4 +1,4 @@
-"""Segments of a payload log: whose texts and answers moved, and nothing is said of those that did not."""
+"""Segments of a payload log: those whose texts or answers moved are named, the others are not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def traffic(chance: random.Random, tenant: str, number: int, *, bad: float = 0.3
 
 
 def test_the_segment_in_which_it_is_is_named(log: Callable[..., Path]) -> None:
-    """Of four tenants one writes German, of another one more answers are bad; the others are as they were."""
+    """One of four tenants writes German, another gets more bad answers; the others are unchanged."""
     chance = random.Random(1)
     where = log(
         *traffic(chance, "acme", 400), *traffic(chance, "bolt", 300, text=GERMAN),
@@ -75,7 +75,7 @@ def test_the_segment_in_which_it_is_is_named(log: Callable[..., Path]) -> None:
 
 
 def test_like_traffic_of_many_segments_names_none(log: Callable[..., Path]) -> None:
-    """Sixty logs of nine segments each: chance alone names one in a hundred of them at most."""
+    """Of sixty logs with nine segments each, chance alone names at most one in a hundred."""
     named = 0
     for seed in range(60):
         chance = random.Random(seed)
@@ -94,7 +94,7 @@ def test_scores_are_counted_into_the_bins_of_their_reference(log: Callable[..., 
 
 
 def test_rare_segments_are_one_and_a_key_that_is_not_there_is_told(log: Callable[..., Path]) -> None:
-    """Callers choose the values: there are never more rows than these."""
+    """Callers choose the values, so the number of rows is limited."""
     chance = random.Random(1)
     where = log(*(one for i in range(20) for one in traffic(chance, f"tenant-{i}", 30 - i)))
     parts = of_log(where, Wanted("e"), "tenant", [LABEL], Read())
@@ -106,7 +106,7 @@ def test_rare_segments_are_one_and_a_key_that_is_not_there_is_told(log: Callable
 
 
 def test_too_many_values_are_refused(log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand names of people are no segments, and would be kept one by one."""
+    """Ten thousand names are no useful segments, and would need much memory."""
     monkeypatch.setattr("deploy.admin.drift_segments._MOST_VALUES", 10)
     where = log(*(record(f"t{i}", ENGLISH, "GOOD") for i in range(12)))
     with pytest.raises(DeployError, match="tenant has more than 10 values"):
@@ -131,5 +131,5 @@ def test_versions_without_a_reference_and_answers_of_other_forms_harm_nothing(lo
     [("tenant", "acme"), ("user.country", "a"), ("route", NONE), ("text", ENGLISH), ("user", NONE), ("user.x.y", NONE)],
 )
 def test_a_key_is_a_field_of_the_request_or_one_of_the_log(key: str, value: str) -> None:
-    """Objects and lists are no values."""
+    """Objects and lists do not count as values."""
     assert value == segment_of(record("acme", ENGLISH, "GOOD"), key)

@@ -1,4 +1,4 @@
-"""Watching code: which file is whose, what is uploaded, and what is only told."""
+"""Watching code: which file belongs to which endpoint, and what is uploaded or only reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_file_belongs_to_the_endpoint_with_its_content_or_its_name(registry: Fak
 
 
 def test_changes_are_uploaded_once_and_only_where_they_are_python(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Unchanged files are left alone; a syntax error is told with its line; the repaired file goes."""
+    """Unchanged files are not uploaded; a syntax error is shown with its line; the repaired file is uploaded."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     deploy(registry, tmp_path, "h", SOURCE)
@@ -91,7 +91,7 @@ def test_changes_are_uploaded_once_and_only_where_they_are_python(registry: Fake
 
 
 def test_file_that_differs_at_the_start_is_uploaded(registry: FakeRegistry, tmp_path: Path) -> None:
-    """It was edited while nobody watched."""
+    """It was edited while the command did not run."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     deploy(registry, tmp_path, "h", SOURCE)
@@ -108,7 +108,7 @@ def test_file_that_differs_at_the_start_is_uploaded(registry: FakeRegistry, tmp_
 
 
 def test_who_watches_is_told_in_the_history(registry: FakeRegistry, tmp_path: Path) -> None:
-    """The upload itself names nobody."""
+    """The upload itself has no author."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     deploy(registry, tmp_path, "h", SOURCE)
@@ -123,7 +123,7 @@ def test_who_watches_is_told_in_the_history(registry: FakeRegistry, tmp_path: Pa
 
 
 def test_registry_that_is_away_is_told_and_asked_again(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Watching goes on."""
+    """The command keeps watching."""
     said: list[str] = []
     registry.is_up = False
     Watcher(tmp_path, registry, gateway="http://127.0.0.1:9", say=said.append).step()

@@ -1,4 +1,4 @@
-"""Texts out of a payload log: whose, of when, of which protocol; and what cannot be read is left out."""
+"""Texts from a payload log: selected by endpoint and time, for every protocol; unreadable lines are skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.tools.errors import DeployError
 
 
 def record(time: str, request: Any, *, endpoint: str = "e", version: str = "1") -> str:
-    """A line as the log has it."""
+    """Return a line of the log."""
     told = {"time": time, "url": f"{endpoint}/{version}", "endpoint": endpoint, "version": version, "request": request}
     return json.dumps(told) + "\n"
 
@@ -49,7 +49,7 @@ def test_events_that_a_receiver_has_written_are_read_too(tmp_path: Path) -> None
 
 
 def test_no_log_is_told_with_what_makes_one(tmp_path: Path) -> None:
-    """A folder that is not there, or empty."""
+    """A missing or empty folder is an error that says how to turn the log on."""
     with pytest.raises(DeployError, match="there is no payload log"):
         [*texts(tmp_path / "gone", Wanted("e"), Read())]
 
@@ -69,5 +69,5 @@ def test_no_log_is_told_with_what_makes_one(tmp_path: Path) -> None:
     ],
 )
 def test_every_protocols_texts_are_found(request_: Any, found: list[str]) -> None:
-    """Options and names are no texts; of a body of somebody's own, all strings are."""
+    """Options and names are not texts; in an unknown body, all strings are."""
     assert found == [*texts_of(request_)]

@@ -1,4 +1,4 @@
-"""The state of a serving Task as a file: nothing is lost on the way, nothing is written that is so already."""
+"""The state of a serving Task as a file: nothing gets lost, and only differences are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = "class Preprocess:\n    def process(self, data, state, collect):\n       
 
 
 def make_store(folder: Path) -> FakeRegistry:
-    """Everything that a document tells of: plain and versioned endpoints, code, a canary, metrics, rules, a default."""
+    """A Task with all parts of a document: plain and versioned endpoints, code, a canary, metrics, rules, a default."""
     store = FakeRegistry()
     for name in ("m1", "m2", "m3"):
         (folder / name).write_bytes(b"model")
@@ -43,25 +43,25 @@ def make_store(folder: Path) -> FakeRegistry:
 
 
 def exported(store: FakeRegistry) -> state_file.Document:
-    """What the file of this store says, through its text."""
+    """Export this store, and parse the text again."""
     text = state_file.written(state_file.document_of(store, store.task()), "a title")
     return state_file.parsed(text, "state.yaml")
 
 
 def changes(store: FakeRegistry, document: state_file.Document) -> tuple[list[state_file.Change], state_file.Document]:
-    """What would change, and what is wanted by this store's own ids."""
+    """Return the changes, and the document with this store's model ids."""
     wanted = state_file.resolved(store, document)
     return state_file.compared(state_file.document_of(store, store.task()), wanted), wanted
 
 
 def applied(store: FakeRegistry, document: state_file.Document) -> None:
-    """Make it so, all of it."""
+    """Apply all changes."""
     found, wanted = changes(store, document)
     state_file.apply(store, store.task(), found, wanted, by="me")
 
 
 def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
-    """Through the text: names, numbers, code and unset fields."""
+    """A Task has no differences to its own file: names, numbers, code and unset fields."""
     store = make_store(tmp_path)
     text = state_file.written(state_file.document_of(store, store.task()), "a title")
     assert text.startswith("# a title\nversion: 1\n")
@@ -76,7 +76,7 @@ def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
 
 
 def test_a_lost_task_is_restored(tmp_path: Path) -> None:
-    """An empty one says afterwards what the lost one said, with its numbers and code; a second time nothing."""
+    """An empty Task gets everything of the lost one, with numbers and code; a second run changes nothing."""
     before = make_store(tmp_path)
     document = exported(before)
     store = FakeRegistry()
@@ -97,7 +97,7 @@ def test_a_lost_task_is_restored(tmp_path: Path) -> None:
 
 
 def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
-    """They are found by project and name; one that is not there, or is there twice, is refused by name."""
+    """Models are found by project and name; a missing or ambiguous one is refused by name."""
     document = exported(make_store(tmp_path))
     store = FakeRegistry()
     for name in ("m1", "m2", "m3"):
@@ -113,7 +113,7 @@ def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
 
 
 def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
-    """Sections of which nothing changes stay as they are, to the letter."""
+    """Unchanged sections keep their exact text."""
     store = make_store(tmp_path)
     document = exported(store)
     document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
@@ -136,7 +136,7 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
 
 
 def test_weights_are_decisions_and_an_old_copy_does_not_undo_them(tmp_path: Path) -> None:
-    """As those of `canary set`; removed, the decision is over."""
+    """They are recorded like those of `canary set`; a removal ends the decision."""
     store = make_store(tmp_path)
     document = exported(store)
     old = section_text(store.task(), "canary")
@@ -154,7 +154,7 @@ def test_weights_are_decisions_and_an_old_copy_does_not_undo_them(tmp_path: Path
 
 
 def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path) -> None:
-    """A bare name cannot mean nothing while there are versions."""
+    """An endpoint with versions always has a default version."""
     store = make_store(tmp_path)
     document = exported(store)
     del document["objectives"]["faq"]
@@ -169,7 +169,7 @@ def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path)
 
 
 def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
-    """What was read must still be there when it is written."""
+    """If the Task has changed since it was read, nothing is written."""
     store = make_store(tmp_path)
     document = exported(store)
     document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
@@ -182,7 +182,7 @@ def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
 
 
 def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
-    """As a folder that was added by its path."""
+    """It is stored as a folder, like one that was added by its path."""
     store = make_store(tmp_path)
     document = exported(store)
     files = {"preprocess.py": CODE, "parts/words.py": "WORDS = ['ä']\n"}
@@ -211,13 +211,13 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_used_are_refused_in_a_sentence(text: str, says: str) -> None:
-    """Whatever was written by hand."""
+    """Each mistake in a hand-written file gives one sentence."""
     with pytest.raises(DeployError, match=says):
         state_file.resolved(FakeRegistry(), state_file.parsed(text, "state.yaml"))
 
 
 def test_json_is_read_as_well(tmp_path: Path) -> None:
-    """It is YAML, too."""
+    """JSON is valid YAML."""
     import json
 
     document: Any = {"version": 1, **state_file.document_of(make_store(tmp_path), make_store(tmp_path).task())}

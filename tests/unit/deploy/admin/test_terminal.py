@@ -1,4 +1,4 @@
-"""What a person sees while a command works."""
+"""The progress lines of a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Tty(io.StringIO):
-    """A stream that says somebody looks."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 def test_a_terminal_shows_the_changing_line_in_place_and_takes_it_away(clock: Clock) -> None:
-    """The line that stays stands where the changing one stood."""
+    """A line that stays replaces the changing line."""
     out = Tty()
     screen = Terminal(out)
     screen.live("loading")
@@ -50,7 +50,7 @@ def test_a_terminal_shows_the_changing_line_in_place_and_takes_it_away(clock: Cl
 
 
 def test_a_log_gets_what_is_waited_for_after_two_quiet_seconds_and_once(clock: Clock) -> None:
-    """A pipe is neither silent nor full of the same line."""
+    """A pipe gets the line from time to time, not every time."""
     out = io.StringIO()
     screen = Terminal(out)
     for second in range(6):
@@ -60,7 +60,7 @@ def test_a_log_gets_what_is_waited_for_after_two_quiet_seconds_and_once(clock: C
 
 
 def test_a_log_gets_a_new_topic_at_once_and_its_details_never(clock: Clock) -> None:
-    """Counting down is for eyes; what is being done now is for logs too."""
+    """A log gets each new topic, but no countdown."""
     out = io.StringIO()
     screen = Terminal(out)
     for second in range(9):
@@ -70,7 +70,7 @@ def test_a_log_gets_a_new_topic_at_once_and_its_details_never(clock: Clock) -> N
 
 
 def test_what_was_waited_for_leaves_nothing_also_when_it_fails() -> None:
-    """The error stands where the line stood."""
+    """The changing line is removed, even if the work fails."""
     out = Tty()
 
     def fail() -> None:
@@ -83,7 +83,7 @@ def test_what_was_waited_for_leaves_nothing_also_when_it_fails() -> None:
 
 
 def test_a_closed_stream_keeps_nobody_from_working() -> None:
-    """Children have to be stopped whether or not anybody reads."""
+    """With a closed stream, children must still be stopped."""
     out = io.StringIO()
     screen = Terminal(out)
     out.close()
@@ -92,7 +92,7 @@ def test_a_closed_stream_keeps_nobody_from_working() -> None:
 
 
 def test_a_table_is_as_wide_as_its_content_also_without_rows() -> None:
-    """No column is cut, wherever it is printed: programs read it too."""
+    """No column is cut, because programs read tables too."""
     wide, narrow = "x" * 130, "y".ljust(130)
     assert table(["A", "LONG"], [[wide, "1"], ["y", "2"]]) == ["A".ljust(130) + "  LONG", f"{wide}  1", f"{narrow}  2"]
     assert table(["A", "B"], []) == ["A  B"]

@@ -1,4 +1,4 @@
-"""``triton-gateway export``, ``diff`` and ``apply``: what they print and end with; a second time is nothing."""
+"""``triton-gateway export``, ``diff`` and ``apply``: their output and exit codes; a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> FakeRegistry:
 
 
 def run(module: Any, store: FakeRegistry, *arguments: str) -> int:
-    """A command on a store."""
+    """Run a command on a store."""
     values = module.command.make_context("x", list(arguments)).params
     values.pop("serving_task_id")
     with click.Context(module.command):
@@ -34,7 +34,7 @@ def run(module: Any, store: FakeRegistry, *arguments: str) -> int:
 def test_what_was_exported_is_what_is_there(
     store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
 ) -> None:
-    """As YAML and as JSON; to a file or to the terminal."""
+    """Exports as YAML and JSON, to a file or the terminal, have no differences to the Task."""
     file = tmp_path / "state.yaml"
     assert 0 == run(export, store, "-o", str(file), *form)
     assert "3 endpoints, 1 auto_update, 1 canaries, 1 metrics, 1 defaults" in capsys.readouterr().err
@@ -48,7 +48,7 @@ def test_what_was_exported_is_what_is_there(
 def test_a_dry_run_says_all_and_does_nothing(
     store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then the real one does it; the history says who; a second one finds nothing."""
+    """The real run then makes the changes, the history names the author, and a second run changes nothing."""
     file = tmp_path / "state.yaml"
     run(export, store, "-o", str(file))
     file.write_text(file.read_text().replace("max_length: 128", "max_length: 64"))
@@ -77,7 +77,7 @@ def test_a_dry_run_says_all_and_does_nothing(
 
 
 def test_what_could_not_be_served_is_refused_before_anything_is_written(store: FakeRegistry, tmp_path: Path) -> None:
-    """An engine that does not exist, a canary of a version that is removed."""
+    """For example an unknown engine, or a canary with a removed version."""
     file = tmp_path / "state.yaml"
     run(export, store, "-o", str(file))
     before = store.task()

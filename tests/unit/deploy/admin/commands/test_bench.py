@@ -1,4 +1,4 @@
-"""``triton-gateway bench`` against a small server: what is sent, counted, shown and refused."""
+"""``triton-gateway bench`` with a small server: what it sends, counts, shows and refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.tools.errors import DeployError
 
 
 class Gateway(ThreadingHTTPServer):
-    """Answers every text; counts as a gateway does."""
+    """Answers every text, and counts like a gateway."""
 
     status = 200
     error = b"{}"
@@ -87,7 +87,7 @@ def bench(gateway: Gateway, *arguments: str) -> Result:
 
 
 def test_every_load_has_a_row_with_latency_and_the_gateways_stages(gateway: Gateway, tmp_path: Path) -> None:
-    """One closed loop per number of connections; JSON holds the same."""
+    """There is one closed loop per number of connections, and the JSON contains the same figures."""
     done = bench(gateway, "--connections", "1,3", "--json", str(tmp_path / "out.json"))
     assert 0 == done.return_value, done.output
     loads = json.loads((tmp_path / "out.json").read_text())["loads"]
@@ -101,20 +101,20 @@ def test_every_load_has_a_row_with_latency_and_the_gateways_stages(gateway: Gate
 
 
 def test_open_loop_sends_at_its_rate(gateway: Gateway) -> None:
-    """A rate is a rate, whatever the answers do."""
+    """The rate does not depend on the answers."""
     done = bench(gateway, "--rate", "100", "--connections", "8")
     assert 0 == done.return_value, done.output
     assert 10 <= len(gateway.bodies) <= 70
 
 
 def test_built_in_texts_differ(gateway: Gateway) -> None:
-    """A response cache must not be what is measured."""
+    """The command must not measure a response cache."""
     bench(gateway, "--connections", "2")
     assert len(set(gateway.bodies)) > 0.9 * len(gateway.bodies)
 
 
 def test_own_texts_and_bodies_are_sent_as_they_are(gateway: Gateway, tmp_path: Path) -> None:
-    """One per line; empty lines are none."""
+    """There is one per line; empty lines are skipped."""
     texts, bodies = tmp_path / "texts", tmp_path / "bodies"
     texts.write_text("ein Text\n\nnoch einer\n")
     bodies.write_text('{"query": "q", "documents": ["d"]}\n')
@@ -126,7 +126,7 @@ def test_own_texts_and_bodies_are_sent_as_they_are(gateway: Gateway, tmp_path: P
 
 
 def test_failed_requests_are_shown_and_make_the_command_fail(gateway: Gateway) -> None:
-    """With the first answer, so that the reason is there."""
+    """The first answer is shown, because it contains the reason."""
     gateway.status = 503
     done = bench(gateway, "--connections", "1")
     assert 1 == done.return_value
@@ -163,7 +163,7 @@ def test_wrong_numbers_are_refused_with_the_right_form(gateway: Gateway, connect
 
 
 def test_other_machines_need_a_flag_and_absent_gateways_a_start() -> None:
-    """Load is not sent by accident; nothing there is one sentence."""
+    """Load is not sent to other machines by accident; a gateway that does not answer is one line."""
     for url, words in (("http://192.0.2.1:8080", "this machine only"), ("http://127.0.0.1:9", "nothing answers"),
                        ("https://127.0.0.1:9", "not an http://")):  # fmt: skip
         done = CliRunner().invoke(command, ["--url", url, "--endpoint", "e", "--warm-up", "0"], standalone_mode=False)

@@ -1,4 +1,4 @@
-"""``triton-gateway canary run``: what it compares unless told otherwise, and what it refuses before any traffic."""
+"""``triton-gateway canary run``: what it compares by default, and what it refuses before any traffic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}
 
 
 def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) -> Rollout:
-    """What a rollout of ``e/2`` beside ``e/1`` compares; ``stable`` and ``new``: what a gateway says of them."""
+    """Return the rollout of ``e/2`` beside ``e/1``; ``stable`` and ``new``: their details in a gateway's status."""
     registry = FakeRegistry()
     for version in "12":
         registry.add_endpoint("e", f"m{version}", version=version)
@@ -33,7 +33,7 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
 
 
 def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
-    """Without being asked to: a version with its labels turned round is the fault that costs most."""
+    """This is the default, because a version with exchanged labels is the most expensive fault."""
     rollout = planned(CLASSIFIER, CLASSIFIER)
     assert rollout.gate.labels is not None
     assert rollout.gate.pairs is not None
@@ -41,21 +41,21 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
 
 
 def test_of_embeddings_what_is_near_what_is_compared() -> None:
-    """Honest retrains pass (docs/canary.md); one that is meant to place texts otherwise is let through by name."""
+    """Ordinary retrained models pass (docs/canary.md); one with other neighbours is permitted by an option."""
     rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
     assert (5.0, 0.05) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
 
 
 @pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
 def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
-    """Users' code may do something with each request, and other tasks may well answer otherwise; asked for, it is."""
+    """Users' code may have side effects, and other tasks may vary their answers; there, mirroring needs an option."""
     assert planned(details, details).gate.pairs is None
     assert 0.0 == planned(details, details).rules.mirror
     assert planned(details, details, mirror=2.0).gate.pairs is not None
 
 
 def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers_unless_told_otherwise() -> None:
-    """Of which more are asked for at first, unless somebody has chosen a share."""
+    """More is mirrored at first, unless a share was chosen."""
     rules = planned(CLASSIFIER, CLASSIFIER).rules
     assert (20.0, 600.0) == (rules.mirror_first, rules.mirror_wait_s)
     chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0, mirror_wait_s=0.0)
@@ -63,7 +63,7 @@ def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers_unless_to
 
 
 def test_what_is_switched_off_is_not_compared() -> None:
-    """0 points and 0 percent."""
+    """0 points or 0 percent turns a comparison off."""
     rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)
     assert (None, None) == (rollout.gate.labels, rollout.gate.pairs)
 
@@ -76,7 +76,7 @@ def test_what_is_switched_off_is_not_compared() -> None:
     ],
 )
 def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: list[str], message: str) -> None:
-    """Unless that is meant."""
+    """They are accepted only with --new-labels."""
     new = {**CLASSIFIER, "labels": labels}
     with pytest.raises(DeployError, match=message):
         planned(CLASSIFIER, new)
@@ -97,7 +97,7 @@ def stable(to: str, default: str = "", weights: Mapping[str, float] | None = Non
 
 
 def test_what_answers_now_is_the_stable_version() -> None:
-    """The largest share of a canary, else what the bare name means, else the only other version."""
+    """The version with the largest share of a canary, otherwise the default version, otherwise the only other one."""
     assert "e/3" == stable("e/1", weights={"e/2": 0.1, "e/3": 0.9})
     assert "e/2" == stable("e/3", default="e/2")
     assert "e/1" == stable("e/2", versions="12")
@@ -113,6 +113,6 @@ def test_what_answers_now_is_the_stable_version() -> None:
 def test_a_rollout_to_what_answers_already_is_refused(
     default: str, weights: Mapping[str, float] | None, versions: str
 ) -> None:
-    """Its first step would give nearly all requests to another version, which nothing has tried."""
+    """Its first step would send nearly all requests to another, untested version."""
     with pytest.raises(DeployError, match=r"e/1 already answers .* requests for e without a version"):
         stable("e/1", default, weights, versions)

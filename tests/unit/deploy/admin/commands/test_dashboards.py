@@ -23,7 +23,7 @@ TOKEN = "glsa_test"
 
 
 class Grafana:
-    """Folders and boards as Grafana keeps them: a new id and a growing version for what is stored."""
+    """Stores folders and boards like Grafana: each gets a new id and a growing version."""
 
     def __init__(self) -> None:
         self.folders: list[dict[str, Any]] = [{"id": 1, "uid": "other", "title": "Other"}]
@@ -91,7 +91,7 @@ def run(*arguments: object, token: str = TOKEN) -> Any:
 
 
 def test_boards_are_made_in_a_folder_and_the_second_time_left_alone(grafana: tuple[Grafana, str]) -> None:
-    """Every board, unchanged, in one folder; again: no write at all; one that was edited is put back."""
+    """All boards are created in one folder; a second push writes nothing, and an edited board is restored."""
     server, url = grafana
     first = run("push", "--url", url).output
     assert (6, 6) == (first.count(": created"), len(server.boards))
@@ -110,7 +110,7 @@ def test_boards_are_made_in_a_folder_and_the_second_time_left_alone(grafana: tup
 
 
 def test_an_existing_folder_is_used_and_a_dry_run_writes_nothing(grafana: tuple[Grafana, str]) -> None:
-    """Folders are known by their title; boards move with a new one."""
+    """Folders are found by their title; with another title, the boards move."""
     server, url = grafana
     said = run("push", "--url", url, "--folder", "Other", "--dry-run").output
     assert (6, 0) == (said.count("would be created"), server.writes)
@@ -121,7 +121,7 @@ def test_an_existing_folder_is_used_and_a_dry_run_writes_nothing(grafana: tuple[
 
 
 def test_what_goes_wrong_is_one_line_that_says_what_to_do(grafana: tuple[Grafana, str]) -> None:
-    """A wrong token, an address that is no Grafana, nobody there, no address."""
+    """A wrong token, another server, no answer, and an invalid address."""
     _, url = grafana
     for arguments, token, wanted in (
         ((url,), "wrong", "Editor"),
@@ -135,7 +135,7 @@ def test_what_goes_wrong_is_one_line_that_says_what_to_do(grafana: tuple[Grafana
 
 
 def test_client_library_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that has it."""
+    """The message names the extra."""
     monkeypatch.setitem(sys.modules, "grafana_client", None)
     monkeypatch.delitem(sys.modules, "deploy.admin.grafana", raising=False)
     monkeypatch.delattr("deploy.admin.grafana", raising=False)
@@ -145,7 +145,7 @@ def test_client_library_that_is_not_installed_is_one_line(monkeypatch: pytest.Mo
 
 
 def test_export_writes_what_can_be_imported(tmp_path: Path) -> None:
-    """The committed files, byte by byte."""
+    """The files equal the committed ones, byte by byte."""
     run("export", tmp_path / "boards")
     source = Path(__file__).parents[5] / "dashboards" / "grafana"
     assert {p.name: p.read_text() for p in source.glob("*.json")} == {

@@ -32,7 +32,7 @@ def run(store: FakeRegistry, *arguments: str) -> int:
 
 
 def test_what_is_chosen_counts_and_is_told(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its number or its url; the history says who did it."""
+    """The version is chosen by number or url, and the history names the author."""
     assert 0 == run(store, "faq")
     assert 0 == run(store, "/faq", "2")
     assert {"faq": "faq/2"} == decode(store.task()).defaults
@@ -47,7 +47,7 @@ def test_what_is_chosen_counts_and_is_told(store: FakeRegistry, capsys: pytest.C
 def test_a_canary_of_the_name_goes_before_it_and_that_is_said(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is chosen counts when the canary is gone."""
+    """The chosen version counts when the canary is removed."""
     store.canary["faq"] = {"endpoint": "faq", "weights": [1.0], "load_endpoints": ["faq/1"]}
     assert 0 == run(store, "faq", "2")
     assert "faq: a canary, faq/1 1\n" == capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_a_canary_of_the_name_goes_before_it_and_that_is_said(
     "arguments", [["faq", "9"], ["nothing"], ["nothing", "1"], ["faq", "extra/2"], ["faq", "faq/extra/2"]]
 )
 def test_what_is_not_there_is_refused(store: FakeRegistry, arguments: list[str]) -> None:
-    """And nothing is written."""
+    """An unknown version is refused, and nothing is written."""
     with pytest.raises((DeployError, GatewayError)) as told:
         run(store, *arguments)
     assert "faq" in str(told.value) + str(told.value.hint)  # type: ignore[attr-defined]

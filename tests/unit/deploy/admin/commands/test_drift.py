@@ -1,4 +1,4 @@
-"""``triton-gateway drift``: references out of counts, and a verdict on what is counted now."""
+"""``triton-gateway drift``: references made of counts, and verdicts on current counts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(*arguments: object) -> Any:
 def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     served: tuple[Gateway, str], tmp_path: Path
 ) -> None:
-    """Capture, serve with it, report: steady; then half a deviation and a new animal: drift, exit code 3."""
+    """Like traffic is steady; a mean moved by half a deviation and a new value are drift, with exit code 3."""
     gateway, url = served
     rng = np.random.default_rng(1)
     gateway.watch({})
@@ -100,7 +100,7 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
 
 
 def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """PNG or SVG by the suffix; a suffix without a form, or a folder that is not there, is one line."""
+    """PNG or SVG by the suffix; an unknown suffix or a missing folder is an error of one line."""
     gateway, url = served
     rng = np.random.default_rng(1)
     gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 50, "dog": 50})})
@@ -117,7 +117,7 @@ def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: P
 
 
 def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """With how many there are."""
+    """The message says how many values there are."""
     gateway, url = served
     gateway.watch({})
     gateway.see([1.0] * 10, ["cat"] * 10)
@@ -146,7 +146,7 @@ def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tup
 
 
 def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """ENDPOINT/VERSION.json below `references` of the state directory."""
+    """The file is `references/ENDPOINT/VERSION.json` in the state directory."""
     gateway, url = served
     gateway.watch({})
     gateway.see([1.0] * 10, ["cat"] * 10)
@@ -155,7 +155,7 @@ def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gat
 
 
 def test_gateway_that_does_not_answer_is_one_line() -> None:
-    """Not a traceback."""
+    """The error is one line, not a traceback."""
     with pytest.raises(DeployError) as caught:
         run("report", "--url", "http://127.0.0.1:9")
     assert "nothing answers at http://127.0.0.1:9/metrics" == caught.value.message
@@ -163,13 +163,13 @@ def test_gateway_that_does_not_answer_is_one_line() -> None:
 
 
 def test_built_in_variables_are_documented_by_name() -> None:
-    """The names a reference file uses."""
+    """The page has the names that a reference file uses."""
     page = (Path(__file__).parents[5] / "docs" / "metrics.md").read_text()
     assert [] == [name for name in variables.BUILT_IN if f"`{name}`" not in page]
 
 
 def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """`e/1` is the version 1 of e, as everywhere else; for what was not counted it says what was."""
+    """`e/1` is version 1 of e; if nothing was counted for it, the message says what was counted."""
     gateway, url = served
     gateway.watch({})
     gateway.see([0.5] * 20, ["cat"] * 20)
@@ -185,7 +185,7 @@ def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, s
 
 
 def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """A reference is of one version."""
+    """A reference belongs to one version."""
     gateway, url = served
     metric = 'gateway_variable_enum_total{{endpoint="e",version="{}",variable="a",value="cat"}} 20\n'
     gateway.page = ("# TYPE gateway_variable_enum counter\n" + metric.format(1) + metric.format(2)).encode()
@@ -201,7 +201,7 @@ def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_
 def test_what_cannot_be_captured_is_told_before_the_waiting(
     named: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not after the ten minutes that somebody has asked for."""
+    """The error comes before the capture waits, not after ten minutes."""
     monkeypatch.setattr("deploy.admin.commands.drift.time.sleep", lambda _s: pytest.fail("it waits"))
     status = {"endpoints": [{"endpoint": "e", "version": version} for version in "12"]}
     with site(lambda asked: (200, status)) as url, pytest.raises(DeployError, match=says):
@@ -209,7 +209,7 @@ def test_what_cannot_be_captured_is_told_before_the_waiting(
 
 
 def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
-    """And one that has no reference is told apart from one that has not drifted."""
+    """An endpoint without a reference is an error, not "no drift"."""
     gateway, url = served
     gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
     gateway.see([0.5] * 20, ["cat"] * 20)
@@ -222,7 +222,7 @@ def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -
 
 
 def test_the_report_names_what_the_reference_does_not_have(served: tuple[Gateway, str]) -> None:
-    """As far as the gateway knows names: a category that is listed nowhere stays `other`."""
+    """If the gateway knows the names of new values, the report shows them; others stay `other`."""
     gateway, url = served
     gateway.watch({"a": drift.enum_bins({"cat": 500})})
     gateway.see([0.5] * 200, ["cat"] * 100 + ["dog"] * 60 + ["eel"] * 40)
@@ -269,7 +269,7 @@ class OfTexts(Gateway):
 
 
 def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(tmp_path: Path) -> None:
-    """One text in fifty has a new word: it is printed, and in the JSON of the variables of words."""
+    """A new word in one of fifty texts is printed, and is in the JSON of the word variables."""
     gateway, random = OfTexts(), np.random.default_rng(3)
 
     def texts(number: int) -> list[str]:
@@ -333,7 +333,7 @@ def test_a_new_reference_of_texts_with_other_words_ends_the_alarm(tmp_path: Path
 
 
 def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """Of a gateway that does not tell them (an older one, or a key without the right)."""
+    """This is so for an older gateway, or a key without the right to read words."""
     gateway, url = served
     watching = OfTexts()
     watching.watch_texts(drift.Reference())
@@ -347,7 +347,7 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
 
 
 def test_report_is_written_as_a_page_or_as_json(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """Whole or not at all; another ending is refused before anything is asked."""
+    """The file is written atomically; another suffix is refused before the gateway is called."""
     gateway, url = served
     rng = np.random.default_rng(1)
     gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 9, "<b>": 1})})
@@ -385,7 +385,7 @@ def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str
 
 
 def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
-    """By `canary`, by the version's name, or by both names; what differs in words, as JSON and as a page."""
+    """By `canary`, by a version, or by both; differences are shown as sentences, JSON and HTML."""
     compared = [
         one("language", "texts", {"en": 360.0, "de": 40.0}),
         one("predicted_label", "answers", {"good": 200.0, "bad": 200.0}, days=0.1),
@@ -408,7 +408,7 @@ def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
-    """Neither an empty table nor a traceback; nor is Prometheus asked for what it does not know."""
+    """The error says what a comparison needs; --prometheus is refused, because it has no comparisons."""
     for status, message in (({"compared": []}, "compared now: none"), ({"compared": 3}, "reports no comparison")):
         with site(lambda asked, status=status: (200, status)) as url, pytest.raises(DeployError, match=message):
             run("report", "--url", url, "--compare", "canary")
@@ -417,7 +417,7 @@ def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
 
 
 def test_segments_of_a_payload_log_are_in_the_report(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """In words, as JSON with each variable, and as a table of the page; a key without an endpoint is refused."""
+    """Segments are shown as sentences, JSON and a table in the HTML; --by without --endpoint is refused."""
     gateway, address = served
     labels = drift.enum_bins({"GOOD": 7000, "BAD": 3000})
     served_ = Served("e", "1", is_text=True, labels=("GOOD", "BAD"), reference={"predicted_label": labels})

@@ -1,4 +1,4 @@
-"""``triton-gateway drift explain``: what tells texts apart, out of a log that the gateway's own payload log wrote."""
+"""``triton-gateway drift explain`` on a log that the gateway's payload log wrote."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(*arguments: object) -> Any:
 
 
 def test_the_log_of_up_is_found_in_its_state_folder(log: Path, tmp_path: Path) -> None:
-    """Without `--log`, and where there is none it is said."""
+    """`--log` is not needed; a missing log is an error."""
     log.rename(tmp_path / "payloads")
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--state-dir", tmp_path)
     assert "400 texts compared with 400" in found.output
@@ -62,7 +62,7 @@ def test_the_log_of_up_is_found_in_its_state_folder(log: Path, tmp_path: Path) -
 
 
 def test_texts_since_a_time_are_held_against_those_before(log: Path) -> None:
-    """Words, examples, how sure; what was redacted stays so."""
+    """The output has words, examples and the AUC; redacted texts stay redacted."""
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--log", log)
     assert 3 == found.return_value
     assert "400 texts compared with 400" in found.output
@@ -74,7 +74,7 @@ def test_texts_since_a_time_are_held_against_those_before(log: Path) -> None:
 
 
 def test_versions_and_data_sets_are_compared_alike(log: Path, tmp_path: Path) -> None:
-    """As JSON, too."""
+    """The result is also available as JSON."""
     found = run("--endpoint", "e", "--version", "2", "--compare", "1", "--log", log, "--json")
     assert json.loads(found.output)["is_apart"]
     data = tmp_path / "train.csv"
@@ -86,13 +86,13 @@ def test_versions_and_data_sets_are_compared_alike(log: Path, tmp_path: Path) ->
 
 
 def test_at_most_so_many_texts_are_looked_at(log: Path) -> None:
-    """Drawn by chance from all of them."""
+    """The texts are a random sample."""
     found = run("--endpoint", "e", "--since", "2026-11-20T12:00", "--log", log, "--most", "100", "--json")
     assert (100, 100) == tuple(json.loads(found.output)[name] for name in ("before", "now"))
 
 
 def test_too_few_texts_are_no_reason_to_guess(log: Path) -> None:
-    """It says how many there are, and of whom the log has some."""
+    """The message says how many texts there are, and which endpoints the log has."""
     with pytest.raises(DeployError, match="too few texts to compare: later texts of e: 0; 50 are needed"):
         run("--endpoint", "e", "--since", "2026-11-21", "--log", log)
     with pytest.raises(DeployError) as refused:
@@ -111,6 +111,6 @@ def test_too_few_texts_are_no_reason_to_guess(log: Path) -> None:
     ],
 )
 def test_what_is_not_meant_is_refused(log: Path, arguments: list[str], message: str) -> None:
-    """With what to write."""
+    """The message says what to write."""
     with pytest.raises(click.UsageError, match=message):
         run("--endpoint", "e", "--log", log, *arguments)

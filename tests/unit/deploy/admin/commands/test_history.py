@@ -1,4 +1,4 @@
-"""`triton-gateway history`: what is shown, of the registry and of a file of keys."""
+"""`triton-gateway history`: the changes in the registry and in a key file."""
 
 # ruff: noqa: D103 - a test's name states its rule
 

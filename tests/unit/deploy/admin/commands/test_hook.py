@@ -1,4 +1,4 @@
-"""`triton-gateway hook test`: what a person who writes a hook sees, above all when it fails."""
+"""`triton-gateway hook test`: the output for the author of a hook, above all when it fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Preprocess:
 
 
 def test_answer_is_on_stdout_and_the_rest_beside_it(code: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that the answer can be piped on."""
+    """The answer alone is on stdout, so it can be piped."""
     assert 0 == main(["hook", "test", code(DIVIDES), "--body", '{"n": 4}'])
     out, err = capsys.readouterr()
     assert {"share": 0.25} == json.loads(out)
@@ -48,7 +48,7 @@ def test_answer_is_on_stdout_and_the_rest_beside_it(code: Any, capsys: pytest.Ca
 
 
 def test_failure_shows_the_line_of_the_class_and_nothing_of_ours(code: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback through the framework."""
+    """There is no traceback through our framework."""
     assert 1 == main(["hook", "test", code(DIVIDES), "--body", '{"n": 0}'])
     out, err = capsys.readouterr()
     assert "" == out
@@ -58,7 +58,7 @@ def test_failure_shows_the_line_of_the_class_and_nothing_of_ours(code: Any, caps
 
 
 def test_refusal_is_told_apart_by_the_exit_code(code: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """ValueError: the body is wrong, not the class."""
+    """A ValueError means that the body is wrong, not the class."""
     assert 3 == main(["hook", "test", code(DIVIDES), "--body", '{"n": -1}'])
     assert "refused: n must not be negative" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def test_refusal_is_told_apart_by_the_exit_code(code: Any, capsys: pytest.Captur
     ],
 )
 def test_every_failure_is_a_few_lines(code: Any, capsys: Any, source: str, body: str, said: str) -> None:
-    """What is wrong, where; exit code 1."""
+    """A failure shows the error and its line, with exit code 1."""
     assert 1 == main(["hook", "test", code(source), "--body", body, "--timeout", "1s"])
     err = capsys.readouterr().err
     assert said in err
@@ -94,7 +94,7 @@ def test_model_of_an_engine_predicts(code: Any, tmp_path: Path, capsys: Any) -> 
 
 
 def test_onnx_model_runs_in_tritons_place(code: Any, tmp_path: Path, capsys: Any) -> None:
-    """Between preprocess and postprocess; what it refuses is told."""
+    """It runs between preprocess and postprocess, and its errors are shown."""
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["y"])], "double",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
@@ -118,7 +118,7 @@ def test_onnx_model_runs_in_tritons_place(code: Any, tmp_path: Path, capsys: Any
 
 
 def test_without_a_model_preprocess_is_tried_alone(code: Any, capsys: Any) -> None:
-    """And it is said that the model was not run."""
+    """The output says that the model was not run."""
     source = "class Preprocess:\n    def preprocess(self, body):\n        return [body['x']]\n"
     assert 0 == main(["hook", "test", code(source), "--body", '{"x": 5}'])
     out, err = capsys.readouterr()
@@ -137,7 +137,7 @@ def test_a_bundle_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
 def test_a_bundle_that_cannot_be_read_is_one_line(
     code: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A place that does not exist, and a file that is no model: neither is a fault of ours to report."""
+    """A missing path and an invalid model are errors of one line, not bugs of ours."""
     file = code(DIVIDES)
     assert 2 == main(["hook", "test", file, "--body", "{}", "--bundle", str(tmp_path / "nowhere")])
     assert "nowhere' does not exist" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``triton-gateway keys`` on a file, and what a gateway makes of that file."""
+"""``triton-gateway keys`` on a file, and a gateway that reads this file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sites import Asked, site
 
 
 class Keyring:
-    """A file of keys, the command that edits it, and a gateway that reads it."""
+    """A key file, the command that edits it, and a gateway that reads it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "keys.json"
@@ -60,7 +60,7 @@ def keyring(tmp_path: Path) -> Keyring:
 
 
 def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
-    """Only it is on stdout; neither file has it, and nobody else can read them."""
+    """Only the key is on stdout; the files do not contain it, and only their owner can read them."""
     result = keyring.run("create", "--tenant", "acme")
     key = result.stdout.strip()
     assert key.startswith("tgk_")
@@ -102,7 +102,7 @@ def test_rotation_leaves_time_to_change_the_key(keyring: Keyring) -> None:
 
 
 def test_a_rotated_key_expires_when_the_old_one_would_have_or_when_it_is_told_to(keyring: Keyring) -> None:
-    """The end of the old one's grace is not the end of the new one."""
+    """The grace of the old key does not limit the new one."""
     old = keyring.create("--tenant", "acme", "--expires", "90d")
     [before] = keyring.listed()
     result = keyring.run("rotate", old["id"])
@@ -117,7 +117,7 @@ def test_a_rotated_key_expires_when_the_old_one_would_have_or_when_it_is_told_to
 
 
 def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
-    """Others go on; revoking twice keeps the first time."""
+    """Other keys keep working; a second revocation keeps the first time."""
     first, second = keyring.create("--tenant", "a"), keyring.create("--tenant", "b")
     keyring.run("revoke", first["id"])
     assert ["revoked", "b"] == [keyring.ask(first["key"]), keyring.ask(second["key"])]
@@ -128,7 +128,7 @@ def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
 
 
 def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
-    """Somebody may keep more in it."""
+    """Other fields in the file are kept."""
     keyring.create("--tenant", "a")
     content = json.loads(keyring.path.read_text())
     keyring.path.write_text(json.dumps({**content, "more": [1]}))
@@ -138,7 +138,7 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
 
 
 def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
-    """Set, shown, replaced as a whole, taken away; keys stay."""
+    """Quotas are set, shown, replaced and removed; keys stay."""
     made = keyring.create("--tenant", "acme")
     keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600", "--shadow")
     result = keyring.run("quota", "--tenant", "*", "--tokens-per-minute", "1000", "--concurrent-tokens", "50")
@@ -175,7 +175,7 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
 def test_a_mistake_is_one_line_and_changes_nothing(
     keyring: Keyring, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says what there is."""
+    """The message lists what exists."""
     keyring.create("--tenant", "a")
     before = keyring.path.read_bytes()
     assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
@@ -188,7 +188,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 def test_a_file_without_its_pepper_is_not_given_another_one(
     keyring: Keyring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keys that were given out would end."""
+    """With a new pepper, existing keys would stop working."""
     keyring.create("--tenant", "a")
     pepper = keyring.path.with_name("keys.json.pepper")
     pepper.rename(pepper.with_name("elsewhere"))
@@ -202,7 +202,7 @@ def test_a_file_without_its_pepper_is_not_given_another_one(
 
 
 def test_a_half_written_file_is_left_as_it_is(keyring: Keyring, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody else writes it, or has broken it: not ours to replace."""
+    """Another program is writing or has damaged the file, so it is not replaced."""
     keyring.path.write_text('{"keys": [')
     assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
     error = capsys.readouterr().err
@@ -221,7 +221,7 @@ def test_without_a_place_for_them_it_says_how_to_name_one(
 
 
 def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To gateways; a refusal says which right is needed."""
+    """Commands send the key to gateways; a refusal names the right that is needed."""
     seen: list[str] = []
 
     def refuse(asked: Asked) -> tuple[int, bytes]:
@@ -242,7 +242,7 @@ def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPa
 def test_keys_in_the_registry_need_a_pepper_that_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is asked of the registry."""
+    """The error comes before the registry is called."""
     monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
     for arguments in (["create", "--tenant", "a"], ["rotate", "a"]):
         assert 1 == main(["keys", arguments[0], "--registry", *arguments[1:]])
@@ -253,21 +253,21 @@ def test_keys_in_the_registry_need_a_pepper_that_is_named(
 def test_a_file_that_is_not_there_is_named_and_nothing_is_made(
     keyring: Keyring, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name with a mistake in it shows no empty list."""
+    """A misspelt file name is an error, not an empty list."""
     assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
     assert f"there is no file {keyring.path}" in capsys.readouterr().err
     assert not list(keyring.path.parent.iterdir())
 
 
 def test_the_first_key_makes_its_folder(keyring: Keyring) -> None:
-    """The file's and the pepper's."""
+    """The folders of the file and of the pepper are created."""
     keyring.path = keyring.path.parent / "new" / "keys.json"
     keyring.create("--tenant", "a")
     assert {"keys.json", "keys.json.pepper"} <= {file.name for file in keyring.path.parent.iterdir()}
 
 
 def test_quotas_of_nobody_are_told_as_that(keyring: Keyring) -> None:
-    """Instead of an empty answer."""
+    """A message is shown instead of an empty output."""
     keyring.create("--tenant", "a")
     assert "no tenant has limits" in keyring.run("quota").stderr
 
@@ -292,7 +292,7 @@ def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring:
 def test_a_file_of_somebody_else_is_not_taken_from_him(
     keyring: Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays as it is, and one line says who can change it."""
+    """The file stays unchanged, and one line says who can change it."""
     key = keyring.create("--tenant", "acme")
     before = keyring.path.read_bytes()
 

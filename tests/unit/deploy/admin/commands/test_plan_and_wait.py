@@ -1,4 +1,4 @@
-"""What `plan` says would change, and what `wait` waits for."""
+"""`plan` shows what would change, and `wait` waits for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sites import site
 
 
 def plan_of(endpoints, canary=None, *, models=None):
-    """What a gateway would make of a serving Task with these endpoints (url to model id)."""
+    """Return a gateway's plan of a serving Task with these endpoints (url to model id)."""
     registry = FakeRegistry()
     registry.canary = canary or {}
     for url, model in endpoints.items():
@@ -31,12 +31,12 @@ def plan_of(endpoints, canary=None, *, models=None):
 
 
 def status_of(endpoints, canaries=None):
-    """What a gateway says that serves these."""
+    """Return the status of a gateway that serves these."""
     return {"endpoints": [{"url": u, "model_id": m} for u, m in endpoints.items()], "canaries": canaries or {}}
 
 
 def test_nothing_to_do_is_nothing():
-    """Shares are compared as they are shown."""
+    """Shares are compared as displayed."""
     canary = {"e": {"endpoint": "e", "weights": [1, 3], "load_endpoints": ["e/2", "e/1"]}}
     plan = plan_of({"e/1": "a", "e/2": "b"}, canary)
     status = status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.25, "e/1": 0.75}})
@@ -58,7 +58,7 @@ def test_additions_changes_and_removals_are_told_apart():
 
 
 def test_changed_code_and_options_are_changes():
-    """Of the same model; a gateway that does not say what it serves is not guessed about."""
+    """They count even with the same model; nothing is assumed for a gateway that does not report its contents."""
     plan = plan_of({"e/1": "a"})
     status = status_of({"e/1": "a"})
     status["endpoints"][0]["content"] = plan.endpoints["e/1"].content
@@ -70,7 +70,7 @@ def test_changed_code_and_options_are_changes():
 
 
 def test_faults_of_the_task_and_of_its_models_are_listed():
-    """The same ones a gateway would find."""
+    """They are the faults that a gateway would find."""
     canary = {"e": {"endpoint": "e", "weights": [0], "load_endpoints": ["e/1"]}}
     found = changes(plan_of({"e/1": "a"}, canary, models={}), status_of({"e/1": "a"}))
     assert ["canary e", "endpoint e/1"] == [fault["subject"] for fault in found["faults"]]
@@ -100,7 +100,7 @@ def test_a_change_is_live_when_it_was_seen_and_everything_is_built(status, reaso
 
 
 class Following:
-    """A serving Task that somebody changes while `wait` waits, and a gateway that follows it one look later."""
+    """A serving Task that changes while `wait` waits, and a gateway that follows one look later."""
 
     def __init__(self, *names, pending=()):
         self.tasks = [{"configuration": {"endpoints": {"value": json.dumps({
@@ -112,7 +112,7 @@ class Following:
         return decode(self.tasks[0])
 
     def change(self):
-        """What somebody else does meanwhile."""
+        """Change the Task, as somebody else would."""
         if len(self.tasks) > 1:
             del self.tasks[0]
 
@@ -138,12 +138,12 @@ def wait():
 
 
 def test_a_change_made_meanwhile_is_waited_for_too(wait):
-    """Auto-update, or a colleague: what the Task says now is live, and that is what was asked for."""
+    """After a change by auto-update or a colleague, `wait` waits for the current Task."""
     assert 0 == wait(Following("a", "b"), "--timeout", "30s")
 
 
 def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
-    """Model sync's refusal ends it at its first word, with its reason."""
+    """A refusal by model sync ends `wait` at once, with its reason."""
     reason = "model sync refuses the model: it holds no files"
     store = Following("a", pending=[{"url": "a", "state": "failed", "reason": reason, "is_final": True}])
     assert 3 == wait(store, "--timeout", "300s")
@@ -152,7 +152,7 @@ def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
 
 
 def test_a_section_that_nobody_can_read_ends_it_at_once(wait):
-    """Gateways keep what they had: no amount of waiting makes it live."""
+    """Gateways keep their old configuration, so waiting is useless."""
     store = Following("a")
     store.tasks[0]["configuration"]["endpoints"]["value"] = "br{ace {"
     with pytest.raises(DeployError, match="section endpoints "):
