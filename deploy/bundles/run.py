@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deploy.bundles import needed
+from deploy.bundles import prerequisites
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
@@ -17,8 +17,8 @@ from deploy.bundles.generation import candidates as generation
 from deploy.bundles.generation.run import CausalRun
 from deploy.bundles.options import Options, Outcome, Say
 from deploy.bundles.register import fetch_source, is_registered
-from deploy.bundles.texts import TextRun
-from deploy.bundles.work import work_folder
+from deploy.bundles.text_run import TextRun
+from deploy.bundles.work_folder import work_folder
 from deploy.modelsync.model_folder import execution
 from deploy.tools.errors import DeployError
 from preprocessing.config import GENERATION
@@ -26,7 +26,7 @@ from preprocessing.config import GENERATION
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     """Make the bundle. ``say`` gets lasting lines, ``progress`` the current step. Raises ``DeployError``."""
-    needed.require(openvino=not options.candidate.startswith("ort-"))
+    prerequisites.require(openvino=not options.candidate.startswith("ort-"))
     check(options)
     with custom_code.trusted(options.trusts_code), work_folder(options.output) as work:
         fetched = None

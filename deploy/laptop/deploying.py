@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles import pooled, ready, serving
-from deploy.bundles.given import IN_PYTHON, Given
+from deploy.bundles import graph_pooling, ready_models, serving
 from deploy.bundles.model_files import digest
+from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.history.recorder import recorded
 from deploy.laptop import first_answer
 from deploy.laptop.relay import Screen, relayed
@@ -165,9 +165,9 @@ class Deployment:
         inputs, outputs, tuned = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
-            folder = ready.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._live)
+            folder = ready_models.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._live)
         if given.kind == "onnx" and (folder / "model.onnx").is_file():
-            inputs, outputs = ready.declared(folder / "model.onnx")
+            inputs, outputs = ready_models.declared(folder / "model.onnx")
         self._live("uploading to ClearML")
         upload = self._upload(str(folder), tag)
         before = set(self._tagged(tag))
@@ -208,11 +208,11 @@ class Deployment:
             return self._wanted.inputs, self._wanted.outputs, []
         if given.file is None:
             return (), (), task
-        inputs, outputs = ready.declared(given.file)
+        inputs, outputs = ready_models.declared(given.file)
         if given.kind == "bundle" and given.path is not None:
             chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
             task = [*(pair for pair in chosen.get("aux_config", ()))]
-        elif given.config is not None and pooled.token_vectors(given.file, given.config):
+        elif given.config is not None and graph_pooling.token_vectors(given.file, given.config):
             outputs = list(expected(given.config)[1])
         return inputs, outputs, task
 
@@ -395,7 +395,7 @@ def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     labels = len(config.labels) or -1
     if config.task == EMBEDDINGS:
         size = config.embedding_size * len(config.pooling) if config.embedding_size else -1
-        return inputs, [Tensor(pooled.OUTPUT, "float32", (-1, size))]
+        return inputs, [Tensor(graph_pooling.OUTPUT, "float32", (-1, size))]
     if config.task == FEATURES:
         return inputs, [Tensor("last_hidden_state", "float32", (-1, -1, config.embedding_size or -1))]
     if config.task == QUESTION_ANSWERING:

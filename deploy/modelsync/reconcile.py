@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploy.modelsync.client import IndexEntry, TritonAdmin
+from deploy.modelsync.daemon_threads import DaemonPool
 from deploy.modelsync.errors import EndedWhileLoading, verdict_of
 from deploy.modelsync.follow import AutoUpdate, Desired, Follower, Target
 from deploy.modelsync.members import look_up
 from deploy.modelsync.model_folder.build import Build, Builder
 from deploy.modelsync.plan import Action, Observed, Situation, dispensable, plan
-from deploy.modelsync.pool import DaemonPool
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.settings import Retry, SyncSettings
 from deploy.modelsync.status import ModelStatus, State, StatusBoard, iso

@@ -74,8 +74,8 @@ def command(
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
       triton-gateway deploy ./my-model --dry-run
     """
-    from deploy.bundles import needed
-    from deploy.bundles.given import recognise
+    from deploy.bundles import prerequisites
+    from deploy.bundles.model_kinds import recognise
     from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
 
     given = recognise(model, task=task, tokenizer=tokenizer)
@@ -86,7 +86,7 @@ def command(
         )
     wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
     if not dry_run:
-        needed.check(given, tries_all=tries_all, trusts_code=trusts_code)
+        prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
     state = chosen_state_dir()
     if not state.env_file.exists() and uses_no_clearml(os.environ):
         raise DeployError(

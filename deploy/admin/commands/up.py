@@ -134,8 +134,8 @@ def command(
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.admin.commands import serve
-    from deploy.bundles import needed
-    from deploy.bundles.given import recognise
+    from deploy.bundles import prerequisites
+    from deploy.bundles.model_kinds import recognise
     from deploy.laptop.deploying import name_and_version
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
@@ -155,7 +155,7 @@ def command(
                 hint=f"start `triton-gateway up`, then run `triton-gateway deploy {shlex.quote(model)} --input "
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )
-        needed.check(found, is_served_here=True, trusts_code=trusts_code)
+        prerequisites.check(found, is_served_here=True, trusts_code=trusts_code)
         name_and_version(endpoint)
     if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
         given["controlplane_port"] = None

@@ -16,7 +16,7 @@ from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
 from deploy.bundles.serving import Tuned
-from deploy.bundles.work import file_hash
+from deploy.bundles.work_folder import file_hash
 from deploy.modelsync.model_folder.cores import available_cores
 from deploy.modelsync.model_folder.execution import BF16, INT8, Execution, this_cpu
 from gateway import manifest as judged

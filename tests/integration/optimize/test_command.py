@@ -18,7 +18,7 @@ import pytest
 from deploy.admin.cli import main
 from deploy.bundles.export.original import Original
 from deploy.bundles.pack import manifest
-from deploy.bundles.work import work_folder
+from deploy.bundles.work_folder import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing

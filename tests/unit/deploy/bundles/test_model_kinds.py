@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.bundles.given import recognise
+from deploy.bundles.model_kinds import recognise
 from deploy.tools.errors import DeployError
 
 BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "id2label": {"0": "a", "1": "b"}}

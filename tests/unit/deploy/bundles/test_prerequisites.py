@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundles import needed
-from deploy.bundles.given import Given
+from deploy.bundles import prerequisites
+from deploy.bundles.model_kinds import Given
 from deploy.tools.errors import ExportFailed, MissingPart
 
 FOLDER = Given("transformers", "m", "m", Path("m"))
@@ -17,43 +17,43 @@ FOLDER = Given("transformers", "m", "m", Path("m"))
 
 def test_an_export_without_torch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel for CPUs too, which PyPI does not have."""
-    needed.check(FOLDER)
+    prerequisites.check(FOLDER)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPart, match="needs torch") as told:
-        needed.check(FOLDER)
+        prerequisites.check(FOLDER)
     assert all(word in told.value.hint for word in ("triton-gateway[bundles]", "CPU wheel", "--extra-index-url"))
 
 
 def test_what_is_ready_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ONNX file, a pickle and a bundle are served without torch."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    needed.check(Given("onnx", "m.onnx", "m", Path(), Path("m.onnx")))
+    prerequisites.check(Given("onnx", "m.onnx", "m", Path(), Path("m.onnx")))
 
 
 def test_openvino_is_asked_for_only_where_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact ONNX Runtime alone, as `deploy` makes it, does without."""
     monkeypatch.setitem(sys.modules, "openvino", None)
-    needed.check(FOLDER)
+    prerequisites.check(FOLDER)
     with pytest.raises(MissingPart, match="openvino"):
-        needed.check(FOLDER, tries_all=True)
+        prerequisites.check(FOLDER, tries_all=True)
 
 
 def test_a_pickle_needs_its_library_only_where_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """`up` runs the gateway in its own environment; `deploy` knows nothing of the gateway's."""
     given = Given("sklearn", "clf.joblib", "clf", Path("clf.joblib"), Path("clf.joblib"))
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    needed.check(given)
+    prerequisites.check(given)
     with pytest.raises(MissingPart, match=r"clf\.joblib needs sklearn") as told:
-        needed.check(given, is_served_here=True)
+        prerequisites.check(given, is_served_here=True)
     assert "triton-gateway[engines]" in told.value.hint
 
 
 def test_a_model_of_the_registry_is_not_looked_for_in_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its id could be a name."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    needed.check(Given("transformers", "0" * 32, "m"))
+    prerequisites.check(Given("transformers", "0" * 32, "m"))
     with pytest.raises(MissingPart, match="huggingface_hub"):
-        needed.check(Given("transformers", "someone/tiny", "tiny"))
+        prerequisites.check(Given("transformers", "someone/tiny", "tiny"))
 
 
 def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tm
     (tmp_path / "config.json").write_text('{"model_type": "strange", "auto_map": {"AutoModel": "modeling_own.Own"}}')
     given = Given("transformers", str(tmp_path), "own", tmp_path)
     with pytest.raises(ExportFailed, match="modeling_own") as told:
-        needed.check(given)
+        prerequisites.check(given)
     assert "--trust-remote-code" in told.value.hint
-    needed.check(given, trusts_code=True)
+    prerequisites.check(given, trusts_code=True)
 
 
 @pytest.mark.parametrize(("architecture", "is_refused"), [("BertModel", False), ("OwnBertModel", True)])
@@ -76,6 +76,6 @@ def test_a_class_of_a_models_own_is_not_replaced_by_that_of_its_type(
     given = Given("transformers", str(tmp_path), "own", tmp_path)
     if is_refused:
         with pytest.raises(ExportFailed, match="its own Python code"):
-            needed.check(given)
+            prerequisites.check(given)
     else:
-        needed.check(given)
+        prerequisites.check(given)

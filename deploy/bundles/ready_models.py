@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deploy.bundles import pooled, serving
-from deploy.bundles.given import Given
+from deploy.bundles import graph_pooling, serving
 from deploy.bundles.model_files import copy_texts, digest
-from deploy.bundles.work import link, work_folder
+from deploy.bundles.model_kinds import Given
+from deploy.bundles.work_folder import link, work_folder
 from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
@@ -70,12 +70,12 @@ def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
 def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
     """Put the graph into the bundle; add pooling if it answers one vector per token."""
     target = folder / "model.onnx"
-    output = pooled.token_vectors(file, given.config) if given.config is not None else ""
+    output = graph_pooling.token_vectors(file, given.config) if given.config is not None else ""
     if not output or given.config is None:
         link(file, target)
         return
     progress("adding pooling to the graph and comparing the answers")
-    worst = pooled.pool_inside(file, folder, output, given.config, target)
+    worst = graph_pooling.pool_inside(file, folder, output, given.config, target)
     say(
         f"{output} holds one vector per token: pooling ({' and '.join(given.config.pooling)}) was added to the graph; "
         f"the answers are equal, largest difference {worst:.1e}"

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from deploy.bundles.pooled import EQUAL, OUTPUT, pool_inside, token_vectors
+from deploy.bundles.graph_pooling import EQUAL, OUTPUT, pool_inside, token_vectors
 from deploy.modelsync.model_folder.onnx_signature import onnx_signature
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
@@ -85,7 +85,7 @@ def test_a_graph_that_pools_otherwise_is_refused(tmp_path: Path, monkeypatch: py
     """What is put into the graph is asked and compared, not believed."""
     place, config = encoder(tmp_path / "model", "mean")
     wrong = TaskConfig.from_folder(encoder(tmp_path / "other", "max")[0])
-    monkeypatch.setattr("deploy.bundles.pooled._MODES", ("max", "mean"))
+    monkeypatch.setattr("deploy.bundles.graph_pooling._MODES", ("max", "mean"))
     with pytest.raises(ExportFailed, match="differ"):
         pool_inside(place / "model.onnx", place, "last_hidden_state", wrong, place / "pooled.onnx")
     assert config.pooling == ("mean",)

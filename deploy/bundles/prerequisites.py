@@ -10,7 +10,7 @@ from typing import Final
 
 from deploy.bundles import hub
 from deploy.bundles.export import custom_code
-from deploy.bundles.given import IN_PYTHON, Given
+from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")

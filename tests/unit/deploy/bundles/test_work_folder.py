@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.bundles.work import work_folder
+from deploy.bundles.work_folder import work_folder
 
 
 def test_each_run_has_an_empty_folder_of_its_own(tmp_path):
