@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
-from tests.unit.deploy.bundles.test_pooled import encoder
+from tests.unit.deploy.bundles.test_graph_pooling import encoder
 from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

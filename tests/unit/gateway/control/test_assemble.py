@@ -27,7 +27,7 @@ from gateway.testing import FakeBackend, FakeRegistry
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
 from tests.inline import Inline
-from tests.unit.deploy.bundles.test_pooled import encoder
+from tests.unit.deploy.bundles.test_graph_pooling import encoder
 
 
 class Threads(ControlThreads):
