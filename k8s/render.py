@@ -224,11 +224,11 @@ def _component(name: str, plain: Documents) -> Iterator[tuple[str, str]]:
 def _overlay(
     name: str, plain: Documents, units: Mapping[str, Documents], *, pair: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """Render a values file as an overlay: the bases that contain most of its objects, patched to what the chart
+    """Render a values file as an overlay: each base of which it needs more than two thirds, patched to what the chart
     renders.
     """
     wanted = helm(_values(name))
-    used = [folder for folder, unit in units.items() if 2 * len(unit.keys() & wanted.keys()) > len(unit)]
+    used = [folder for folder, unit in units.items() if 3 * len(unit.keys() & wanted.keys()) > 2 * len(unit)]
     components = _OVERLAYS[name]
     composed = {key: document for folder in used for key, document in units[folder].items()}
     if components:
