@@ -28,6 +28,9 @@ _CHANGED: Final = {
 }
 """What an upgrade changes: the size of gateways, and every image's tag."""
 
+_GATEWAYS: Final = "app.kubernetes.io/component=gateway"
+"""What selects gateway pods."""
+
 _WARNING: Final = re.compile(r"^W\w* ?.*|^Warning:.*", re.MULTILINE)
 
 
@@ -148,6 +151,24 @@ class Install:
         items = self.cluster.get(kinds, "--namespace", self.namespace)["items"]
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"].get("generation", 0) for one in items}
 
+    def ready_gateways(self) -> set[str]:
+        """Return the addresses of the gateway pods that are ready and do not end."""
+        pods = self.cluster.get("pods", "--namespace", self.namespace, "--selector", _GATEWAYS)["items"]
+        return {
+            pod["status"]["podIP"] for pod in pods
+            if "deletionTimestamp" not in pod["metadata"]
+            and _condition(pod, "Ready").get("status") == "True"
+        }  # fmt: skip
+
+    def counted(self) -> set[str]:
+        """Return the addresses behind the name by which gateways count themselves, as a name server publishes them."""
+        name = "kubernetes.io/service-name=triton-gateway-peers"
+        slices = self.cluster.get("endpointslices", "--namespace", self.namespace, "--selector", name)["items"]
+        return {
+            address for each in slices for endpoint in each["endpoints"] or () for address in endpoint["addresses"]
+            if endpoint["conditions"]["ready"]
+        }  # fmt: skip
+
     def events(self) -> list[str]:
         """Return warnings among the events: reason, object and message."""
         items = self.cluster.get("events", "--namespace", self.namespace, "--field-selector=type=Warning")["items"]
@@ -183,6 +204,10 @@ class Install:
         path = self.work / "changed.yaml"
         path.write_text(yaml.safe_dump(_CHANGED | {"images": {"tag": "0.1.1"}}))
         return "--values", str(path)
+
+
+def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
+    return next((each for each in pod["status"].get("conditions", ()) if each["type"] == kind), {})
 
 
 def _secret(namespace: str, name: str, **values: str) -> dict[str, Any]:

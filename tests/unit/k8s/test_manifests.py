@@ -136,7 +136,7 @@ def test_selectors_select(plain: Objects) -> None:
         selector = spec.get("podSelector", spec.get("selector", {}))
         selector = selector.get("matchLabels", selector)
         found = [name for name, having in labels.items() if matches(selector, having)]
-        assert [each["metadata"]["name"]] == found, each
+        assert [each["metadata"]["name"].removesuffix("-peers")] == found, each
     for each in of(plain, "NetworkPolicy"):
         for rule in [*each["spec"].get("ingress", []), *each["spec"].get("egress", [])]:
             for peer in [*rule.get("from", []), *rule.get("to", [])]:
@@ -171,7 +171,8 @@ def test_ports_are_where_they_are_looked_for(plain: Objects) -> None:
         for name, _, spec in pods(plain)
     }
     for each in of(plain, "Service"):
-        assert {p["targetPort"] for p in each["spec"]["ports"]} <= {*ports[each["metadata"]["name"]]}
+        pod = each["metadata"]["name"].removesuffix("-peers")
+        assert {p["targetPort"] for p in each["spec"]["ports"]} <= {*ports[pod]}
     for each in of(plain, "NetworkPolicy"):
         named = {p["port"] for r in each["spec"].get("ingress", []) for p in r.get("ports", [])}
         assert {p for p in named if isinstance(p, str)} <= {*ports[each["metadata"]["name"]]}
@@ -219,6 +220,44 @@ def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateway
     for name, container in containers(plain):
         if name.endswith("/sync") and name.split("/")[0] in services:
             assert f"dns:///{name.split('/')[0]}:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
+
+
+def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects: Objects) -> None:
+    """It is headless, has the ready pods only, and no ServiceMonitor would scrape them a second time by it."""
+    gateways = [
+        (labels, environment(container)) for _, labels, spec in pods(objects) for container in spec["containers"]
+        if kind_of(container["image"]) == "gateway" and "TRITON_GATEWAY_PORT" in environment(container)
+    ]  # fmt: skip
+    services = {each["metadata"]["name"]: each for each in of(objects, "Service")}
+    assert len(gateways) == sum(name.endswith("-peers") for name in services)
+    for labels, variables in gateways:
+        peers = services[variables["TRITON_GATEWAY_REPLICAS"]]
+        assert "None" == peers["spec"]["clusterIP"]
+        assert not peers["spec"].get("publishNotReadyAddresses")
+        assert matches(peers["spec"]["selector"], labels)
+        for monitor in of(objects, "ServiceMonitor"):
+            assert not matches(monitor["spec"]["selector"]["matchLabels"], peers["metadata"]["labels"])
+            asked = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
+            assert not asked & {port["name"] for port in peers["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("values", ["", "kserve"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gateway__env": '{"TRITON_GATEWAY_REPLICAS": 4}'},
+        {"gateway__extraEnv": '[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]'},
+    ],
+)
+def test_a_number_of_gateways_replaces_the_service_that_counts_them(
+    values: str, given: dict[str, str], helm: Callable[..., Objects]
+) -> None:
+    """The variable is written once, and an object that nothing uses is not made."""
+    objects = helm(values, **given)
+    assert [] == [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
+    [gateway] = [container for _, container in containers(objects) if kind_of(container["image"]) == "gateway"]
+    written = [entry["value"] for entry in gateway["env"] if entry["name"] == "TRITON_GATEWAY_REPLICAS"]
+    assert ["4"] == written
 
 
 def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> None:

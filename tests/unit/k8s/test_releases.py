@@ -74,6 +74,8 @@ def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
     text = json.dumps(objects)
     assert "dns:///a-triton-gateway-triton:8001" in text
     assert "http://a-triton-gateway-controlplane:8008/files" in text
+    assert '"name": "TRITON_GATEWAY_REPLICAS", "value": "a-triton-gateway-peers"' in text
+    assert ("Service", "a-triton-gateway-peers") in names(objects)
     assert {"a-triton-gateway", "a-triton-gateway-triton"} == {
         each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"
     }  # fmt: skip

@@ -54,6 +54,16 @@ component: {{ $part }}
 {{- end }}
 {{- end }}
 
+{{- /* The headless Service by which gateways count themselves; empty if the values set their number. */ -}}
+{{- define "peers" -}}
+{{- $ := index . 0 -}}
+{{- $set := keys $.Values.gateway.env -}}
+{{- range $.Values.gateway.extraEnv }}{{ $set = append $set .name }}{{ end -}}
+{{- if not (has "TRITON_GATEWAY_REPLICAS" $set) -}}
+{{ include "name" (list $ "gateway") }}-peers
+{{- end }}
+{{- end }}
+
 {{- define "selector" -}}
 matchLabels: {{ include "podLabels" . | nindent 2 }}
 {{- end }}
