@@ -86,11 +86,11 @@ def words(gateway: str, url: str) -> drift.Words | None:
 def renewed(
     gateway: str, samples: Iterable[Sample], endpoint: str, version: str, found: Mapping[str, Bins], words: Words
 ) -> tuple[Words | None, dict[str, Bins]] | None:
-    """Return the words of recent texts, and ``found`` as it is with them, if words rose since ``words`` were learned.
+    """Return the words of recent texts, and ``found`` adapted to them, if words rose since ``words`` were learned.
 
-    ``words`` are those of the reference in use. With a new reference the words that rose are known: risen words are
-    then as rare as that reference has them, and how unusual words are has to be counted anew. The words are None if too
-    few texts came. None: no words rose.
+    ``words``: those of the reference in use. With a new reference, the words that rose are known. Risen words then get
+    the shares of the old reference, and unusual words must be counted again. The words are None if there were too few
+    texts. Returns None if no words rose.
     """
     stand = [
         v for v in verdicts(samples) if (v.endpoint, v.version, v.variable) == (endpoint, version, variables.RISEN)
@@ -103,8 +103,8 @@ def renewed(
         return None
     others = {name: bins for name, bins in found.items() if name not in OF_WORDS}
     url = f"{endpoint}/{version}" if version else endpoint
-    told = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
-    recent = told.get("recent") if isinstance(told, Mapping) else None
+    answer = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
+    recent = answer.get("recent") if isinstance(answer, Mapping) else None
     if not recent or not recent["counts"]:
         return None, others
     total = found[variables.RISEN].total

@@ -86,7 +86,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """All tests of one rollout and what they have seen. ``bounds``: latency thresholds, as stable last told them."""
+    """All tests of one rollout with their counts. ``bounds``: latency bounds, chosen from stable's latencies."""
 
     errors: Bets = field(default_factory=Bets)
     latency: tuple[Bets, ...] = ()

@@ -104,8 +104,8 @@ def command(
         before = _sample(where, earlier, most, "earlier texts" if since else f"texts by version {compare}")
     found = domain_classifier.compare(before, now)
     if as_json:
-        told = {**asdict(found), "is_apart": found.is_apart, "is_nothing": found.is_nothing, "share": found.share}
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        values = {**asdict(found), "is_apart": found.is_apart, "is_nothing": found.is_nothing, "share": found.share}
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
     else:
         for line in _report(found):
             click.echo(line)

@@ -15,7 +15,7 @@ from gateway.testing import FakeRegistry
 
 @pytest.fixture
 def store() -> FakeRegistry:
-    """An endpoint whose option promises a time."""
+    """An endpoint whose options set a latency objective."""
     registry = FakeRegistry()
     registry.add_endpoint("faq", "m1", version="1", auxiliary_cfg={"gateway": {"latency": "1s"}})
     registry.add_endpoint("plain", "m1")
@@ -23,7 +23,7 @@ def store() -> FakeRegistry:
 
 
 def run(store: FakeRegistry, *arguments: str) -> int:
-    """The command on a store."""
+    """Run the command on a store."""
     undecorated = objective.command.callback.__wrapped__
     values = objective.command.make_context("objective", list(arguments)).params
     values.pop("serving_task_id")
@@ -34,7 +34,7 @@ def run(store: FakeRegistry, *arguments: str) -> int:
 def test_what_is_promised_goes_before_the_options_part_by_part(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not named stays; a reset leaves the options; the history says who did it."""
+    """Other targets stay; after a reset the options count; the history names the author."""
     for arguments in (
         (), ("--latency", "300ms"), ("--availability", "99.5%", "--latency-share", "95%"), ("--latency", "off"),
         ("--reset",),

@@ -21,7 +21,7 @@ def serving() -> FakeRegistry:
 
 
 def run(store: FakeRegistry, *arguments: str) -> int:
-    """The command on a store."""
+    """Run the command on a store."""
     undecorated = shadow.command.callback.__wrapped__
     values = shadow.command.make_context("shadow", list(arguments)).params
     values.pop("serving_task_id")
@@ -30,7 +30,7 @@ def run(store: FakeRegistry, *arguments: str) -> int:
 
 
 def test_what_the_command_writes_a_gateway_reads() -> None:
-    """And what it ends is ended; other sections stay."""
+    """It starts and ends shadow traffic; other sections stay unchanged."""
     store = serving()
     assert 0 == run(store, "--endpoint", "e", "--to", "2", "--percent", "5")
     assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
@@ -52,7 +52,7 @@ def test_what_the_command_writes_a_gateway_reads() -> None:
     ],
 )
 def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: tuple[str, ...], reason: str) -> None:
-    """At the keyboard, with the reason."""
+    """The command refuses it with the reason."""
     store = serving()
     before = store.task()
     with pytest.raises((DeployError, GatewayError), match=reason):
@@ -61,7 +61,7 @@ def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: t
 
 
 def test_agreement_is_shown_for_all_workers_together() -> None:
-    """From the metrics, which add up; the status names the sides."""
+    """Counts come from the metrics, which sum all workers; the status names the versions."""
     status = {
         "endpoints": [{"endpoint": "e", "version": "2", "url": "e/2"}],
         "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": "no memory"}},

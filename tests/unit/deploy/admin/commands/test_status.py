@@ -1,4 +1,4 @@
-"""``triton-gateway status``: what it tells people beside the table."""
+"""``triton-gateway status``: the lines below the table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deploy.admin.commands.status import describe
 
 
 def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None:
-    """And whether that version answers."""
+    """The lines also say if the default version is not served."""
     status = {
         "ready": True, "defaults": {"faq": "faq/1", "old": "old/1"},
         "endpoints": [
@@ -23,7 +23,7 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
 
 
 def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
-    """Those of everybody, of which there is enough left, would be a line for each endpoint."""
+    """Default objectives with enough budget left are not shown: they would be a line for each endpoint."""
     of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
           "seconds": 60.0, "is_default": True}  # fmt: skip
     promised = [
@@ -37,7 +37,7 @@ def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
 
 
 def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
-    """Where texts go is nobody's secret; accuracy with what it is of."""
+    """The destination of the payload log is shown, and accuracies with their endpoint."""
     share = {"value": 0.9, "low": 0.85, "high": 0.94, "answers": 1200}
     status = {
         "ready": True,

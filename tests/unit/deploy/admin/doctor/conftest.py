@@ -1,4 +1,4 @@
-"""A kubectl that answers what a test says, for the doctor of clusters."""
+"""A fake kubectl with answers that tests choose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.deploy.admin.doctor.kubectl_says import HEAD, HEALTHY, TAIL
 
 @pytest.fixture
 def kubectl(tmp_path: Path) -> Any:
-    """A kubectl that says what it is told to; later sayings replace those of a healthy cluster."""
+    """Build a kubectl with the answers of a healthy cluster, of which a test replaces some."""
 
     def make(**changed: tuple[int, Any, str] | None) -> Kubectl:
         says = {**HEALTHY, **{name.replace("_", " ").replace("RAW", "--raw"): said for name, said in changed.items()}}

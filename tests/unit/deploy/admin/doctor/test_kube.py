@@ -1,4 +1,4 @@
-"""What the doctor says about a cluster, from what kubectl says: a script, and the real one without a server."""
+"""The doctor's findings on a cluster, with a fake kubectl, and with the real one without a server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def found(kubectl: Kubectl, overlay: str = "gpu") -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("overlay", list(NEEDS))
 def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, overlay: str) -> None:
-    """Whatever is deployed."""
+    """This holds for every overlay."""
     assert {"ok"} == {state for state, _ in found(kubectl(), overlay).values()}
 
 
 def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
-    """An empty cluster: every finding comes with a line to follow, and the command ends with 1."""
+    """In an empty cluster every finding has a remedy, and the exit code is 1."""
     bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
     findings = [each for overlay in NEEDS for each in check(bare, overlay)]
     assert [] == [each for each in findings if each.state != "ok" and not each.remedy]
@@ -39,7 +39,7 @@ def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
 
 
 def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
-    """Tried from model sync's container, beside it; who may not try, hears so."""
+    """The check runs in model sync's container; without the permission for it, the finding says so."""
     doors = "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
     assert (
         "missing",
@@ -53,7 +53,7 @@ def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) ->
 
 
 def test_what_is_known_of_a_deployed_tritons_version_is_told(kubectl: Any) -> None:
-    """Asked beside it; one that says no version is a note, and no finding of a healthy cluster is in its way."""
+    """The version is read in its pod; an unknown version is a note."""
     says = "exec deployment/triton --container=sync -- python -c"
     subject = "known vulnerabilities of deployment/triton"
     assert "ok" == found(kubectl())[subject][0]
@@ -66,7 +66,7 @@ def test_what_is_known_of_a_deployed_tritons_version_is_told(kubectl: Any) -> No
 
 
 def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
-    """Only the names of the keys leave the cluster."""
+    """Only the names of the keys are read."""
     assert ("missing", "has no key CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
         "secret clearml-credentials"
     ]
@@ -76,7 +76,7 @@ def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> 
 
 
 def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
-    """A platform team's rights are often narrow."""
+    """Callers may have narrow rights."""
     refused = (1, "", 'Error from server (Forbidden): secrets "x" is forbidden: User "u" cannot get resource')
     seen = found(kubectl(get_secret=refused, get_customresourcedefinition=refused))
     assert "note" == seen["secret clearml-credentials"][0]
@@ -84,7 +84,7 @@ def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
 
 
 def test_an_hpa_of_gateways_needs_custom_metrics(kubectl: Any) -> None:
-    """External ones are KEDA's and no use to it; where KEDA scales the gateways nobody needs custom ones."""
+    """External metrics do not help it; if KEDA scales the gateways, custom metrics are not needed."""
     gone = (1, "", "Error from server (NotFound)")
     subject = "own metrics (HPA on work in flight)"
     assert ("ok", "custom.metrics.k8s.io") == found(kubectl())[subject]
@@ -96,7 +96,7 @@ def test_an_hpa_of_gateways_needs_custom_metrics(kubectl: Any) -> None:
 
 
 def test_an_old_cluster_is_missing(kubectl: Any) -> None:
-    """The manifests use fields that it would drop in silence."""
+    """The manifests use fields that an old cluster drops silently."""
     old = {"serverVersion": {"major": "1", "minor": "24", "gitVersion": "v1.24.17"}}
     assert ("missing", "v1.24.17") == found(kubectl(**{"version_--output": (0, old, "")}))["cluster"]
 
@@ -115,7 +115,7 @@ def test_an_old_cluster_is_missing(kubectl: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_deployment_that_is_not_ready_says_why(kubectl: Any, status: dict[str, Any], said: str) -> None:
-    """The first reason a pod gives."""
+    """The finding has the first reason of a pod."""
     seen = found(kubectl(
         get_deployments=(0, items(deployment("triton", 2, 1)), ""),
         get_pods=(0, items({"metadata": {"name": "triton-5f-x"}, "status": status}), ""),
@@ -124,7 +124,7 @@ def test_a_deployment_that_is_not_ready_says_why(kubectl: Any, status: dict[str,
 
 
 def test_nothing_deployed_yet_is_a_note(kubectl: Any) -> None:
-    """Before the first apply."""
+    """Nothing is deployed before the first apply."""
     assert "note" == found(kubectl(get_deployments=(0, items(), "")))["deployments"][0]
 
 
@@ -149,7 +149,7 @@ def test_the_command_prints_findings_and_ends_with_what_it_found(
 def test_no_cluster_is_one_finding_with_the_reason(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real kubectl without a server, where it is installed, and none at all: no traceback, no waiting."""
+    """Both for the real kubectl without a server and for no kubectl: no traceback, and no long wait."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     path = shutil.which("kubectl") if program == "real" else "/nowhere/kubectl"
     if path is None:

@@ -1,4 +1,4 @@
-"""What the doctor says about this machine."""
+"""The doctor's findings on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def states(findings: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize(("version", "state"), [((3, 10, 4), "missing"), ((3, 11, 2), "ok"), ((3, 13, 0), "ok")])
 def test_python_has_to_be_new_enough(version: tuple[int, ...], state: str) -> None:
-    """3.11: exception groups, timeouts."""
+    """Exception groups and asyncio's timeouts need 3.11."""
     assert state == local.python(version).state
 
 
@@ -45,7 +45,7 @@ def test_the_packages_that_are_looked_for_are_the_declared_ones() -> None:
 
 
 def test_libraries_that_the_linker_does_not_find_are_named(tmp_path: Path) -> None:
-    """A python backend without libpython hangs at its first model; a program that has all it needs is fine."""
+    """Without libpython the python backend hangs at its first model; a complete program has no finding."""
     assert [] == local.missing_libraries(Path("/bin/ls"))
     assert [] == local.missing_libraries(tmp_path / "nothing")
     text = "\tlibpython3.11.so.1.0 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
@@ -53,25 +53,25 @@ def test_libraries_that_the_linker_does_not_find_are_named(tmp_path: Path) -> No
 
 
 def test_little_shared_memory_is_missing(tmp_path: Path) -> None:
-    """Docker's 64 MB are few for the python backend; a folder that is not there is none."""
+    """Docker's 64 MB are too little for the python backend; a missing folder counts as 0 MB."""
     seen = states(local.triton_server("", shm=tmp_path / "none"))
     assert "missing" == seen["shared memory"]
 
 
 def test_an_existing_triton_needs_nothing_here() -> None:
-    """Its address is all."""
+    """Only its address is reported."""
     assert [Finding("Triton server", "ok", "the one at t:8001")] == list(local.triton_server("t:8001"))
 
 
 def test_disk_that_cannot_be_written_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before hours are spent on a download."""
+    """The finding comes before a long download."""
     assert {"state directory": "ok"} == states(local.disk(tmp_path / "not" / "yet"))
     monkeypatch.setattr("os.access", lambda *_: False)
     assert {"state directory": "missing"} == states(local.disk(tmp_path))
 
 
 def test_a_taken_port_is_a_note_with_its_holder() -> None:
-    """It may be ours."""
+    """It may be our own server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert "note" == local.port_free("gateway", port).state
@@ -88,7 +88,7 @@ def test_a_taken_port_is_a_note_with_its_holder() -> None:
     ],
 )
 def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> None:
-    """Nothing configured is no fault: `up` brings its own."""
+    """An unconfigured registry is only a note: `up` starts its own."""
 
     class Broken(FakeRegistry):
         def task(self) -> Any:
@@ -98,7 +98,7 @@ def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> No
 
 
 def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
-    """As `plan` would."""
+    """The faults are those of `plan`."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m0", engine="custom")
     assert {"ClearML": "ok", "serving Task": "ok"} == states(local.clearml("", {}, connect=lambda _id: registry))
@@ -114,12 +114,12 @@ def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
 
 
 def test_a_triton_that_does_not_answer_is_missing() -> None:
-    """Within seconds."""
+    """The finding comes within seconds."""
     assert ["missing"] == [each.state for each in local.triton_at("127.0.0.1:1")]
 
 
 def test_findings_are_shown_with_their_remedies() -> None:
-    """The remedy below what it is for; the last line counts."""
+    """Each remedy is below its finding; the last line has the count."""
     findings = [Finding("a", "ok", "fine", "unused"), Finding("b", "missing", "gone", "bring it back")]
     assert ["ok       a: fine", "MISSING  b: gone", "         → bring it back"] == lines(findings)
     assert ("1 missing", "nothing is missing") == (summary(findings), summary(findings[:1]))
@@ -128,7 +128,7 @@ def test_findings_are_shown_with_their_remedies() -> None:
 def test_the_command_looks_at_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every part is mentioned; nothing is written."""
+    """The output mentions every part, and nothing is written."""
     for name in ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
@@ -141,7 +141,7 @@ def test_the_command_looks_at_this_machine(
 
 
 def test_pools_that_endpoints_name_are_looked_for():
-    """One without an address, one whose Tritons are away; without pools there is nothing to say."""
+    """A pool without an address, and one without a running Triton; without pools there is no finding."""
     named = {"a": ["a10"], "b": ["a10", "h100"], "c": ["nowhere"], "d": ["default"]}
     text = "a10=t-a10:8001 h100=t-h100:8001"
     found = {f.subject: f for f in local.pools_of(named, text, is_live=lambda address: "a10" in address)}

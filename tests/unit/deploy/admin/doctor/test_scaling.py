@@ -1,4 +1,4 @@
-"""What the doctor says about autoscalers, from what kubectl says."""
+"""The doctor's findings on autoscalers, with a fake kubectl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def condition(kind: str, status: str, reason: str = "", message: str = "") -> di
 
 
 def hpa(name: str = "triton-gateway", *conditions: dict[str, str], **changed: Any) -> dict[str, Any]:
-    """An HPA with three metrics that all have numbers."""
+    """An HPA with three metrics that all have values."""
     spec = {"scaleTargetRef": {"name": name}, "minReplicas": 2, "maxReplicas": 64, "metrics": [{}] * 3}
     status = {"currentReplicas": 2, "conditions": list(conditions), "currentMetrics": [{"type": "Pods"}] * 3}
     return {"metadata": {"name": name, "labels": LABELS}, "spec": spec, "status": status} | changed
@@ -50,13 +50,13 @@ def found(kubectl: Any, overlay: str = "gpu", **said: Any) -> dict[str, Finding]
 
 
 def bad(findings: dict[str, Finding]) -> list[str]:
-    """Subjects that are not fine; each says what to do."""
+    """Return the subjects that are not ok; each must have a remedy."""
     assert all(each.remedy for each in findings.values() if each.state != "ok")
     return sorted(name for name, each in findings.items() if each.state != "ok")
 
 
 def test_autoscalers_that_work_are_fine(kubectl: Any) -> None:
-    """An HPA with its numbers, a ScaledObject with an HPA that has them."""
+    """An HPA with all values, and a ScaledObject whose HPA has all values."""
     fine = condition("ScalingActive", "True")
     seen = found(
         kubectl, horizontalpodautoscalers=[hpa("triton-gateway", fine), of_keda(fine)],
@@ -67,14 +67,14 @@ def test_autoscalers_that_work_are_fine(kubectl: Any) -> None:
 
 
 def test_external_metrics_that_are_not_kedas_are_missing(kubectl: Any) -> None:
-    """KEDA says Ready and no Fallback all the same."""
+    """KEDA still reports Ready without Fallback."""
     seen = found(kubectl, apiservice={"spec": {"service": {"namespace": "monitoring", "name": "prometheus-adapter"}}})
     assert ["external metrics (KEDA): external.metrics.k8s.io"] == bad(seen)
     assert "monitoring/prometheus-adapter" in seen["external metrics (KEDA): external.metrics.k8s.io"].detail
 
 
 def test_what_an_hpa_says_is_told_also_of_kedas(kubectl: Any) -> None:
-    """ScalingActive False with its reason: that of KEDA's own HPA under the ScaledObject that says it is ready."""
+    """ScalingActive False is reported with its reason, for KEDA's own HPA even if the ScaledObject is Ready."""
     no_number = condition(
         "ScalingActive", "False", "FailedGetExternalMetric", "could not find the metric s0-prometheus"
     )
@@ -99,14 +99,14 @@ def test_what_an_hpa_says_is_told_also_of_kedas(kubectl: Any) -> None:
 def test_a_scaled_object_that_does_not_scale_says_why(
     kubectl: Any, conditions: list[dict[str, str]], said: str
 ) -> None:
-    """Not ready: no HPA at all. Fallback: its numbers are missing."""
+    """Not Ready: it has no HPA. Fallback: it gets no values."""
     seen = found(kubectl, scaledobjects=[scaled(*conditions)], horizontalpodautoscalers=[of_keda()])
     assert ["scaledobject/triton"] == bad(seen)
     assert said in seen["scaledobject/triton"].detail
 
 
 def test_a_scaled_object_that_asks_for_anothers_load_is_told(kubectl: Any) -> None:
-    """An overlay of one's own in another namespace, whose queries were not changed."""
+    """For example an own overlay in another namespace with unchanged queries."""
     seen = found(kubectl, scaledobjects=[scaled(query='max(x{namespace="triton-gateway"})')])
     assert ["scaledobject/triton"] == bad(seen)
     assert "is in namespace n, but reads the load of namespace triton-gateway" in seen["scaledobject/triton"].detail
@@ -120,7 +120,7 @@ def test_a_keda_that_does_not_know_the_fallbacks_behavior_is_told(kubectl: Any) 
 
 
 def test_two_autoscalers_of_one_deployment_are_told(kubectl: Any) -> None:
-    """Another overlay was applied, and the old one's autoscaler stayed."""
+    """For example after another overlay was applied, and the old autoscaler stayed."""
     ready = condition("Ready", "True")
     seen = found(
         kubectl, scaledobjects=[scaled(ready)], horizontalpodautoscalers=[hpa("triton"), of_keda()],
@@ -130,7 +130,7 @@ def test_two_autoscalers_of_one_deployment_are_told(kubectl: Any) -> None:
 
 
 def test_one_pod_under_a_budget_is_a_note(kubectl: Any) -> None:
-    """Whether an autoscaler's least or the Deployment says so."""
+    """Both the autoscaler's minimum and the Deployment's replicas are checked."""
     budgets = [{"metadata": {"name": "triton"}}]
     by_scaler = found(
         kubectl, scaledobjects=[scaled(condition("Ready", "True"), least=1)], horizontalpodautoscalers=[of_keda()],
@@ -142,7 +142,7 @@ def test_one_pod_under_a_budget_is_a_note(kubectl: Any) -> None:
 
 
 def test_replicas_that_are_applied_beside_an_autoscaler_are_a_note(kubectl: Any) -> None:
-    """Every apply undoes what it did; taken out, the tier has one pod."""
+    """Every apply resets the autoscaler's replicas; without the line, one pod is left."""
     applied = deployment("triton-gateway", 6, 6)
     last = json.dumps({"spec": {"replicas": 6}})
     applied["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
@@ -152,7 +152,7 @@ def test_replicas_that_are_applied_beside_an_autoscaler_are_a_note(kubectl: Any)
 
 
 def test_a_quota_of_cpu_limits_refuses_every_pod(kubectl: Any) -> None:
-    """Unless the namespace writes one itself."""
+    """A LimitRange with a default avoids that."""
     quotas = [{"metadata": {"name": "team"}, "spec": {"hard": {"limits.cpu": "64"}}}]
     assert ["quota team"] == bad(found(kubectl, resourcequotas=quotas))
     limits = [{"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Container", "default": {"cpu": "4"}}]}}]
