@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _USAGE
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "triton-gateway"
-        return _fail(f"{error.format_message()} See `{command} --help`.", _USAGE)
+        return _fail(f"{error.format_message().rstrip('.')}. See `{command} --help`.", _USAGE)
     except click.ClickException as error:
         return _fail(error.format_message(), _FAILED)
     except DeployError as error:

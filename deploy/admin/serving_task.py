@@ -36,13 +36,14 @@ def planned(store: Registry) -> Preview:
 
 
 def lineage(store: Registry, asked: str) -> dict[str, Any]:
-    """Return where a model comes from. ``asked``: an endpoint with its version, or the id of a model.
+    """Return where a model comes from. ``asked``: an endpoint (with its version, else its default), or a model's id.
 
     In the result, ``url`` is the requested endpoint, and ``served_as`` lists all endpoints with this model. Raises
     ``DeployError`` if ``asked`` is neither, and the registry's errors.
     """
-    endpoints = store.spec().endpoints
-    endpoint = endpoints.get(asked.strip("/"))
+    serving = store.spec()
+    endpoints, name = serving.endpoints, asked.strip("/")
+    endpoint = endpoints.get(serving.defaults.get(name, name))
     if endpoint is None and not registry.is_id(asked):
         raise DeployError(
             f"there is no endpoint {asked}",

@@ -14,7 +14,7 @@ from deploy.admin.terminal import Terminal
 
 
 @click.command(name="lineage")
-@click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
+@click.argument("url", metavar="ENDPOINT[/VERSION]|MODEL_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @registry_options
 def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:

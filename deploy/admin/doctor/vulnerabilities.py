@@ -103,6 +103,8 @@ BEHIND_THE_KEY: Final = frozenset({
     "CVE-2025-23268", "CVE-2025-23316", "CVE-2025-23336", "CVE-2026-24147",
 })  # fmt: skip
 """Vulnerabilities of APIs that need the key, by their bulletins: loading models, logs, traces, shared memory."""
+_CRITICAL: Final = 9.0
+"""The CVSS score from which a vulnerability is called critical."""
 ROUND_THE_KEY: Final = frozenset({"CVE-2026-24206", "CVE-2026-24207", "CVE-2026-47481"})
 """Vulnerabilities that bypass the key."""
 
@@ -135,12 +137,16 @@ def look(version: str, subject: str, *, has_key: bool, is_wheel: bool = False) -
         remedy = (
             f"the wheel has no newer Triton: keep it on loopback or behind a network policy; in production {remedy}"
         )
-    named = [
-        f"fixed in {fix.release}: {', '.join(f'{cve} ({score:g})' for cve, score in fix.scores.items())}"
-        for fix in fixes
-    ]
-    detail = f"{shown} has {count}, published until {AS_OF}. {_about_key(fixes, has_key=has_key)} {'; '.join(named)}"
-    return Finding(subject, "note", detail, f"{remedy} (docs/triton.md#known-vulnerabilities)")
+    named = [f"fixed in {fix.release}: {_scored(fix.scores)}" for fix in fixes]
+    worst = _scored({cve: score for fix in fixes for cve, score in fix.scores.items() if score >= _CRITICAL})
+    detail = f"{shown} has {count}, published until {AS_OF}. {_about_key(fixes, has_key=has_key)}"
+    detail += f" Critical are {worst}." if worst else ""
+    detail += " `doctor --json` lists all."
+    return Finding(subject, "note", detail, f"{remedy} (docs/triton.md#known-vulnerabilities)", listed="; ".join(named))
+
+
+def _scored(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{cve} ({score:g})" for cve, score in scores.items())
 
 
 def _about_key(fixes: Iterable[Fix], *, has_key: bool) -> str:

@@ -49,6 +49,8 @@ def test_the_embedded_one_is_named_with_what_protects_it() -> None:
     assert found.state == "note"
     for part in ("2.51.0 (24.10)", "CVE-2025-23310 (9.8)", "CVE-2026-24206, CVE-2026-24207, CVE-2026-47481 bypass"):
         assert part in found.detail
+    assert len(found.detail) < 500
+    assert cves(version) == set(re.findall(r"CVE-[0-9-]+", found.listed))
     assert "the wheel has no newer Triton" in found.remedy
 
 
