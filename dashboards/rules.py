@@ -343,12 +343,12 @@ def _drift() -> Group:
             f"{EVIDENCE} >= {every} {ALARM}",
             "The texts or answers of {{ $labels.endpoint }} have drifted",
             "Chance alone gives this much evidence at most once in {{ $value | printf `%.0f` }} days. "
-            + _told("Variables, evidence in days",
+            + _listed("Variables, evidence in days",
                     f"max by (version, variable) ({FOUND}{_ITS})", "{{ .Labels.variable }}",
                     "%.0f")
-            + _told("Shares that grew most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
+            + _listed("Shares that grew most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points")
-            + _told("New values (bin other)",
+            + _listed("New values (bin other)",
                     f"topk(3, 100 * avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.value }}", "%.1f %%"),
             "ticket",
@@ -360,7 +360,7 @@ def _drift() -> Group:
 _ITS: Final = "{its}"
 
 
-def _told(title: str, query: str, name: str, form: str) -> str:
+def _listed(title: str, query: str, name: str, form: str) -> str:
     """Return the part of an alert's text that lists an endpoint's series of ``query`` (``_ITS``: of that endpoint)."""
     its = ",".join(f"{label}=%q" for label in ENDPOINT)
     names = " ".join(f"$labels.{label}" for label in ENDPOINT)

@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
         together = [one for one in wanted if one is not last]
         trials += [on.install(one, signal, capacity) for one in together for signal in SIGNALS]
-        on.run(trials, _told(trials, say))
+        on.run(trials, _progress(trials, say))
         if last in wanted:
             late = [on.install(last, signal, capacity) for signal in SIGNALS]
-            on.run(late, _without_prometheus(on, late, _told(late, say)))
+            on.run(late, _without_prometheus(on, late, _progress(late, say)))
             trials += late
     result: dict[str, Any] = {
         "capacity": {name: getattr(capacity, name) for name in capacity.__dataclass_fields__},
@@ -91,11 +91,11 @@ def _with_processes(wanted: Sequence[Scenario], say: Say) -> list[Trial]:
             return made
 
         trials: list[Trial] = [on.install_processes(one, signal, begin) for one in wanted for signal in SIGNALS]
-        on.run(trials, _told(trials, say))
+        on.run(trials, _progress(trials, say))
     return trials
 
 
-def _told(trials: Sequence[Trial], say: Any) -> Any:
+def _progress(trials: Sequence[Trial], say: Any) -> Any:
     """Return what says, once in a minute, how it goes."""
     said = [-60.0]
 

@@ -27,7 +27,7 @@ def fetch_source(model_id: str, folder: Path) -> Path:
     The SDK's ``get_local_copy`` is not used: it finds unpacked models again by their address, even if other bytes are
     stored there now. Raises ``DeployError``.
     """
-    with _failing_clearly(f"model {model_id} cannot be fetched: "), contextlib.redirect_stdout(sys.stderr):
+    with _reporting_errors(f"model {model_id} cannot be fetched: "), contextlib.redirect_stdout(sys.stderr):
         return ArtifactCache(folder, ClearMLRegistry()).model_of(model_id)
 
 
@@ -55,7 +55,7 @@ def register(
         tables=_tables(values), picture=bundle / "report.png",
         text=(bundle / "report.md").read_text(encoding="utf-8"),
     )  # fmt: skip
-    with _failing_clearly():
+    with _reporting_errors():
         return ClearMLRegistry().publish(publication)
 
 
@@ -85,7 +85,7 @@ def _address(source: str) -> str:
 
 
 @contextlib.contextmanager
-def _failing_clearly(what: str = "") -> Iterator[None]:
+def _reporting_errors(what: str = "") -> Iterator[None]:
     try:
         yield
     except GatewayError as error:

@@ -77,7 +77,7 @@ class TextRun:
             truth, self.named.weights(), texts, self.processor, tolerance=self.options.tolerance,
             options=self.task_options, threads=self.cores, say=self.progress,
         )  # fmt: skip
-        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _told, self.say)
+        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _verdict_line, self.say)
         usable = self._usable(judged)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
         load = self.options.load
@@ -292,6 +292,6 @@ def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
     return lambda: function(argument)
 
 
-def _told(found: Parity) -> str:
+def _verdict_line(found: Parity) -> str:
     nearest = () if found.neighbours is None else (f"same neighbour {found.neighbours:.1%}",)
     return verdict(found, f"same answer {found.decisions:.1%}", *nearest)

@@ -108,15 +108,15 @@ def plan(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situati
     """Return the steps to take now, in order. Every wanted or observed model appears, if only with ``keep``."""
     steps: list[Action] = []
     for name in sorted(wanted):
-        steps.extend(_towards(wanted[name], observed.get(name, Observed(name)), situation))
+        steps.extend(_steps_for_wanted(wanted[name], observed.get(name, Observed(name)), situation))
     gone = dispensable(wanted, observed, situation)
     for name in sorted(observed):
         if name not in wanted:
-            steps.extend(_away(observed[name], name in gone, situation))
+            steps.extend(_steps_for_unwanted(observed[name], name in gone, situation))
     return tuple(steps)
 
 
-def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action]:
+def _steps_for_wanted(model: Wanted, seen: Observed, situation: Situation) -> list[Action]:
     name = model.name
     if name in situation.busy:
         return [Action("keep", name, "its steps are in progress")]
@@ -144,7 +144,7 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
     return steps
 
 
-def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Action]:
+def _steps_for_unwanted(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Action]:
     name = seen.name
     if name in situation.busy:
         return [Action("keep", name, "its steps are in progress")]

@@ -61,7 +61,7 @@ class ModelRepository:
 
     def open(self) -> None:
         """Create the folders, take the lock and remove leftovers of a crash. Raises ``RepositoryUnusable``."""
-        with _told(f"cannot use the model repository {self._root}"):
+        with _reporting_os_errors(f"cannot use the model repository {self._root}"):
             self._root.mkdir(parents=True, exist_ok=True)
             self._staging = self._choose_staging()
             self._staging.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class ModelRepository:
     def models(self) -> dict[str, OnDisk]:
         """Return the models that model sync wrote, by name."""
         found: dict[str, OnDisk] = {}
-        with _told(f"cannot read the model repository {self._root}"):
+        with _reporting_os_errors(f"cannot read the model repository {self._root}"):
             for marker in self._root.glob(f"*/{MARKER}"):
                 try:
                     said = json.loads(marker.read_text())
@@ -110,7 +110,7 @@ class ModelRepository:
         ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text. Raises
         ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
         """
-        with _told(f"cannot write model {model.name} to {self._root}"):
+        with _reporting_os_errors(f"cannot write model {model.name} to {self._root}"):
             part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
             try:
                 part.chmod(0o755)  # Triton may run as another user
@@ -135,7 +135,7 @@ class ModelRepository:
         Programs are compared without comments and docstrings.
         """
         root = self._root / name
-        with _told(f"cannot read model {name} in {self._root}"):
+        with _reporting_os_errors(f"cannot read model {name} in {self._root}"):
             there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
             if there - {MARKER} != {*files, *texts, "config.pbtxt"}:
                 return False
@@ -149,12 +149,12 @@ class ModelRepository:
 
     def mark(self, model: OnDisk) -> None:
         """Replace the marker of an existing model. Raises ``RepositoryUnusable``."""
-        with _told(f"cannot write to model {model.name} in {self._root}"):
+        with _reporting_os_errors(f"cannot write to model {model.name} in {self._root}"):
             folders.replace_file(self._root / model.name / MARKER, _marker(model), mode=0o644)
 
     def remove(self, name: str) -> None:
         """Remove a model of ours in one rename, then delete its files."""
-        with _told(f"cannot remove model {name} from {self._root}"):
+        with _reporting_os_errors(f"cannot remove model {name} from {self._root}"):
             target = self._root / name
             if not (target / MARKER).exists():
                 return
@@ -186,7 +186,7 @@ class ModelRepository:
 
 
 @functools.cache
-def _say_copied(cache: str, repository: str, reason: str) -> None:
+def _log_copied(cache: str, repository: str, reason: str) -> None:
     log.info("no hard links from %s to %s (%s): models are copied and need twice the space", cache, repository, reason)
 
 
@@ -226,14 +226,14 @@ def _place(root: Path, origin: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
                 raise
-            _say_copied(str(root.parent.parent.parent), str(target.parent.parent.parent.parent), error.strerror or "")
+            _log_copied(str(root.parent.parent.parent), str(target.parent.parent.parent.parent), error.strerror or "")
         else:
             return
     shutil.copyfile(real, target)
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _reporting_os_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -108,7 +108,7 @@ class CausalRun:
         hashes: dict[Path, dict[str, str]] = {}
         exact: list[TextParity] = []
         judged, left_out = judge_each(
-            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _told, self.say
+            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _verdict_line, self.say
         )
         usable = acceptable(judged, self.options.accept)
         paces = self._speed([c for c, p in judged if not p.faults], exported)
@@ -285,5 +285,5 @@ def _bind(engine: Generator, prompt: Sequence[int], tokens: int) -> cells.Call:
     return lambda: engine.continue_(prompt, tokens)
 
 
-def _told(found: TextParity) -> str:
+def _verdict_line(found: TextParity) -> str:
     return verdict(found, f"same next token {found.decisions:.1%}", f"same text until {found.continued:.1%}")

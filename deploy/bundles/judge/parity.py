@@ -34,8 +34,6 @@ from preprocessing.types import Prepared
 Answer = Mapping[str, Any]
 Say = Callable[[str], None]
 
-BESIDE: Final = "depends on its padding or on the other texts of its batch"
-"""Words of that fault, which other code looks for."""
 _MAX_TREND: Final = 1 << 22
 """Most numbers in which a trend is searched; of more, every n-th."""
 _MASK_COSINE: Final = 0.99
@@ -224,8 +222,9 @@ def _compared(
     mask = min(cosine(a, b) for a, b in zip(lonely, beside, strict=True))
     if mask < _MASK_COSINE:
         faults.append(
-            f"a text's answer {BESIDE} (cosine {mask:.3f} to the same text "
-            "alone): the attention mask is not used, or activations are scaled over the whole batch"
+            "a text's answer depends on its padding or on the other texts of its batch (cosine "
+            f"{mask:.3f} to the same text alone): the attention mask is not used, or activations are scaled over the "
+            "whole batch"
         )
     if not all(np.isfinite(v).all() for v in beside):
         faults.append("an answer is not a number")
