@@ -20,9 +20,10 @@ _OF_OPENVINO: Final = ("openvino", "nncf")
 def check(
     given: Given, *, tries_all: bool = False, is_served_here: bool = False, trusts_code: bool = False
 ) -> None:  # fmt: skip
-    """Raise ``DeployError`` if ``given`` has to be exported and that cannot begin here, or if what runs it is lacking.
+    """Raise ``DeployError`` if ``given`` needs an export that cannot run here, or if the library that runs it is
+    missing.
 
-    ``is_served_here``: by a gateway in this very environment. ``trusts_code``: code that a model brings may run.
+    ``is_served_here``: a gateway in this environment will serve it. ``trusts_code``: the model's own code may run.
     """
     if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
         raise MissingPart(

@@ -40,10 +40,10 @@ def merge_maps(
 
 
 def distance(base: Mapping[K, Any], mine: Mapping[K, Any], *, same: Same = operator.eq) -> tuple[int, int]:
-    """The size of the change that `mine` would be, had its writer started from `base`.
+    """The size of the change that `mine` would be if its writer had started from `base`.
 
-    Keys that come or go count before values that differ: clients rewrite values in passing (the CLI adds `version = ""`
-    to what it has loaded), but the set of keys is what they work on.
+    Added or removed keys count before changed values: clients rewrite values in passing (the CLI adds `version = ""` to
+    what it has loaded), but they work on the set of keys.
     """
     keys = len(base.keys() ^ mine.keys())
     return keys, sum(not same(base[key], mine[key]) for key in base.keys() & mine.keys())

@@ -324,8 +324,10 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
 def _answer(
     probes: Probes, call: Sequence[int], processor: TextProcessor, engine: Engine, *, collated: bool
 ) -> list[dict[str, NDArray[Any]]] | str:
-    """Return each row's outputs, or why there are none. ``collated``: padded by the tokenizer's rules in one request,
-    as the gateway sends them; else one request per row, padded by the program in Triton.
+    """Return each row's outputs, or why there are none.
+
+    ``collated``: padded by the tokenizer's rules in one request, as the gateway sends it; otherwise one request per
+    row, padded by the program in Triton.
     """
     rows = [probes.rows[i] for i in call]
     requests = [processor.collate_rows(rows)] if collated else [processor.collate_rows([row]) for row in rows]
@@ -342,7 +344,7 @@ def _answer(
 def _cut(
     answer: Mapping[str, NDArray[Any]], position: int, i: int, probes: Probes, processor: TextProcessor, longest: int
 ) -> dict[str, NDArray[Any]]:
-    """Return the outputs of row ``i``, which stands at ``position`` of a call that is padded to ``longest``."""
+    """Return the outputs of row ``i``, which is at ``position`` of a call that is padded to ``longest`` tokens."""
     tokens = probes.rows[i].n_tokens
     start = longest - tokens if processor.config.padding_side == "left" else 0
     own = {}
@@ -355,7 +357,7 @@ def _cut(
 
 
 def is_per_token(config: TaskConfig, output: NDArray[Any]) -> bool:
-    """Say whether the second axis of an output is tokens."""
+    """Return True if the second axis of an output is tokens."""
     return output.ndim > 2 or config.task in PER_TOKEN
 
 

@@ -1,9 +1,9 @@
-"""Ctrl-C after OpenVINO was used.
+"""Keeps Ctrl-C working after OpenVINO was used.
 
-On processors with AMX, OpenVINO gives the thread that compiles a model a stack for signal handlers of its own, and puts
-the thread's former one back when the model is freed. If two models are freed in the order in which they were made, the
-thread is left with the first one's, which is no longer memory: the next signal that Python handles ends the process
-(SIGSEGV), and nothing is taken back. Seen with OpenVINO 2026.4.1, ``sigaltstack(2)``.
+On processors with AMX, OpenVINO gives the thread that compiles a model its own stack for signal handlers, and restores
+the thread's former one when the model is freed. If two models are freed in the order in which they were made, the
+thread is left with the stack of the first one, whose memory is gone: the next signal that Python handles ends the
+process (SIGSEGV), without any cleanup. Seen with OpenVINO 2026.4.1, ``sigaltstack(2)``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The weights in a graph against those the model was loaded with, number by number.
+"""Compares the weights in a graph with those of the loaded model, number by number.
 
-Texts show what a graph does with the tokens they have; a wrong row of a rare token, or one number among millions, shows
-only here. Exporters fold, transpose and rename weights, so nothing is expected under a name or to be there at all: a
-tensor that has a weight's shape and most of its numbers, but not all, is that weight and wrong. Int8 tensors are
-compared after their scales and the factors that a quantiser took out of them to smooth activations, within half a step;
-one that is a weight times a number is wrong, too. What is folded beyond recognition is left to the answers.
+Texts test a graph only with the tokens that they contain. A wrong row of a rare token, or one wrong number among
+millions, shows only here. Exporters fold, transpose and rename weights, so no name is expected, and a weight may be
+missing. A tensor with a weight's shape and most of its numbers, but not all, is that weight and wrong. Int8 tensors are
+compared after applying their scales and the factors that a quantiser took out of them to smooth activations, within
+half a step; one that is a weight times a number is wrong too. Weights that are folded beyond recognition are left to
+the comparison of answers.
 """
 
 from __future__ import annotations
@@ -146,8 +147,9 @@ def _tensors(model: Any) -> Iterator[_Stored]:
 
 
 def _smoothed(model: Any, raw: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The right side of every product whose left side is multiplied by a vector before it is rounded, and the vector:
-    it was taken out of the weight.
+    """Yield the right side of every product whose left side is multiplied by a vector before rounding, and the vector.
+
+    The quantiser took that vector out of the weight.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
