@@ -118,6 +118,18 @@ def test_if_no_call_runs_the_window_is_open() -> None:
     assert not units.overload.is_full(DEFAULT, "")
 
 
+@pytest.mark.parametrize(("rows", "is_closed"), [(9, True), (8, False)])
+def test_the_window_opens_earlier_after_a_call_with_less_than_90_per_cent_of_its_rows(
+    rows: int, is_closed: bool
+) -> None:
+    """After a call that was full in good time, it opens later. The time is 15 ms before the end of the last call."""
+    units = overloaded()
+    units.now += 5e-3
+    last = units.send(rows)
+    units.now = last.expected_end(units.capacity.prices) - 15e-3
+    assert units.overload.is_full(DEFAULT, "") == is_closed
+
+
 def test_several_servers_need_no_window() -> None:
     """The next call is needed as soon as one of them is idle."""
     units = Units(rule="auto", servers=2)
