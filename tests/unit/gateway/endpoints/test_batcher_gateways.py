@@ -11,10 +11,11 @@ import pytest
 from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, Several, SimulatedLoop, short, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.capacity import Capacity, OneServer
+from gateway.endpoints.capacity import Capacity
 from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.errors import Overloaded
 from gateway.prices import Prices
+from tests.unit.gateway.endpoints.units import Replicas
 
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
 CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
@@ -154,17 +155,6 @@ def test_sharing_the_calls_in_flight_costs_no_time_if_small_calls_are_cheap() ->
     assert told[1] <= 2e-3
 
 
-class Known(OneServer):
-    """A known number of servers."""
-
-    def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
-
-    @property
-    def replicas(self) -> int:
-        return self._replicas
-
-
 @pytest.mark.parametrize(
     ("gateways", "merges", "servers", "calls"),
     [(1, False, 4, 8), (4, True, 4, 8), (2, False, 4, 6), (4, False, 4, 3), (16, False, 4, 2), (4, False, 1, 2)],
@@ -172,13 +162,13 @@ class Known(OneServer):
 def test_the_number_of_calls_in_flight_of_one_gateway(gateways: int, merges: bool, servers: int, calls: int) -> None:
     """Gateways share the calls only if they know of each other, and only if no server merges calls."""
     limits = BatchLimits(max_in_flight=2, gateways=Gateways(gateways), merges_calls=merges)
-    assert calls == Capacity(Prices(), limits, Known(servers)).max_calls
+    assert calls == Capacity(Prices(), limits, Replicas(servers)).max_calls
 
 
 def test_a_change_in_the_number_of_gateways_takes_effect_at_once() -> None:
     """Gateways are added and removed while versions serve."""
     gateways = Gateways(1)
-    capacity = Capacity(Prices(), BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=False), Known(4))
+    capacity = Capacity(Prices(), BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=False), Replicas(4))
     found = []
     for gateways.count in (1, 4, 2):
         found.append(capacity.max_calls)
