@@ -2,7 +2,7 @@
 
 ``/serve/faq`` of an endpoint that has only versions means its recorded default: the first version that was added, until
 someone chooses another. The default is read with the serving Task, so all gateways, workers and model syncs agree,
-whatever they have loaded. ``spec.decode`` reads it here; ``deploy/rollout/defaults`` asks here what to write.
+whatever they have loaded. ``spec.decode`` reads it here; ``deploy/rollout/default_versions`` asks here what to write.
 
 Several model syncs may record the first version at once, and there is no compare-and-set. So these records are only
 ever added: a *first* names a version, and of several the earliest counts (then the smaller url). What a person *chose*
