@@ -415,6 +415,8 @@ def curl(gateway: str, name: str, body: str) -> str:
 
 def single(example: object, task: str) -> object:
     """Return an example request with one text: a sentence, unless the task needs a special text."""
+    if isinstance(example, dict) and task == QUESTION_ANSWERING and {"question", "context"} == {*example}:
+        return {"question": "What is the man playing?", "context": SENTENCE}
     if not isinstance(example, dict) or "text" not in example:
         return example
     if task not in (FILL_MASK, GENERATION):

@@ -11,6 +11,7 @@ import email.message
 import http.client
 import json
 import os
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -94,6 +95,16 @@ async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
         return False
     writer.close()
     return True
+
+
+def listens(url: str) -> bool:
+    """Return True if something accepts connections at a server's address on this machine."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=5.0):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def shown(key: str) -> dict[str, str]:

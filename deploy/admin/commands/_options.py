@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -17,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from deploy.laptop.state_dir import StateDir, uses_no_clearml
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for its launcher's imports
@@ -250,6 +252,12 @@ def _variables_of_up() -> dict[str, str]:
         raise DeployError(
             f"{state.root} is not the state directory of an `up`",
             hint="start `triton-gateway up`, or set CLEARML_API_HOST and its keys",
+        )
+    server = variables.get("CLEARML_API_HOST", "")
+    if urllib.parse.urlsplit(server).hostname == "127.0.0.1" and not http_client.listens(server):
+        raise DeployError(
+            f"the `up` of {state.root} is not running: nothing answers at {server}",
+            hint="start it again with `triton-gateway up`",
         )
     return variables
 

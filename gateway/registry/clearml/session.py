@@ -111,7 +111,8 @@ def _open_session() -> Any:
     except MissingConfigError as error:
         raise RegistryRefused(
             "no ClearML credentials found",
-            hint="set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run `clearml-init`",
+            hint="set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run `clearml-init`; for "
+            "the server of a `triton-gateway up`, run this in its folder",
         ) from error
     except _SDK_NETWORK_ERRORS as error:
         raise _translate(error) from error

@@ -1,12 +1,21 @@
-"""What the sub-commands share: how they are asked to stop."""
+"""What the sub-commands share: how they are asked to stop, and which serving Task they find."""
 
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from deploy.admin.commands._options import registry_options
+from deploy.laptop.state_dir import StateDir
+from deploy.tools.errors import DeployError
 
 WAITS = """
 import os
@@ -34,3 +43,39 @@ def test_any_number_of_signals_at_any_time_end_a_command(attempt: int) -> None:
             assert "ends" == command.stdout.readline().strip()
         finally:
             command.kill()
+
+
+@click.command()
+@registry_options
+def reads(open_registry: Callable[[], object]) -> None:
+    """A command that reads the serving Task."""
+    open_registry()
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and no ClearML server in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CLEARML_API_HOST", "TRITON_GATEWAY_STATE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
+    return tmp_path
+
+
+def refusal() -> str:
+    """Return what the command is refused with."""
+    done = CliRunner().invoke(reads, [], standalone_mode=False)
+    assert isinstance(done.exception, DeployError)
+    return done.exception.line()
+
+
+def test_an_up_that_was_stopped_is_named_as_the_reason(nowhere: Path) -> None:
+    """Its file of variables stays; the server that it names is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    state = StateDir.at(nowhere / ".triton-gateway")
+    state.env_file.parent.mkdir(parents=True)
+    state.env_file.write_text(f"export CLEARML_API_HOST=http://127.0.0.1:{port}\n")
+    said = refusal()
+    assert f"is not running: nothing answers at http://127.0.0.1:{port}" in said
+    assert "start it again" in said
