@@ -309,8 +309,10 @@ class Deployment:
         example = details.get("example")
         screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if example is None:
-            rows = "[[…]]" if wanted.given.kind in IN_PYTHON else "…"
-            self._tell(f"  {curl(wanted.gateway, name, rows)}  # the body depends on the model: docs/http-api.md")
+            rows, note = "…", "the body depends on the model: docs/http-api.md"
+            if wanted.given.kind in IN_PYTHON:
+                rows, note = "[[…]]", "a list of rows, each a list of the model's numbers"
+            self._tell(f"  {curl(wanted.gateway, name, rows)}  # {note}")
         else:
             body = single(example, str(details.get("task")))
             found = await first_answer.answer(wanted.gateway, name, body, live=screen.live)
