@@ -88,17 +88,27 @@ def model_file(engine: str, path: Path) -> Path:
 def predict(engine: str, model: Any, data: Any) -> Any:
     """Return the result of the model's ``predict``. Converts rows for an XGBoost Booster to a ``DMatrix``.
 
+    ``{"instances": rows}`` (KServe v1) and a single named tensor, ``{"x": rows}``, stand for their rows.
+
     Raises ``ValueError`` for JSON that is not a list: it is the caller's mistake. Texts must not reach the libraries:
     XGBoost and LightGBM would open the file of that name.
     """
     if isinstance(data, str | bytes | bytearray | memoryview | PurePath):
         raise ValueError(_ROWS.format("a text"))  # noqa: TRY004 - a ValueError is the caller's mistake
     try:
-        return _predicted(engine, model, data)
+        return _predicted(engine, model, _rows(data))
     except TypeError as error:
         if not isinstance(data, dict | float | int | None):
             raise
         raise ValueError(_ROWS.format("an object" if isinstance(data, dict) else json.dumps(data))) from error
+
+
+def _rows(data: Any) -> Any:
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, value),) = data.items()
+        if isinstance(value, list) and (name == "instances" or (value and isinstance(value[0], list))):
+            return value
+    return data
 
 
 def _predicted(engine: str, model: Any, data: Any) -> Any:

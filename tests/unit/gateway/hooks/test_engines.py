@@ -89,7 +89,17 @@ def test_a_text_is_refused_and_never_read_as_the_name_of_a_file(
         predict(engine, load_model(engine, path), form(str(secret)))
 
 
-@pytest.mark.parametrize(("data", "said"), [({"x": [[1.0, 2.0]]}, "an object"), (None, "null"), (7, "7")])
+@pytest.mark.parametrize(
+    ("engine", "name"), [("sklearn", "model.pkl"), ("xgboost", "model.json"), ("lightgbm", "model.txt")]
+)
+@pytest.mark.parametrize("key", ["instances", "x"])
+def test_rows_may_come_under_a_name(saved: Any, engine: str, name: str, key: str) -> None:
+    """As KServe v1's ``instances``, and as the only tensor of the Open Inference Protocol."""
+    path, wanted = saved(engine, name)
+    assert np.allclose(wanted, predict(engine, load_model(engine, path), {key: X.tolist()}))
+
+
+@pytest.mark.parametrize(("data", "said"), [({"x": 1.0, "y": 2.0}, "an object"), (None, "null"), (7, "7")])
 def test_a_body_that_is_not_a_list_is_the_callers_mistake(saved: Any, data: Any, said: str) -> None:
     """A ValueError is a refusal with 422; LightGBM raises a TypeError, which would count as a failure."""
     path, _ = saved("lightgbm", "model.txt")
