@@ -1,4 +1,4 @@
-"""What a hook process sends is checked before anybody uses it; responses of its own can be sent."""
+"""The gateway checks what a hook process sends before it uses it. A hook may return its own response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.hooks.wire import pack
 
 
 class Owner:
-    """A pool that takes note."""
+    """A pool that records its calls."""
 
     name, is_async = "h", False
 
@@ -40,7 +40,7 @@ class Owner:
 
 
 def asked_process(count: int = 2) -> tuple[HookProcess, PendingCall]:
-    """A process without a program, asked for ``count`` requests under the number 1."""
+    """A process object without a program, with ``count`` requests under the number 1."""
     process = HookProcess(Owner())
     process.slots = 1
     loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ def asked_process(count: int = 2) -> tuple[HookProcess, PendingCall]:
 
 
 def answer(jobs: list[Any], *parts: bytes, **head: Any) -> bytes:
-    """A frame that answers."""
+    """Return a frame with an answer."""
     found = {"k": "done", "id": 1, "ns": [1, 2, 3], "jobs": jobs, "sizes": [len(p) for p in parts], **head}
     return pack(found, b"".join(parts))
 
@@ -83,8 +83,8 @@ WRONG = (
 
 
 @pytest.mark.parametrize("frame", WHOLE)
-async def test_an_answer_is_taken(frame: bytes) -> None:
-    """The forged ones below differ from these."""
+async def test_a_correct_answer_is_accepted(frame: bytes) -> None:
+    """The forged answers below differ from it."""
     process, asked = asked_process()
     process.data_received(frame)
     outcomes, stage_ns = asked.answer.result()
@@ -93,8 +93,8 @@ async def test_an_answer_is_taken(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", WRONG)
-async def test_what_is_no_answer_ends_the_process_and_fails_the_request(frame: bytes) -> None:
-    """With an error that says so, and nothing else happens to the gateway."""
+async def test_an_invalid_answer_ends_the_process_and_fails_the_request(frame: bytes) -> None:
+    """The error says so. Nothing else happens to the gateway."""
     process, asked = asked_process()
     process.data_received(frame)
     assert process.why.startswith("it sent what is no frame")
@@ -102,8 +102,8 @@ async def test_what_is_no_answer_ends_the_process_and_fails_the_request(frame: b
     assert isinstance(asked.answer.exception(), HookFailed)
 
 
-async def test_thousands_of_damaged_answers_are_answers_or_end_the_process() -> None:
-    """Bytes changed, cut out and put in, anywhere in the stream."""
+async def test_damaged_answers_are_accepted_or_end_the_process() -> None:
+    """Bytes are changed, removed and inserted anywhere in the stream."""
     chance = random.Random(15)
     taken = ended = 0
     for _ in range(5_000):
@@ -155,17 +155,15 @@ async def test_thousands_of_damaged_answers_are_answers_or_end_the_process() -> 
         (204, [], "204 has no body"),
     ],
 )
-def test_a_response_that_cannot_be_sent_is_the_hooks_failure(
-    status: Any, headers: list[tuple[bytes, bytes]], said: str
-) -> None:
-    """A header with a line break would be a response of its own."""
+def test_an_invalid_response_is_the_hooks_failure(status: Any, headers: list[tuple[bytes, bytes]], said: str) -> None:
+    """A header with a line break could start a second response."""
     with pytest.raises(HookFailed) as failed:
         HookResponse.checked(b"body", status, headers)
     assert said in f"{failed.value.message} {failed.value.hint}"
 
 
-def test_a_response_that_can_be_sent_is_sent() -> None:
-    """The length is the transport's."""
+def test_a_valid_response_is_sent() -> None:
+    """The transport sets the content length."""
     found = HookResponse.checked(b"body", 418, [(b"Content-Length", b"999"), (b"x-a", b"caf\xe9\t1")])
     assert (b"body", 418, [(b"x-a", b"caf\xe9\t1")]) == (found.body, found.status_code, found.raw_headers)
 
@@ -181,7 +179,7 @@ class Preprocess:
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, isolation: str) -> None:
-    """Wherever the hook runs."""
+    """In a thread and in a process."""
     stack = make_stack(hook_isolation=isolation)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", SPLITS)

@@ -1,4 +1,4 @@
-"""The bound on all hook processes: who may start one, who waits, and who makes room. In simulated time."""
+"""The limit on all hook processes: which pool may start one, which waits, which gives one up. In simulated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.hooks.bound import ProcessBound
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +23,7 @@ class Clock:
 
 @dataclass(eq=False)
 class Process:
-    """A process that does what the test says."""
+    """A process that the test controls."""
 
     pool: Pool
     serving_since: float = 0.0
@@ -43,7 +43,7 @@ class Process:
             self.end()
 
     def end(self) -> None:
-        """It is gone."""
+        """End the process."""
         self.pool.processes.remove(self)
         self.pool.bound.give_back()
 
@@ -77,13 +77,13 @@ class Pool:
 
 @pytest.fixture
 def clock() -> Clock:
-    """It stands still."""
+    """A stopped clock."""
     return Clock()
 
 
 @pytest.fixture
 def make(clock: Clock) -> Callable[..., Any]:
-    """``make(most, names)``: a bound and pools of these names."""
+    """Return a function ``make(most, names)`` that returns a bound and pools of these names."""
 
     def made(most: int, names: str, **settings: Any) -> tuple[ProcessBound, list[Pool]]:
         bound = ProcessBound(most, now=lambda: clock.now, **settings)
@@ -96,13 +96,13 @@ def make(clock: Clock) -> Callable[..., Any]:
 
 
 async def settled() -> None:
-    """What was granted has happened."""
+    """Wait until granted starts have happened."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def test_the_process_that_has_idled_longest_makes_room(make: Any, clock: Clock) -> None:
-    """And its pool is told that nobody asked, so that it starts none in its place."""
+    """Its pool learns that no request waits, so it starts no process in its place."""
     _, (a, b, c) = make(2, "abc")
     for pool in (a, b):
         clock.now += 1
@@ -114,7 +114,7 @@ async def test_the_process_that_has_idled_longest_makes_room(make: Any, clock: C
 
 
 async def test_a_further_process_of_one_pool_does_not_end_the_only_one_of_another(make: Any, clock: Clock) -> None:
-    """Unless that has idled for a minute: a start costs its pool more than a short wait costs here."""
+    """Unless that has been idle for a minute: a restart would cost its pool more than a short wait costs here."""
     bound, (a, b) = make(2, "ab")
     await a.start()
     await b.start(is_busy=True)
@@ -129,7 +129,7 @@ async def test_a_further_process_of_one_pool_does_not_end_the_only_one_of_anothe
 
 
 async def test_a_pool_without_a_process_goes_before_one_that_wants_more(make: Any) -> None:
-    """Whenever they came."""
+    """Whatever the order of their requests."""
     bound, (a, b, c) = make(1, "abc")
     first = await a.start(is_busy=True)
     a.has_waiting = True
@@ -149,8 +149,8 @@ async def test_a_pool_without_a_process_goes_before_one_that_wants_more(make: An
     await asyncio.gather(more, *waiting, return_exceptions=True)
 
 
-async def test_one_that_always_has_work_makes_room_after_its_turn(make: Any, clock: Clock) -> None:
-    """Nobody is left waiting because others are never idle; nor does a start pay off for less than a turn."""
+async def test_a_busy_process_makes_room_after_its_turn(make: Any, clock: Clock) -> None:
+    """No pool waits for ever because others are never idle. A turn is long enough to pay for a start."""
     bound, (a, b) = make(1, "ab")
     busy = await a.start(is_busy=True)
     a.has_waiting = b.has_waiting = True
@@ -165,8 +165,8 @@ async def test_one_that_always_has_work_makes_room_after_its_turn(make: Any, clo
     assert waiting.done()
 
 
-async def test_what_should_stay_stays_unless_nobody_else_can_make_room(make: Any, clock: Clock) -> None:
-    """A minimum is kept against idleness; it does not lock others out."""
+async def test_a_minimum_process_is_ended_only_if_no_other_can_be(make: Any, clock: Clock) -> None:
+    """A minimum prevents ending for idleness. It does not lock out other pools."""
     bound, (a, b, c) = make(2, "abc")
     a.minimum = 1
     await a.start()
@@ -186,7 +186,7 @@ async def test_what_should_stay_stays_unless_nobody_else_can_make_room(make: Any
 
 
 async def test_idle_processes_end(make: Any, clock: Clock) -> None:
-    """Further ones after a minute, the last one after the time that is set; one that works never."""
+    """Extra ones after a minute, the last one after the configured time, a busy one never."""
     bound, (a, b) = make(9, "ab", idle=900.0)
     await a.start()
     await a.start()
@@ -202,8 +202,8 @@ async def test_idle_processes_end(make: Any, clock: Clock) -> None:
     assert ([], 1, 1) == (a.processes, a.rested, len(b.processes))
 
 
-async def test_a_wait_that_is_given_up_takes_no_slot(make: Any) -> None:
-    """Before and after it was granted."""
+async def test_a_cancelled_wait_takes_no_slot(make: Any) -> None:
+    """Cancelled before or after the slot was granted."""
     bound, (a, b) = make(1, "ab")
     first = await a.start(is_busy=True)
     waiting = asyncio.create_task(b.start())
@@ -220,8 +220,8 @@ async def test_a_wait_that_is_given_up_takes_no_slot(make: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_bound_holds_and_everybody_has_their_turn(make: Any, clock: Clock, seed: int) -> None:
-    """Twenty pools that always have work, four processes: the wait of each is bounded by the turns of the others."""
+async def test_the_limit_holds_and_every_pool_gets_its_turn(make: Any, clock: Clock, seed: int) -> None:
+    """Twenty pools that always have work share four processes. Each waits at most for the turns of the others."""
     chance = random.Random(seed)
     bound, pools = make(4, "abcdefghijklmnopqrst")
     served = dict.fromkeys((p.name for p in pools), 0)

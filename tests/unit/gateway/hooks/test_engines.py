@@ -1,4 +1,4 @@
-"""Models of the Python engines, in every form clearml-serving takes them; the real libraries."""
+"""Models of the Python engines in every form that clearml-serving accepts, with the real libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Y = np.array([0, 1, 0, 1] * 10)
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, Any]]:
-    """Train a model of an engine and save it under a name; the path, and what it predicts for X."""
+    """Train a model of an engine and save it. Return its path and its predictions for X."""
     folder = tmp_path_factory.mktemp("models")
     logistic = LogisticRegression().fit(X, Y)
     booster = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(X, Y), 3)
@@ -57,8 +57,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tupl
         ("lightgbm", "light.pkl"),
     ],
 )
-def test_saved_model_predicts_what_it_did(saved: Any, tmp_path: Path, engine: str, name: str) -> None:
-    """From the file, and from the folder of a package it lies in; rows as lists and as arrays."""
+def test_a_saved_model_predicts_the_same(saved: Any, tmp_path: Path, engine: str, name: str) -> None:
+    """From its file and from a folder; with rows as lists and as arrays."""
     path, wanted = saved(engine, name)
     (tmp_path / "readme.md").touch()
     (tmp_path / name).write_bytes(path.read_bytes())
@@ -68,7 +68,7 @@ def test_saved_model_predicts_what_it_did(saved: Any, tmp_path: Path, engine: st
             assert np.allclose(wanted, predict(engine, model, rows))
 
 
-def test_the_matrix_that_a_hook_makes_is_taken_as_it_is(saved: Any) -> None:
+def test_a_dmatrix_from_a_hook_is_used_unchanged(saved: Any) -> None:
     """clearml-serving's XGBoost hooks return a DMatrix."""
     path, wanted = saved("xgboost", "model.json")
     assert np.allclose(wanted, predict("xgboost", load_model("xgboost", path), xgboost.DMatrix(X)))
@@ -115,8 +115,8 @@ def test_a_body_that_is_not_a_list_is_the_callers_mistake(saved: Any, data: Any,
         ("lightgbm", b"tree", "cannot be loaded as a model of lightgbm"),
     ],
 )
-def test_file_that_is_no_model_is_told(tmp_path: Path, engine: str, content: bytes, said: str) -> None:
-    """Which file, why, and how to save it."""
+def test_a_file_that_is_not_a_model_is_reported(tmp_path: Path, engine: str, content: bytes, said: str) -> None:
+    """With its name, the reason, and how to save a model."""
     path = tmp_path / {"sklearn": "m.pkl", "xgboost": "m.json", "lightgbm": "m.txt"}[engine]
     path.write_bytes(content)
     with pytest.raises(UserCodeLoadError, match=said) as refused:
@@ -124,15 +124,15 @@ def test_file_that_is_no_model_is_told(tmp_path: Path, engine: str, content: byt
     assert "save" in (refused.value.hint or "")
 
 
-def test_pickle_of_something_else_is_told(tmp_path: Path) -> None:
-    """Say, the training data."""
+def test_a_pickle_of_another_type_is_reported(tmp_path: Path) -> None:
+    """For example the training data."""
     joblib.dump({"x": 1}, tmp_path / "m.pkl")
     with pytest.raises(UserCodeLoadError, match="dict, which has no predict"):
         load_model("sklearn", tmp_path / "m.pkl")
 
 
-def test_folder_with_several_candidates_wants_a_name(tmp_path: Path) -> None:
-    """One called model.* wins."""
+def test_a_folder_with_several_candidates_needs_one_named_model(tmp_path: Path) -> None:
+    """The file named model.* is used."""
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
     with pytest.raises(UserCodeLoadError, match="2 files that could be the model"):
@@ -141,8 +141,8 @@ def test_folder_with_several_candidates_wants_a_name(tmp_path: Path) -> None:
     assert tmp_path / "model.txt" == model_file("lightgbm", tmp_path)
 
 
-def test_endpoint_without_a_model_is_told() -> None:
-    """And every engine is installed here."""
+def test_an_endpoint_without_a_model_is_reported() -> None:
+    """All engines are installed for these tests."""
     with pytest.raises(UserCodeLoadError, match="has no model"):
         load_model("sklearn", None)
     assert [None] * 3 == [missing_package(e) for e in ("sklearn", "xgboost", "lightgbm")]

@@ -1,4 +1,4 @@
-"""A hook that writes to the gateway's socket itself: whatever it sends is answered with an error of ours."""
+"""A hook that writes to the gateway's socket itself always gets an error of the gateway."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ asyncio.run(main())
 
 
 def test_a_forged_dtype_does_not_crash_the_gateway(tmp_path: Path) -> None:
-    """numpy trusts the state of a dtype: an array of chosen addresses must not come to be in the gateway."""
+    """numpy trusts a dtype's state, which could create an array of chosen memory addresses in the gateway."""
     code = tmp_path / "hook.py"
     code.write_text(FORGER)
     worker = subprocess.run(

@@ -1,4 +1,4 @@
-"""Preprocess code in front of Triton and in place of it: unchanged ClearML classes, apart from each other."""
+"""Preprocess code in front of Triton or instead of it: unchanged ClearML classes, isolated from each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Preprocess:
 
 
 async def test_custom_engine_runs_the_users_stages(stack: Any) -> None:
-    """preprocess, process and postprocess share one state; the object knows its endpoint."""
+    """preprocess, process and postprocess share one state. The object knows its endpoint."""
     stack.add_hook("h", ECHO)
     await stack.served("h")
     reply = await stack.client.post("/serve/h", json={"n": 4})
@@ -66,7 +66,7 @@ async def test_hook_in_front_of_triton_gets_arrays_back(stack: Any) -> None:
 
 
 async def test_hook_wins_over_the_text_task_of_the_folder(stack: Any) -> None:
-    """A postprocess-only hook on a text model: tokenized by us, decoded by the hook."""
+    """A hook with only postprocess on a text model: the gateway tokenizes, the hook decodes."""
     source = """
 class Preprocess:
     def postprocess(self, data, state, collect_custom_statistics_fn=None):
@@ -94,7 +94,7 @@ class Preprocess:
     ],
 )
 async def test_hook_that_raises_fails_its_request_only(stack: Any, line: str, status: int, code: str) -> None:
-    """Whatever user code raises becomes an answer without a traceback; the worker goes on."""
+    """An exception of user code becomes an answer without a traceback. The worker continues."""
     source = f"""
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -110,8 +110,8 @@ class Preprocess:
     assert {"fine": True} == (await stack.client.post("/serve/h", json={"ok": True})).json()
 
 
-async def test_blocking_hook_stalls_nobody_else(stack: Any) -> None:
-    """While a hook blocks in all its threads, other endpoints and health answer."""
+async def test_a_blocking_hook_does_not_delay_other_endpoints(stack: Any) -> None:
+    """While it blocks all its threads, other endpoints and health checks answer."""
     source = """
 import threading
 gate = threading.Event()
@@ -146,8 +146,10 @@ class Preprocess:
         ("class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body", "needs a process"),
     ],
 )
-async def test_hook_that_cannot_be_loaded_is_reported_and_harms_nobody(stack: Any, source: str, reason: str) -> None:
-    """Import, class and load errors are the endpoint's state, with the reason; others are served."""
+async def test_a_hook_that_cannot_be_loaded_is_reported_and_others_are_served(
+    stack: Any, source: str, reason: str
+) -> None:
+    """Import, class and load errors are the endpoint's state, with the reason."""
     stack.add_hook("bad", source)
     stack.deploy("fine")
     await stack.served("fine")
@@ -156,7 +158,7 @@ async def test_hook_that_cannot_be_loaded_is_reported_and_harms_nobody(stack: An
 
 
 async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -> None:
-    """New code under the same name replaces the old; code that cannot be loaded leaves the old in place."""
+    """New code under the same name replaces the old. If it cannot be loaded, the old code stays."""
     version = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'v': {}}}\n"
     stack.add_hook("h", version.format(1))
     await stack.served("h")
@@ -171,7 +173,7 @@ async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -
 
 
 async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
-    """A file changed after its upload is refused."""
+    """A file that was changed after its upload is refused."""
     stack.add_hook("h", ECHO)
     stack.registry.artifacts[0]["hash"] = "0" * 64
     await stack.until(lambda: stack.state("h")[0] == "failed")
@@ -179,7 +181,7 @@ async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
 
 
 async def test_send_request_reaches_other_endpoints_in_process(stack: Any) -> None:
-    """A hook calls its neighbours with send_request, blocking in its thread; a refused call gives None."""
+    """A hook calls other endpoints with send_request, blocking its thread. A refused call returns None."""
     source = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -193,8 +195,8 @@ class Preprocess:
     assert {"known": {"doubled": 6, "was": 3, "endpoint": "h"}, "unknown": None} == reply.json()
 
 
-async def test_send_request_goes_over_http_where_the_endpoint_is_not_here(stack: Any) -> None:
-    """To the address that `clearml-serving config --base-serving-url` set; what is refused there is None."""
+async def test_send_request_uses_http_for_endpoints_that_are_not_served_here(stack: Any) -> None:
+    """With the address of `clearml-serving config --base-serving-url`. A refused call returns None."""
     seen = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,7 +223,7 @@ class Preprocess:
 
 
 async def test_send_request_is_awaitable_in_async_hooks(stack: Any) -> None:
-    """On the event loop send_request must not block: it is awaited, and can be gathered."""
+    """On the event loop send_request must not block: it returns an awaitable."""
     source = """
 import asyncio
 class Preprocess:
@@ -235,7 +237,7 @@ class Preprocess:
 
 
 async def test_raw_bytes_reach_hooks(stack: Any) -> None:
-    """A body that is not JSON is handed to a hook as it is, and bytes come back as they are."""
+    """A hook gets a body that is not JSON unchanged, and may return bytes."""
     source = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -278,8 +280,8 @@ class Preprocess:
     await stack.until(mark.exists)
 
 
-async def test_model_that_is_no_text_task_takes_tensors(stack: Any) -> None:
-    """Without tokenizer and hook, the body names the model's inputs."""
+async def test_a_model_without_a_text_task_takes_tensors(stack: Any) -> None:
+    """Without tokenizer and hook, the body has a field per input of the model."""
     weights = stack.folder / "model.onnx"
     weights.write_bytes(b"x")
     stack.registry.add_model("m1", weights)
@@ -317,8 +319,8 @@ def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
         ("endpoints", True, "given"),
     ],
 )
-async def test_whose_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
-    """Versions of auto-update run their own code, else the rule's; a fixed endpoint runs the code it was given."""
+async def test_which_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
+    """Versions of auto-update run their own code, else the rule's. A fixed endpoint runs its own."""
     _add_bundle(stack, "m1", NAMED.replace("NAME", "own") if has_own else None)
     stack.add_hook("h", NAMED.replace("NAME", "given"), model_id="m1")
     entry = {**stack.registry.endpoints.pop("h"), "version": "1"}
@@ -328,7 +330,7 @@ async def test_whose_preprocess_code_runs(stack: Any, section: str, has_own: boo
 
 
 async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any) -> None:
-    """No code on the command line, none needed; without any the reason is told."""
+    """No code on the command line is needed. Without any code, the reason is reported."""
     _add_bundle(stack, "m1", NAMED.replace("NAME", "own"))
     _add_bundle(stack, "m2", None)
     stack.registry.add_endpoint("h", "m1", engine="custom")
@@ -352,7 +354,7 @@ class Preprocess:
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(make_stack: Any, isolation: str) -> None:
-    """Each gets its own rows back; the one that is refused is alone with that; a refused call is split."""
+    """Each gets its own rows. Only the request at fault is refused: a refused call is split."""
     stack = make_stack(hook_isolation=isolation)
 
     def run(inputs: Any) -> Any:
@@ -375,7 +377,7 @@ async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(make
 
 
 async def test_typed_hook_is_described_and_its_refusals_are_422(stack: Any) -> None:
-    """The schemas are part of what the endpoint says about itself."""
+    """The endpoint's description contains the schemas."""
     source = """
 from pydantic import BaseModel
 class Body(BaseModel):
@@ -394,7 +396,7 @@ class Preprocess:
 
 
 async def test_time_limit_answers_while_the_thread_goes_on(stack: Any, tmp_path: Path) -> None:
-    """504 for the request; the thread is free again when the code has returned, not before."""
+    """The request gets 504. The thread is free again only when the code returns."""
     gate = tmp_path / "gate"
     source = f"""
 import time

@@ -1,4 +1,4 @@
-"""Hook processes start when somebody asks and end when nobody does; states that stay in one are found there again."""
+"""Hook processes start for a request and end when idle. A state that is kept in a process is found there again."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Preprocess:
 
 
 async def nobody(*_: Any) -> None:
-    """No other endpoints."""
+    """A gateway without other endpoints."""
 
 
 class Looked:
-    """A pool without processes that counts how often the bound looks at all of them."""
+    """A pool without processes that counts the bound's looks at all pools."""
 
     minimum = 0
     processes = ()
@@ -70,7 +70,7 @@ class Looked:
 
 
 async def looked(bound: ProcessBound, times: int) -> None:
-    """Wait until the bound has looked so often."""
+    """Wait for a number of looks."""
     counts = Looked()
     bound.add(counts)
     await soon(lambda: counts.times >= times)
@@ -78,13 +78,13 @@ async def looked(bound: ProcessBound, times: int) -> None:
 
 
 def works(pool: HookPool) -> bool:
-    """Whether its one process is in a request."""
+    """Return whether the only process is busy."""
     return [False] == [process.is_free for process in pool.processes]
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who idles is looked for in every second of the ticks, not in every tenth: the tests wait for it."""
+    """Check for idle processes ten times as often, for short tests."""
     monkeypatch.setattr("gateway.hooks.bound._LOOK_EVERY", 2)
 
 
@@ -100,7 +100,7 @@ def code(tmp_path: Path) -> Path:
 async def opened(
     code: Path, name: str = "h", bound: ProcessBound | None = None, **limits: Any
 ) -> AsyncIterator[HookPool]:
-    """A pool that is closed."""
+    """Return a pool that is closed after the test."""
     pool = HookPool(Program(name, "custom", code, None, {}), PoolLimits(**limits), nobody, bound)
     await pool.start()
     try:
@@ -110,14 +110,14 @@ async def opened(
 
 
 async def ask(pool: HookPool, body: Any, stages: Any = ("process",), state: Any = None, within: float = 30.0) -> Any:
-    """The one outcome of one request."""
+    """Return the only outcome of one request."""
     deadline = asyncio.get_running_loop().time() + within
     reply = await pool.run(stages, [(body, state)], deadline, is_answer=stages[-1] != "preprocess")
     return reply.outcomes[0]
 
 
 async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(code: Path) -> None:
-    """The wait for it counts to the request's own time."""
+    """The wait for the start counts towards the request's time limit."""
     bound = ProcessBound(4, idle=0.2)
     async with opened(code, bound=bound) as pool:
         first = (await ask(pool, {})).answer["pid"]
@@ -128,8 +128,8 @@ async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(c
             await ask(pool, {}, within=0.001)
 
 
-async def test_a_minimum_stays(code: Path) -> None:
-    """Whoever does not want to wait for a start says so."""
+async def test_a_minimum_of_processes_stays(code: Path) -> None:
+    """For users who do not want to wait for a start."""
     bound = ProcessBound(4, idle=0.1)
     async with opened(code, bound=bound, minimum=2) as pool:
         await soon(lambda: len(pool.pids) == 2)
@@ -139,7 +139,7 @@ async def test_a_minimum_stays(code: Path) -> None:
 
 
 async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_request(code: Path) -> None:
-    """Only idleness ends it for good."""
+    """Only a process that ended for idleness stays away."""
     async with opened(code) as pool:
         before = pool.pids
         with pytest.raises(HookFailed, match="exited with code 3"):
@@ -147,8 +147,8 @@ async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_reques
         await soon(lambda: len(pool.pids) == 1 and pool.pids != before)
 
 
-async def test_the_bound_holds_over_all_pools_and_nobody_is_forgotten(code: Path) -> None:
-    """Six endpoints, two processes in all, three requests to each at once: every one is answered in its time."""
+async def test_the_limit_holds_over_all_pools_and_every_request_is_answered(code: Path) -> None:
+    """Six endpoints, two processes in all, three requests to each at once."""
     bound = ProcessBound(2)
     most = 0
     async with asyncio.TaskGroup() as group:
@@ -170,8 +170,8 @@ async def test_the_bound_holds_over_all_pools_and_nobody_is_forgotten(code: Path
     assert 0 == bound.taken
 
 
-async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path, tmp_path: Path) -> None:
-    """With the setting that gives it room."""
+async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, tmp_path: Path) -> None:
+    """The message names the setting to raise."""
     bound = ProcessBound(1)
     async with opened(code, "idle", bound) as other, opened(code, "busy", bound) as busy:
         await soon(lambda: not other.pids)
@@ -186,7 +186,7 @@ async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path, t
 
 
 async def test_state_that_is_more_than_plain_values_is_found_again(code: Path) -> None:
-    """In its process; plain state may go on in any."""
+    """The request returns to its process. Plain state may continue in any process."""
     async with opened(code) as pool:
         plain = await ask(pool, {"state": "plain"}, ["preprocess"])
         own = await ask(pool, {"state": "own"}, ["preprocess"])
@@ -202,7 +202,7 @@ async def test_state_that_is_more_than_plain_values_is_found_again(code: Path) -
 
 
 async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_dropped(code: Path) -> None:
-    """Neither for idleness nor for others."""
+    """Neither because it is idle nor to make room."""
     bound = ProcessBound(1, idle=0.1)
     async with opened(code, bound=bound) as pool:
         first, second = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(2)]
@@ -214,8 +214,8 @@ async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_
         await soon(lambda: not pool.pids)
 
 
-async def test_a_state_that_went_with_its_process_is_told(code: Path) -> None:
-    """With what to do about it."""
+async def test_a_lost_state_is_reported(code: Path) -> None:
+    """With a hint."""
     async with opened(code) as pool:
         kept = await ask(pool, {"state": "own"}, ["preprocess"])
         with pytest.raises(HookFailed, match="exited with code 3"):
@@ -226,7 +226,7 @@ async def test_a_state_that_went_with_its_process_is_told(code: Path) -> None:
 
 
 async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
-    """Also of one whose start is cancelled."""
+    """Also the slot of a start that is cancelled."""
     bound = ProcessBound(1)
     async with opened(code, bound=bound):
         assert 1 == bound.taken
@@ -241,7 +241,7 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
 
 
 def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of its threads notices first must not decide what the request is answered: its own time does."""
+    """The result must not depend on which thread notices first: the request runs into its time limit."""
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     for number in (errno.EBADF, errno.ENOTSOCK):
@@ -280,8 +280,8 @@ asyncio.run(main())
 """
 
 
-def test_what_a_hook_forked_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
-    """A gateway of one worker is the first process of its container."""
+def test_processes_forked_by_a_hook_do_not_stay_as_zombies(tmp_path: Path) -> None:
+    """A gateway with one worker is process 1 of its container."""
     path = tmp_path / "hook.py"
     path.write_text(
         "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n        child = os.fork()\n"
@@ -303,8 +303,8 @@ class Preprocess:
 """
 
 
-async def test_what_others_answer_to_a_hook_that_was_given_up_ends_nothing(code: Path) -> None:
-    """The answer comes when nobody waits for it any more; the process goes on."""
+async def test_a_late_answer_to_a_cancelled_hook_is_ignored(code: Path) -> None:
+    """The hook called another endpoint and was cancelled. Its process continues."""
     code.write_text(ASKS)
     asked, answers = asyncio.Event(), asyncio.Event()
 
@@ -329,8 +329,8 @@ async def test_what_others_answer_to_a_hook_that_was_given_up_ends_nothing(code:
         await pool.close()
 
 
-async def test_what_a_hook_asked_others_ends_with_its_process(code: Path) -> None:
-    """Nobody would take the answer."""
+async def test_calls_of_a_hook_to_other_endpoints_end_with_its_process(code: Path) -> None:
+    """Their answers would go nowhere."""
     code.write_text(ASKS)
     asked, ended = asyncio.Event(), asyncio.Event()
 
@@ -356,7 +356,7 @@ async def test_what_a_hook_asked_others_ends_with_its_process(code: Path) -> Non
 
 
 async def test_a_turn_begins_when_the_code_has_loaded(code: Path) -> None:
-    """Code that takes longer to load than a turn is would make room again after one request."""
+    """Otherwise a process whose code loads slowly would have to make room after one request."""
     code.write_text(f"import time\ntime.sleep(0.5)\n{SOURCE}")
     before = time.monotonic()
     async with opened(code) as pool:

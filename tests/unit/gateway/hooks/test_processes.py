@@ -1,4 +1,4 @@
-"""Code in hook processes: what it does to its process hurts the request that made it do so, and nobody else."""
+"""Code in hook processes: a crash, leak or hang harms only the request that caused it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Preprocess:
 
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
-    """A running stack as it is by default: engine custom in processes."""
+    """A running stack with the default setting: the custom engine runs in processes."""
     # a process is given this time to load: one that waits for a core among busy ones is not what is tested
     stack = make_stack(hook_isolation="auto", ready_timeout=60)
     async with stack.gateway.running(), stack.client:
@@ -76,7 +76,7 @@ async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
@@ -103,7 +103,7 @@ def is_alive(pid: int) -> bool:
     ],
 )
 async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
-    """Requests of the same endpoint that are being answered then, and those after, are answered; so are others."""
+    """Other requests of this and other endpoints are answered, during it and after it."""
     limit = "1s" if status == 504 else "60s"  # a busy machine may take seconds for the others
     stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "300M", "hook_timeout": limit}})
     stack.deploy("fast")
@@ -123,7 +123,7 @@ async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: s
 
 
 async def test_text_of_a_gpu_failure_replaces_the_process(stack: Any) -> None:
-    """A process whose GPU memory is in an unknown state serves no further request."""
+    """A process whose GPU memory is in an unknown state must not answer another request."""
     stack.add_hook("h", HOOK)
     await stack.served("h")
     before = (await stack.client.post("/serve/h", json={})).json()["pid"]
@@ -132,7 +132,7 @@ async def test_text_of_a_gpu_failure_replaces_the_process(stack: Any) -> None:
 
 
 async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
-    """`gateway.hook_timeout` answers 504, ends what hangs, and the next request is served by a new process."""
+    """`gateway.hook_timeout` answers 504 and kills the process. A new one serves the next request."""
     stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_timeout": "300ms", "hook_processes": "1"}})
     await stack.served("h")
     hung = (await stack.client.post("/serve/h", json={})).json()["pid"]
@@ -143,7 +143,7 @@ async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
 
 
 async def test_async_hooks_of_one_process_answer_many_at_a_time(stack: Any) -> None:
-    """Thirty requests that wait half a second each take no longer than a few; the caller's leaving cancels."""
+    """Thirty requests that each wait 0.5 s take about as long as a few. A caller that leaves cancels its request."""
     source = """
 import asyncio, os
 class Preprocess:
@@ -163,7 +163,7 @@ class Preprocess:
 
 
 async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
-    """What cannot be cancelled within a second is killed."""
+    """A process whose request cannot be cancelled within a second is killed."""
     source = "import time, os\nclass Preprocess:\n    async def process(self, body, state, s=None):\n"
     source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
     stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_timeout": "200ms"}})
@@ -174,8 +174,8 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     assert before != (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
 
 
-async def test_what_a_hook_forks_ends_with_its_process(stack: Any) -> None:
-    """A removed endpoint leaves nothing running."""
+async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> None:
+    """A removed endpoint leaves no process running."""
     stack.add_hook("h", HOOK)
     await stack.served("h")
     child = (await stack.client.post("/serve/h", json={"do": "fork and stay"})).json()["child"]
@@ -186,7 +186,7 @@ async def test_what_a_hook_forks_ends_with_its_process(stack: Any) -> None:
 
 
 async def test_send_request_reaches_other_endpoints_from_a_process(stack: Any) -> None:
-    """Pipelines and ensembles: blocking, from several threads of a hook at a time, awaited in async hooks."""
+    """Blocking, from several threads of a hook at a time, and awaited in async hooks."""
     plain = """
 from concurrent.futures import ThreadPoolExecutor
 class Preprocess:
@@ -210,8 +210,8 @@ class Preprocess:
     assert [expected] * 2 == [(await stack.client.post(f"/serve/{n}", json={})).json() for n in ("plain", "awaited")]
 
 
-async def test_answers_are_those_of_a_hook_in_a_thread(make_stack: Callable[..., Any]) -> None:
-    """Arrays, sets, bytes, responses of its own, statistics and refusals come out of a process as from a thread."""
+async def test_answers_from_a_process_equal_those_from_a_thread(make_stack: Callable[..., Any]) -> None:
+    """Arrays, sets, bytes, own responses, statistics and refusals."""
     source = """
 import numpy as np
 class Reply:
@@ -244,8 +244,8 @@ class Preprocess:
             assert in_thread == in_process, kind
 
 
-async def test_hook_around_triton_runs_in_a_process_when_told(stack: Any) -> None:
-    """Arrays go to Triton and back, state and statistics with them, though another process may do the second half."""
+async def test_a_hook_around_triton_can_run_in_a_process(stack: Any) -> None:
+    """State and statistics survive the call to Triton, even if another process runs the second half."""
     source = """
 import numpy as np, os
 class Preprocess:
@@ -263,8 +263,8 @@ class Preprocess:
     assert "process" == stack.gateway.table.current.endpoints["t"].identity.details["isolation"]
 
 
-async def test_large_bodies_and_answers_come_through(stack: Any) -> None:
-    """Megabytes take another way than bytes; many at a time do not mix."""
+async def test_large_bodies_and_answers_go_through_shared_memory(stack: Any) -> None:
+    """Many at a time are not mixed up."""
     stack.add_hook("h", "class Preprocess:\n    def process(self, body, state, s=None):\n        return dict(body)\n")
     await stack.served("h")
     bodies = [{"n": n, "x": list(range(n, n + size))} for n, size in enumerate([1, 300_000, 5, 200_000, 100_000, 2])]
@@ -273,7 +273,7 @@ async def test_large_bodies_and_answers_come_through(stack: Any) -> None:
 
 
 async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any, tmp_path: Path) -> None:
-    """As in threads; a process that dies while it loads is told too."""
+    """As in threads. A process that dies while it loads is reported too."""
     stack.add_hook("bad", "x = 1\nimport nosuchmodule")
     starts = tmp_path / "starts"
     stack.add_hook("dies", f"import os\nopen({str(starts)!r}, 'a').write('x')\nos._exit(7)")
@@ -287,7 +287,7 @@ async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any,
     assert len(starts.read_text()) < 4, "only the control loop tries again, with growing delays"
 
 
-async def test_option_that_cannot_be_used_is_refused(stack: Any) -> None:
+async def test_invalid_options_are_refused(stack: Any) -> None:
     """The reason names the option."""
     stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "plenty"}})
     stack.add_hook("g", HOOK, auxiliary_cfg={"gateway": {"hook_isolation": "jail"}})
@@ -313,7 +313,7 @@ asyncio.run(main())
 
 
 def test_processes_end_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of the worker leaves no hook process, not even one that never looks at its socket, and no fork of it."""
+    """SIGKILL of the worker ends all its hook processes, even one that never reads its socket, and their forks."""
     code = tmp_path / "hook.py"
     code.write_text(
         "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n"

@@ -1,4 +1,4 @@
-"""Stages over several requests: together where the class can, each failure its own."""
+"""Stages over several requests: batched if the class supports it, with separate failures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Preprocess:
 
 
 async def call(hook: Any, is_async: bool, *arguments: Any) -> Any:
-    """Call it here."""
+    """Call the hook directly."""
     return await hook(*arguments) if is_async else hook(*arguments)
 
 
 async def answers(code: UserCode, data: Sequence[str]) -> list[str]:
-    """What becomes of each."""
+    """Return the result or the error of each request."""
     jobs = [Job(d) for d in data]
     await run_stage(code, "process", jobs, call)
     return [type(j.error).__name__ if j.error else j.data for j in jobs]
@@ -45,20 +45,20 @@ def code(tmp_path: Path) -> UserCode:
     return UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
 
 
-async def test_requests_go_through_together(code: UserCode) -> None:
-    """One call; an exception in the list is the failure of its own request."""
+async def test_requests_share_one_call_of_a_batch_hook(code: UserCode) -> None:
+    """An exception in the returned list fails only its own request."""
     assert ["a!", "UserCodeRefused", "b!"] == await answers(code, ["a", "bad", "b"])
     assert [3] == code.instance.calls  # type: ignore[attr-defined]
 
 
-async def test_only_the_request_at_fault_fails_where_the_batch_does(code: UserCode) -> None:
-    """The others go through alone."""
+async def test_only_the_request_at_fault_fails_if_the_batch_fails(code: UserCode) -> None:
+    """The others are tried again in smaller batches."""
     assert ["a!", "UserCodeFailed", "b!"] == await answers(code, ["a", "poison", "b"])
 
 
 @given(st.lists(st.sampled_from(["a", "b", "bad", "poison"]), min_size=1, max_size=8))
-def test_what_becomes_of_a_request_does_not_depend_on_its_neighbours(data: list[str]) -> None:
-    """The law of batching."""
+def test_a_requests_result_does_not_depend_on_its_batch(data: list[str]) -> None:
+    """For any batch and any failures in it."""
     import asyncio
     import tempfile
 

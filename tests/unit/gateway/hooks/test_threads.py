@@ -1,4 +1,4 @@
-"""Threads of hooks: how many run, who comes next, and what becomes of calls that nobody waits for."""
+"""Threads of hooks: their number, the order of calls, and calls whose caller has left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.hooks.threads import HookThreads
 
 
 class Gate:
-    """A hook that waits until it is let go, and remembers who has called it."""
+    """A hook that blocks until the test releases it, and records its callers."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -21,32 +21,32 @@ class Gate:
         self._begun = threading.Semaphore(0)
 
     def __call__(self, name: str) -> str:
-        """Wait."""
+        """Block until released."""
         self.calls.append(name)
         self._begun.release()
         self._open.acquire()
         return name
 
     async def begun(self, times: int = 1) -> None:
-        """Wait until so many calls have begun."""
+        """Wait until this many calls have begun."""
         for _ in range(times):
             await asyncio.to_thread(self._begun.acquire)
 
     def let_go(self, times: int = 1) -> None:
-        """Let so many calls end."""
+        """Release this many calls."""
         self._open.release(times)
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """Open at the end, so that no thread waits for ever."""
+    """A gate that is opened after the test, so that no thread waits for ever."""
     gate = Gate()
     yield gate
     gate.let_go(100)
 
 
 async def test_calls_beyond_the_threads_wait_and_come_in_order(gate: Gate) -> None:
-    """Two at a time."""
+    """With two threads, two calls run at a time."""
     threads = HookThreads(2, "hook")
     answers = [threads.call(gate, name) for name in "abcd"]
     await gate.begun(2)
@@ -59,13 +59,13 @@ async def test_calls_beyond_the_threads_wait_and_come_in_order(gate: Gate) -> No
 
 
 async def test_a_thread_is_started_only_if_none_is_idle() -> None:
-    """One after the other they share the first."""
+    """Calls one after another share the first thread."""
     threads = HookThreads(4, "hook")
     assert {"hook-1"} == {await threads.call(lambda: threading.current_thread().name) for _ in range(5)}
 
 
-async def test_who_leaves_before_its_turn_is_never_called(gate: Gate) -> None:
-    """The next one is."""
+async def test_a_call_that_is_cancelled_while_it_waits_never_runs(gate: Gate) -> None:
+    """The next one runs."""
     threads = HookThreads(1, "hook")
     first, second, third = (threads.call(gate, name) for name in "abc")
     await gate.begun()
@@ -74,11 +74,11 @@ async def test_who_leaves_before_its_turn_is_never_called(gate: Gate) -> None:
     assert ["a", "c"] == [await first, await third] == gate.calls
 
 
-async def test_of_who_leaves_before_its_turn_nothing_is_kept(gate: Gate) -> None:
-    """While a hook hangs, callers come and go: what they have sent would pile up."""
+async def test_a_call_that_is_cancelled_while_it_waits_is_freed(gate: Gate) -> None:
+    """While a hook hangs, the bodies of callers that left would pile up."""
 
     class Body:
-        """What a caller has sent."""
+        """The body of a request."""
 
     threads = HookThreads(1, "hook")
     first = threads.call(gate, "a")
@@ -95,8 +95,8 @@ async def test_of_who_leaves_before_its_turn_nothing_is_kept(gate: Gate) -> None
     assert await first == "a"
 
 
-async def test_a_call_keeps_its_thread_to_its_end_whoever_has_left(gate: Gate) -> None:
-    """A thread cannot be stopped: the next call waits for it."""
+async def test_a_running_call_keeps_its_thread_after_cancellation(gate: Gate) -> None:
+    """A thread cannot be stopped, so the next call waits for it."""
     threads = HookThreads(1, "hook")
     first, second = threads.call(gate, "a"), threads.call(gate, "b")
     await gate.begun()
@@ -107,8 +107,8 @@ async def test_a_call_keeps_its_thread_to_its_end_whoever_has_left(gate: Gate) -
     assert "b" == await second
 
 
-async def test_what_a_hook_raises_is_its_callers(gate: Gate) -> None:
-    """The thread goes on, whatever it was."""
+async def test_an_exception_of_a_hook_is_raised_to_its_caller(gate: Gate) -> None:
+    """The thread continues after any exception."""
     threads = HookThreads(1, "hook")
 
     def fail(error: BaseException) -> None:
@@ -121,8 +121,8 @@ async def test_what_a_hook_raises_is_its_callers(gate: Gate) -> None:
     assert "a" == await threads.call(gate, "a")
 
 
-async def test_what_was_asked_is_not_kept_by_an_idle_thread() -> None:
-    """It may be megabytes, and the next call may come much later."""
+async def test_an_idle_thread_keeps_no_request() -> None:
+    """A body may have megabytes, and the next call may come much later."""
 
     class Data:
         pass
@@ -134,8 +134,8 @@ async def test_what_was_asked_is_not_kept_by_an_idle_thread() -> None:
     assert await asyncio.to_thread(gone.wait, 30)
 
 
-async def test_closing_ends_idle_threads_and_what_waits(gate: Gate) -> None:
-    """What runs ends by itself."""
+async def test_closing_ends_idle_threads_and_waiting_calls(gate: Gate) -> None:
+    """Running calls end by themselves."""
     threads = HookThreads(1, "closing")
     running, waiting = threads.call(gate, "a"), threads.call(gate, "b")
     await gate.begun()

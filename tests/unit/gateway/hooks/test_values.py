@@ -1,4 +1,4 @@
-"""Values between processes: what goes in comes out, and whatever else arrives is an error of ours."""
+"""Values between processes: decoding returns what was encoded, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JSON = st.recursive(
 
 
 def as_objects(items: list[Any]) -> NDArray[Any]:
-    """An array of objects, which numpy does not look into."""
+    """Return an array of objects that numpy does not convert."""
     array = np.empty(len(items), dtype=object)
     for place, item in enumerate(items):
         array[place] = item
@@ -54,7 +54,7 @@ def as_objects(items: list[Any]) -> NDArray[Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in value and in type, all the way down."""
+    """Return whether two values are equal in value and type at every depth."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -71,14 +71,14 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(VALUES)
-def test_values_come_out_equal_in_value_and_type(value: object) -> None:
-    """Tuples stay tuples, numpy scalars numpy scalars, not-a-number what it is."""
+def test_decoded_values_equal_encoded_ones_in_value_and_type(value: object) -> None:
+    """Including tuples, numpy scalars and NaN."""
     assert same(value, decode(b"".join(encode(value, is_exact=True))))
 
 
 @given(JSON)
-def test_bodies_come_out_equal(body: object) -> None:
-    """Also those that look like what stands for an array."""
+def test_decoded_bodies_equal_encoded_ones(body: object) -> None:
+    """Also bodies that look like the encoded form of an array."""
     kind, pieces = encode_body(body)
     assert same(body, decode_body(kind, b"".join(pieces)))
     assert "json" == kind
@@ -91,8 +91,8 @@ def test_bodies_come_out_equal(body: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_arrays_come_out_equal(dtype: str) -> None:
-    """Values, shape and type; not contiguous ones, scalars and empty ones too; and they can be written to."""
+def test_decoded_arrays_equal_encoded_ones(dtype: str) -> None:
+    """In values, shape and type, also scalars, empty and non-contiguous arrays. They are writable."""
     array = np.arange(12).reshape(3, 4).astype(dtype)
     for one in (array, array[:, ::2], array.T, array[:0], array[0, 0]):
         found = decode(bytearray(b"".join(encode(one))))
@@ -103,11 +103,11 @@ def test_arrays_come_out_equal(dtype: str) -> None:
 
 
 class Shared(dict):  # type: ignore[type-arg]
-    """A class of the user's."""
+    """A class of user code."""
 
 
 class Tensor:
-    """What torch's tensors look like to numpy."""
+    """An object with ``__array__``, like a torch tensor."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         return np.array([1.5, 2.5], dtype=dtype or "float32")
@@ -124,16 +124,16 @@ class Tensor:
         (np.str_("x"), "x"),
     ],
 )
-def test_what_can_be_seen_as_plain_becomes_plain_unless_it_must_be_exact(value: Any, becomes: Any) -> None:
-    """State must come back as it was; what goes to a model need not."""
+def test_similar_types_are_converted_unless_exactness_is_asked_for(value: Any, becomes: Any) -> None:
+    """State must return unchanged. A model's input need not."""
     assert same(becomes, decode(b"".join(encode(value))))
     if not (isinstance(value, np.ndarray) and value.dtype == object):
         with pytest.raises(TypeError):
             encode(value, is_exact=True)
 
 
-def test_what_cannot_cross_is_refused_with_a_reason() -> None:
-    """Objects, cycles, depths and counts that nobody can want to send."""
+def test_values_that_cannot_be_sent_are_refused_with_a_reason() -> None:
+    """Objects, cycles, and excessive depths and counts."""
     endless: list[Any] = []
     endless.append(endless)
     deep: list[Any] = []
@@ -212,14 +212,14 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_what_is_no_value_is_refused(name: str) -> None:
-    """Lengths, counts, types, shapes and nesting are the sender's, and the sender is user code."""
+def test_invalid_encodings_are_refused(name: str) -> None:
+    """Lengths, counts, types, shapes and nesting come from user code."""
     with pytest.raises(NotAValue):
         decode(FORGED[name])
 
 
-def test_thousands_of_damaged_values_are_values_or_refused() -> None:
-    """Cut short, bytes changed, pieces of other values put in: nothing but ``NotAValue``, and nothing large."""
+def test_damaged_encodings_decode_or_are_refused() -> None:
+    """Truncated, changed and mixed bytes raise only ``NotAValue`` and create nothing large."""
     chance = random.Random(15)
     values = (
         {"a": np.arange(6, dtype="float32").reshape(2, 3), "b": [(1, 2.5), {"x"}, b"raw", {1: None}, 1 << 70]},

@@ -1,4 +1,4 @@
-"""Frames and handed-over memory: what goes in comes out, and what is neither is refused at once."""
+"""Frames and shared memory: reading returns what was written, and refuses everything else at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ FRAMES = st.lists(
 
 
 @given(FRAMES, st.integers(1, 40))
-def test_frames_come_out_as_they_went_in_however_they_arrive(
-    frames: list[tuple[dict[str, int], bytes]], step: int
-) -> None:
+def test_frames_are_read_from_any_pieces_of_the_stream(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
     """The stream may be cut anywhere."""
     stream = b"".join(pack(head, payload) for head, payload in frames)
     reader = FrameReader()
@@ -30,21 +28,21 @@ def test_frames_come_out_as_they_went_in_however_they_arrive(
 
 
 @pytest.mark.parametrize("lengths", [b"\xff" * 8, b"\0\0\0\0\xff\xff\xff\x7f", b"\xff\xff\xff\x7f\0\0\0\0"])
-def test_what_is_no_frame_is_noticed_at_once(lengths: bytes) -> None:
-    """Rather than waiting for gigabytes."""
+def test_invalid_frame_lengths_are_refused_at_once(lengths: bytes) -> None:
+    """The reader does not wait for gigabytes."""
     with pytest.raises(ValueError, match="frame"):
         list(FrameReader().feed(lengths + b"\0" * 8))
 
 
 @pytest.mark.parametrize("head", [b"[]", b"1", b"null", b"{", b"\xff", b"[" * 2000])
-def test_a_head_that_is_no_object_is_no_frame(head: bytes) -> None:
-    """Nobody has to ask what it is."""
+def test_a_frame_whose_head_is_not_an_object_is_refused(head: bytes) -> None:
+    """Callers can rely on its type."""
     with pytest.raises(ValueError):
         list(FrameReader().feed(len(head).to_bytes(4, "little") + b"\0\0\0\0" + head))
 
 
-def test_large_values_go_through_memory_that_nobody_can_change() -> None:
-    """Without a copy on the reader's side; arrays are writable there, and stand well."""
+def test_large_values_go_through_sealed_memory() -> None:
+    """The reader makes no copy. Its arrays are writable and aligned."""
     value = {"a": np.arange(100_003, dtype="float64"), "b": [np.arange(7, dtype="uint8"), np.asfortranarray(np.eye(5))]}
     pieces = encode(value)
     descriptor = to_memory(pieces)
@@ -59,7 +57,7 @@ def test_large_values_go_through_memory_that_nobody_can_change() -> None:
 
 
 def test_memory_that_its_writer_could_shorten_is_not_read(tmp_path: Path) -> None:
-    """Reading it would end the gateway with SIGBUS; a pipe would hold it up."""
+    """Reading it could end the gateway with SIGBUS. Reading a pipe would block it."""
     (tmp_path / "f").write_bytes(b"x" * 100)
     unsealed = os.memfd_create("x")
     os.write(unsealed, b"x" * 100)
@@ -71,7 +69,7 @@ def test_memory_that_its_writer_could_shorten_is_not_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", ["100", None, -1, 1 << 40, True, [100]])
-def test_memory_of_a_size_that_is_none_is_not_read(size: object) -> None:
-    """The size comes from the process."""
+def test_memory_of_an_invalid_size_is_not_read(size: object) -> None:
+    """The process sends the size."""
     with pytest.raises(ValueError, match="sealed memory"):
         from_memory(to_memory([b"x" * 100]), size)

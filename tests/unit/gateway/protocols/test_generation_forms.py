@@ -1,4 +1,4 @@
-"""Text generation in the forms of others, over a fake decoupled model: OpenAI, Hugging Face, gRPC streams, failures."""
+"""Text generation in other APIs' forms, over a fake decoupled model: OpenAI, Hugging Face, gRPC streams, failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.gateway.story import failing
 
 
 def chunks(reply: Any) -> list[Any]:
-    """The JSON of each event, and what is no JSON as text."""
+    """Return the JSON of each event; events that are not JSON as text."""
     assert reply.headers["content-type"].startswith("text/event-stream")
     found = []
     for line in reply.text.splitlines():
@@ -28,8 +28,8 @@ def chunks(reply: Any) -> list[Any]:
     return found
 
 
-async def test_completion_and_its_stream_are_the_same_text(story: Any) -> None:
-    """Reasons in OpenAI's words, usage where it is asked for, and the end marked."""
+async def test_a_completion_and_its_stream_have_the_same_text(story: Any) -> None:
+    """Both have OpenAI's finish reasons and usage; the stream has an end mark."""
     body = {"model": "story", "prompt": "one two", "max_tokens": 2}
     whole = (await story.client.post("/v1/completions", json=body)).json()
     assert ("text_completion", " three four", "length") == (
@@ -46,7 +46,7 @@ async def test_completion_and_its_stream_are_the_same_text(story: Any) -> None:
 
 
 async def test_chat_is_rendered_by_the_models_template(story: Any) -> None:
-    """The prompt is what the template makes; the first chunk of a stream says whose turn it is."""
+    """The prompt is the rendered template. The first chunk of a stream contains the role."""
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     body = {"model": "story", "messages": messages, "max_tokens": 1}
     whole = (await story.client.post("/v1/chat/completions", json=body)).json()
@@ -57,8 +57,8 @@ async def test_chat_is_rendered_by_the_models_template(story: Any) -> None:
     assert ({}, "length", "[DONE]") == (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done)
 
 
-async def test_endpoints_own_address_takes_a_chat(story: Any) -> None:
-    """As huggingface_hub calls it; an endpoint that does not exist is still a 404 in OpenAI's form."""
+async def test_a_chat_can_be_sent_to_the_endpoints_address(story: Any) -> None:
+    """huggingface_hub does this. An unknown endpoint is a 404 in OpenAI's form."""
     messages = [{"role": "user", "content": "one"}]
     reply = await story.client.post(
         "/serve/story/v1/chat/completions", json={"model": "dummy", "messages": messages, "max_tokens": 1}
@@ -68,8 +68,8 @@ async def test_endpoints_own_address_takes_a_chat(story: Any) -> None:
     assert (404, "model_not_found") == (missing.status_code, missing.json()["error"]["code"])
 
 
-async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None:
-    """Behind the real server, where the fast path sees the request first and knows no such endpoint."""
+async def test_the_fast_path_leaves_a_chat_at_an_endpoints_address_to_the_application(story: Any) -> None:
+    """The fast path sees the request first but must not take it."""
     config = uvicorn.Config(
         story.gateway, host="127.0.0.1", port=0, http=story.gateway.http_protocol, lifespan="off", log_config=None,
         ws="none", proxy_headers=False, loop="none",
@@ -90,7 +90,7 @@ async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None
 
 
 async def test_hugging_face_form_streams_as_text_generation_inference_does(story: Any) -> None:
-    """On the endpoint's path and on ``/predict``; the last event has the whole text."""
+    """At the endpoint's path and at ``/predict``. The last event has the whole text."""
     for path in ("/serve/story", "/predict"):
         body = {"inputs": "one", "parameters": {"max_new_tokens": 3}}
         (whole,) = (await story.client.post(path, json=body)).json()
@@ -101,7 +101,7 @@ async def test_hugging_face_form_streams_as_text_generation_inference_does(story
 
 
 async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any) -> None:
-    """OpenAI's client raises on it; the request is counted as failed, once."""
+    """OpenAI's client raises an error for it. The request is counted once, as failed."""
     story.backend.streams[story.triton_name("story")] = failing
     reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
     assert "event: error" in reply.text
@@ -112,14 +112,14 @@ async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any) -> N
 
 
 async def test_failure_before_the_first_token_is_an_ordinary_refusal(story: Any) -> None:
-    """In OpenAI's form, with a status of its own."""
+    """It has OpenAI's form and an error status."""
     story.backend.fail_with = ModelFailed("it broke")
     reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
     assert (502, "model_failed") == (reply.status_code, reply.json()["error"]["code"])
 
 
 async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: Any) -> None:
-    """A refused request ends itself, not the stream; whoever leaves ends the model's work."""
+    """A refused request does not end the stream. A caller that leaves stops the model's work."""
     gateway = story.gateway
 
     async def none() -> list[dict[str, Any]]:
@@ -180,15 +180,15 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
         {},
     ],
 )
-async def test_what_is_wrong_or_not_offered_is_400_in_openais_words(story: Any, body: dict[str, Any]) -> None:
-    """Nothing is silently left out."""
+async def test_invalid_and_unsupported_fields_are_400_in_openais_form(story: Any, body: dict[str, Any]) -> None:
+    """No unsupported field is ignored silently."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     reply = await story.client.post(path, json={"model": "story", **body})
     assert (400, "invalid_request_error") == (reply.status_code, reply.json()["error"]["type"]), reply.text
 
 
 async def test_a_temperature_below_zero_is_refused_with_the_limit(story: Any) -> None:
-    """It said "above -1e-09"."""
+    """The message used to name the internal limit -1e-09."""
     reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "temperature": -1})
     assert 400 == reply.status_code
     assert "temperature must be a number of at least 0" == reply.json()["error"]["message"]

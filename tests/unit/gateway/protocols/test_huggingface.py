@@ -1,4 +1,4 @@
-"""Parameters of Hugging Face's pipelines: each is done, or refused by name with what to use instead."""
+"""Parameters of Hugging Face's pipelines: each is supported, or refused by name with an alternative."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "given", "ours"), DONE)
-def test_what_has_a_counterpart_is_done(task: str, given: dict[str, Any], ours: dict[str, Any]) -> None:
-    """By our name for it; what asks for nothing is left out."""
+def test_supported_parameters_are_translated(task: str, given: dict[str, Any], ours: dict[str, Any]) -> None:
+    """They get our name. Values that ask for nothing are left out."""
     inputs = {"question": "a", "context": "b"} if task == "question-answering" else "good"
     body, _ = huggingface.read(task, {"inputs": inputs, "parameters": given})
     assert ours == body.get("parameters", {})
 
 
 @pytest.mark.parametrize(("task", "given", "says"), REFUSED)
-def test_what_has_none_is_refused_by_name(task: str, given: dict[str, Any], says: str) -> None:
-    """And the sentence says what to use."""
+def test_unsupported_parameters_are_refused_by_name(task: str, given: dict[str, Any], says: str) -> None:
+    """The message names an alternative."""
     with pytest.raises(InputRefused) as refused:
         huggingface.read(task, {"inputs": "good", "parameters": given})
     assert next(iter(given)) in refused.value.message
@@ -67,7 +67,7 @@ def test_what_has_none_is_refused_by_name(task: str, given: dict[str, Any], says
 
 
 def test_an_address_may_name_the_task() -> None:
-    """Hugging Face's way: only known tasks count, an endpoint may be called anything."""
+    """As in Hugging Face's API. Only known task names count, because an endpoint may have any name."""
     assert ("e", "summarization") == huggingface.asked_task("e/pipeline/summarization")
     assert ("e/2", "feature-extraction") == huggingface.asked_task("e/2/pipeline/feature-extraction")
     assert ("e/pipeline/mine", "") == huggingface.asked_task("e/pipeline/mine")
@@ -80,7 +80,7 @@ async def served(stack: Any) -> Any:
 
 
 async def test_long_texts_are_cut_or_refused_as_the_request_says(served: Any) -> None:
-    """`truncation` false refuses what would be cut; a `max_length` below the endpoint's is refused by name."""
+    """`truncation` false refuses a long text. A `max_length` below the endpoint's is refused by name."""
     long = {"inputs": "good " * 50}
     assert 200 == (await served.client.post("/serve/labels", json={**long, "parameters": {"truncation": True}})
                    ).status_code  # fmt: skip
@@ -96,7 +96,7 @@ async def test_long_texts_are_cut_or_refused_as_the_request_says(served: Any) ->
 
 
 async def test_a_task_that_the_endpoint_does_not_do_is_refused(served: Any) -> None:
-    """Without the task in the address, a summary is asked for with the bytes that ask for labels."""
+    """Otherwise a request for a summary would be answered with labels: the bodies are the same."""
     asked = "/serve/labels/pipeline/summarization"
     reply = await served.client.post(asked, json={"inputs": "good"})
     assert (422, "this endpoint's task is text-classification, not summarization") == (
@@ -107,7 +107,7 @@ async def test_a_task_that_the_endpoint_does_not_do_is_refused(served: Any) -> N
 
 
 async def test_ranking_takes_pairs(served: Any) -> None:
-    """As classifiers of pairs do, one score each, in the order that they came in."""
+    """A list of pairs gets one score each, in the order of the request, as from a pair classifier."""
     pairs = [{"text": "a", "text_pair": "bad"}, {"text": "a", "text_pair": "film film"}]
     found = (await served.client.post("/serve/rank", json={"inputs": pairs})).json()
     assert [["LABEL_0"], ["LABEL_0"]] == [[p["label"] for p in row] for row in found]
@@ -119,8 +119,8 @@ async def test_ranking_takes_pairs(served: Any) -> None:
     assert (422, True) == (reply.status_code, "text_pair" in reply.json()["error"])
 
 
-async def test_kserves_first_protocol_is_read_whatever_type_curl_gives_it(served: Any) -> None:
-    """`curl -d` says that a form comes; the example of the page is typed like that."""
+async def test_the_v1_protocol_ignores_the_content_type(served: Any) -> None:
+    """`curl -d` sends a form's content type, and documented examples use it."""
     reply = await served.client.post(
         "/v1/models/labels:predict", content=b'{"instances": ["good"]}',
         headers={"content-type": "application/x-www-form-urlencoded"},

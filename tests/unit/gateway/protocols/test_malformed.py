@@ -1,4 +1,4 @@
-"""What is malformed, in any protocol, is the caller's fault: 4xx or INVALID_ARGUMENT, never a failure of ours."""
+"""Malformed input, in any protocol, is a client error: 4xx or INVALID_ARGUMENT, never a 500 or INTERNAL."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _value(rng: random.Random) -> Any:
 
 
 def _mutated(value: Any, rng: random.Random) -> Any:
-    """The same, with a part replaced, dropped or doubled somewhere."""
+    """Return the value with a random part replaced, dropped or doubled."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(list(value))
         changed = {k: v for k, v in value.items() if k != key or rng.random() < 0.9}
@@ -94,7 +94,7 @@ def _dumped(value: Any, rng: random.Random) -> bytes:
 
 
 def _classify(inputs: dict[str, Any]) -> dict[str, Any]:
-    """As Triton, refuses what the model does not take."""
+    """Refuse inputs that the model does not have, as Triton does."""
     arrays = list(inputs.values())
     if set(inputs) != {"input_ids", "attention_mask"} or any(
         array.ndim != 2 or array.dtype != np.int64 or array.shape != arrays[0].shape for array in arrays
@@ -127,7 +127,7 @@ async def served(stack: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_no_json_is_answered_with_a_failure_of_ours(served: Any, seed: int) -> None:
+async def test_no_json_causes_a_server_error(served: Any, seed: int) -> None:
     """Five hundred bodies per seed, through every protocol."""
     rng = random.Random(seed)
     for _ in range(500):
@@ -144,8 +144,8 @@ async def test_no_json_is_answered_with_a_failure_of_ours(served: Any, seed: int
     "shape",
     [[1] * 33, [1] * 70, [10**9, 0], [0, 2**62], [2**64 - 1], [2**40, 2**40, 0], [-1], [True], [1.0], "2", None],
 )
-async def test_shapes_no_array_can_have_are_the_callers_fault(served: Any, shape: Any) -> None:
-    """More than 32 dimensions; more elements than were sent; nothing times a billion, which as lists is a billion."""
+async def test_impossible_shapes_are_client_errors(served: Any, shape: Any) -> None:
+    """More than 32 dimensions, more elements than sent, or no elements times a billion (a billion empty lists)."""
     for name, endpoint in (("text", "e"), ("x", "h"), ("x", "t")):
         data: list[str] = [] if isinstance(shape, list) and 0 in shape else ["good"]
         tensor = {"name": name, "datatype": "BYTES", "shape": shape, "data": data}
@@ -158,7 +158,7 @@ async def test_shapes_no_array_can_have_are_the_callers_fault(served: Any, shape
     "shapes", [[[65_000, 0]] * 2, [[1] * 30 + [65_000, 0]] * 2, [[40_000, *[1] * 8]], [[100] * 2 + [1] * 30]]
 )
 async def test_dimensions_do_not_multiply_lists(served: Any, shapes: Any) -> None:
-    """A hook gets nested lists: some 60 kB of shapes were 65 million of them."""
+    """A hook gets nested lists. Shapes of some 60 kB could become 65 million of them."""
     inputs = [
         {"name": f"x{i}", "datatype": "FP32", "shape": shape, "data": [1] * int(np.prod(shape))}
         for i, shape in enumerate(shapes)
@@ -169,20 +169,20 @@ async def test_dimensions_do_not_multiply_lists(served: Any, shapes: Any) -> Non
 
 
 @pytest.mark.parametrize("shape", [[100_000], [100_000, 1], [1, 1, 1, 200, 500], [60_000, 0], []])
-def test_common_shapes_are_few_enough_lists(shape: Any) -> None:
+def test_common_shapes_are_accepted(shape: Any) -> None:
     """A long column, an image, some empty rows."""
     check_lists({"x": np.zeros(shape, np.float32)})
 
 
 async def test_a_refusal_does_not_repeat_the_whole_request(served: Any) -> None:
-    """numpy's message has the value in it that is no number."""
+    """numpy's message contains the whole invalid value."""
     reply = await served.client.post("/serve/t", json={"x": ["x" * 1_000_000]})
     assert 422 == reply.status_code
     assert len(reply.content) < 1000
 
 
-def test_mixed_values_are_refused_without_an_array_of_the_longest() -> None:
-    """numpy would make every number a text of 8 MB."""
+def test_mixed_values_are_refused_before_numpy_sees_them() -> None:
+    """numpy would convert every number to a text of 8 MB."""
     for data in (["x" * 1_000_000, *range(1000)], [*range(1000), "x" * 1_000_000], [[1, "a"], [2, 3]]):
         for datatype in ("INT64", "FP32", "BOOL", "UINT8"):
             with pytest.raises(GatewayError, match="must be"):
@@ -201,7 +201,7 @@ def test_mixed_values_are_refused_without_an_array_of_the_longest() -> None:
     ],
 )
 def test_numbers_keep_their_values(datatype: str, data: list[Any], wanted: type) -> None:
-    """In any nesting that is even."""
+    """In nested lists of any even shape."""
     flat = np.ravel(np.array(data, dtype=object)).tolist() if data else []
     array = from_json("x", datatype, [len(flat)], data)
     assert wanted == array.dtype.type
@@ -216,8 +216,8 @@ def test_numbers_keep_their_values(datatype: str, data: list[Any], wanted: type)
         ("INT64", [[1], 2]), ("FP32", [{}]), ("FP64", [[], [1.0]]),
     ],
 )  # fmt: skip
-def test_values_of_another_type_are_refused(datatype: str, data: list[Any]) -> None:
-    """Numbers that do not fit, truth values among numbers, uneven lists."""
+def test_values_of_the_wrong_type_are_refused(datatype: str, data: list[Any]) -> None:
+    """Numbers out of range, booleans among numbers, uneven lists."""
     with pytest.raises(GatewayError):
         from_json("x", datatype, [1], data)
 
@@ -231,7 +231,7 @@ async def _nothing() -> list[dict[str, Any]]:
 
 @pytest.fixture
 async def channel(served: Any) -> AsyncIterator[grpc.aio.Channel]:
-    """The gRPC edge over the same gateway; what is sent are bytes."""
+    """A client of the gRPC edge over the same gateway. It sends raw bytes."""
     gateway = served.gateway
     server = RpcServer(
         gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20
@@ -271,8 +271,8 @@ _CALLERS_FAULT = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_message_is_answered_with_a_failure_of_ours(channel: grpc.aio.Channel, seed: int) -> None:
-    """Five hundred per seed, half of them no protobuf of this kind at all."""
+async def test_no_message_causes_a_server_error(channel: grpc.aio.Channel, seed: int) -> None:
+    """Five hundred messages per seed. Half of them are not valid protobuf of this type."""
     rng = random.Random(seed)
     ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
     failures: list[tuple[bytes, grpc.aio.AioRpcError]] = []
@@ -289,16 +289,16 @@ async def test_no_message_is_answered_with_a_failure_of_ours(channel: grpc.aio.C
 @pytest.mark.parametrize(
     "method", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady", "ModelStatistics", "RepositoryIndex"]
 )
-async def test_every_method_refuses_what_is_no_protobuf(channel: grpc.aio.Channel, method: str) -> None:
-    """With a sentence, not a traceback in the log."""
+async def test_every_method_refuses_invalid_protobuf(channel: grpc.aio.Channel, method: str) -> None:
+    """The caller gets a message, and the log no traceback."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await channel.unary_unary(f"/{SERVICE}/{method}")(b"\xff\xff\xff", timeout=10)
     assert grpc.StatusCode.INVALID_ARGUMENT == caught.value.code()
     assert "not a" in str(caught.value.details())
 
 
-async def test_a_stream_ends_at_what_is_no_protobuf(channel: grpc.aio.Channel) -> None:
-    """Where one message ends cannot be trusted any more."""
+async def test_a_stream_ends_at_an_invalid_message(channel: grpc.aio.Channel) -> None:
+    """After it, the boundaries of messages cannot be trusted."""
     calls = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(iter([b"\xff\xff\xff"]), timeout=10)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         async for _ in calls:
@@ -310,8 +310,8 @@ async def test_a_stream_ends_at_what_is_no_protobuf(channel: grpc.aio.Channel) -
     "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v2/models/h/infer", "/v1/embeddings"]
 )
 @pytest.mark.parametrize("depth", [231, 900, 1023])
-async def test_bodies_nested_too_deep_are_refused_by_name(served: Any, path: str, depth: int) -> None:
-    """Whoever answers with them could not write them."""
+async def test_bodies_nested_too_deep_are_refused(served: Any, path: str, depth: int) -> None:
+    """An answer that repeats such a value could not be written."""
     reply = await served.client.post(path, content=b"[" * depth + b"]" * depth)
     assert (400, True) == (reply.status_code, "nested too deep" in reply.text)
 
@@ -329,8 +329,8 @@ async def test_a_body_with_too_many_values_is_refused(served: Any, path: str, va
 
 
 @pytest.mark.parametrize("body", [[0.5] * 900_000, [[1] * 10] * 45_000, ["a, b"] * 400_000, "a [text], " * 80_000])
-def test_as_many_values_as_a_body_of_the_usual_size_has_are_read(body: Any) -> None:
-    """Numbers with all their digits fill a body before they are too many."""
+def test_a_body_of_usual_size_is_below_the_limit_on_values(body: Any) -> None:
+    """Numbers with all their digits reach the limit on bytes first."""
     assert body == loads(json.dumps(body).encode())
 
 
@@ -354,8 +354,8 @@ def test_colons_in_texts_are_no_keys(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/serve/h", "/v1/models/h:predict"])
-async def test_bodies_of_the_deepest_kind_come_back(served: Any, path: str) -> None:
-    """What is read can be written."""
+async def test_the_deepest_accepted_body_can_be_answered(served: Any, path: str) -> None:
+    """An answer can repeat every value that is accepted."""
     body = {"instances": _nested(228, 1, random.Random(0))}
     reply = await served.client.post(path, json=body)
     assert (200, True) == (reply.status_code, body == reply.json() or body == reply.json()["predictions"])

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol: one text or several, as JSON or as binary data, the tensors say the same."""
+"""The Open Inference Protocol: one or several texts, as JSON or binary data, give the same tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def served(stack: Any) -> Any:
 
 
 async def _asked(served: Any, name: str, texts: list[str], **more: Any) -> dict[str, list[Any]]:
-    """The answer's tensors as nested lists."""
+    """Return the answer's tensors as nested lists."""
     text = {"name": "text", "datatype": "BYTES", "shape": [len(texts), 1], "data": texts}
     reply = await served.client.post(f"/v2/models/{name}/infer", json={"inputs": [text], **more})
     assert 200 == reply.status_code, reply.text
@@ -51,8 +51,8 @@ async def _asked(served: Any, name: str, texts: list[str], **more: Any) -> dict[
 
 
 @pytest.mark.parametrize("name", ["labels", "vectors", "tokens"])
-async def test_a_text_alone_is_answered_as_beside_others(served: Any, name: str) -> None:
-    """Its row of every tensor, with the same shape but for the number of rows."""
+async def test_a_single_text_is_answered_as_in_a_batch(served: Any, name: str) -> None:
+    """Each tensor's row is the same, and so is the shape except for the number of rows."""
     one, other = await _asked(served, name, ["good film"]), await _asked(served, name, ["bad"])
     both = await _asked(served, name, ["good film", "bad"])
     assert one.keys() == both.keys()
@@ -61,8 +61,8 @@ async def test_a_text_alone_is_answered_as_beside_others(served: Any, name: str)
 
 @pytest.mark.parametrize("texts", [["good film"], ["good film", "bad"]])
 @pytest.mark.parametrize("name", ["labels", "vectors"])
-async def test_binary_data_holds_what_json_says(served: Any, name: str, texts: list[str]) -> None:
-    """Every tensor, or those that are asked for so; numbers as FP32."""
+async def test_binary_outputs_equal_json_outputs(served: Any, name: str, texts: list[str]) -> None:
+    """For all outputs or the requested ones. Numbers are FP32."""
     plain = await _asked(served, name, texts)
     assert plain == await _asked(served, name, texts, parameters={"binary_data_output": True})
     for tensor in plain:
@@ -73,8 +73,8 @@ async def test_binary_data_holds_what_json_says(served: Any, name: str, texts: l
     assert plain == await _asked(served, name, texts, outputs=rest, parameters={"binary_data_output": True})
 
 
-async def test_probabilities_are_every_labels_however_few_are_listed(served: Any) -> None:
-    """As JSON they are the same numbers, to FP32's last digit."""
+async def test_probabilities_cover_all_labels_even_if_few_are_requested(served: Any) -> None:
+    """In JSON they are the same numbers, to FP32's last digit."""
     every = await _asked(served, "labels", ["good", "bad"])
     best = await _asked(served, "labels", ["good", "bad"], parameters={"top_k": 1})
     assert np.allclose(every["probabilities"], best["probabilities"], rtol=1e-6)
@@ -82,7 +82,7 @@ async def test_probabilities_are_every_labels_however_few_are_listed(served: Any
 
 
 @pytest.mark.parametrize("shape", [[1], [1, 1], [1, 1, 1], [2], [True], [1.0, 1], [-1], "1", None, [1, -1]])
-async def test_a_shape_is_what_its_texts_fit(served: Any, shape: Any) -> None:
+async def test_shapes_of_texts_that_are_accepted(served: Any, shape: Any) -> None:
     """``[n]`` or ``[n, 1]``, of whole numbers."""
     text = {"name": "text", "datatype": "BYTES", "shape": shape, "data": ["good"]}
     reply = await served.client.post("/v2/models/labels/infer", json={"inputs": [text]})
@@ -97,7 +97,7 @@ _DATA = st.lists(st.text(max_size=3) | _ODD | st.lists(st.text(max_size=3), max_
 
 @st.composite
 def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """A version of a text task, a trace of a request to it, what its model has put out, and its answer."""
+    """Return a version of a text task, a request's trace, its model's outputs, and its answer."""
     rows, is_batch = draw(st.integers(1, 3)), draw(st.booleans())
     labels = tuple(draw(st.lists(_LABEL, min_size=1, max_size=20, unique=True)))
     activation: Any = draw(st.sampled_from(["softmax", "sigmoid", "none"]))
@@ -123,7 +123,7 @@ def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]
 
 @given(_answered(), st.text(max_size=4))
 def test_an_answer_is_the_json_of_its_tensors(answered: Any, request_id: str) -> None:
-    """To the byte, whatever names and labels hold; what is the same in all answers of a version is not written anew."""
+    """To the byte, with any names and labels. Parts that all answers of a version share are written only once."""
     endpoint, trace, outputs, answer = answered
     call = InferCall("n/1")
     call.id = request_id
@@ -134,7 +134,7 @@ def test_an_answer_is_the_json_of_its_tensors(answered: Any, request_id: str) ->
 
 
 def _read(body: Any) -> Any:
-    """What an endpoint is asked, or why the request is refused."""
+    """Return the question for the endpoint, or the reason of the refusal."""
     call = InferCall("n")
     handler = SimpleNamespace(processor=SimpleNamespace(text_fields=("text", "text_pair"), input_names=("input_ids",)))
     endpoint: Any = SimpleNamespace(task="text-classification", text=handler)
@@ -153,12 +153,12 @@ def _read(body: Any) -> Any:
         optional={"parameters": st.sampled_from([{}, {"binary_data_size": 1}, None])},
     )
 )  # fmt: skip
-def test_a_lone_text_is_read_as_any_request(tensor: dict[str, Any]) -> None:
-    """The quick look at what most requests are agrees with the long one, which an id leads to."""
+def test_the_fast_reader_of_one_text_agrees_with_the_general_reader(tensor: dict[str, Any]) -> None:
+    """Most requests take the fast reader; an id leads to the general one."""
     assert _read({"inputs": [tensor], "id": ""}) == _read({"inputs": [tensor]})
 
 
-def test_a_lone_text_is_asked_alone() -> None:
+def test_the_fast_reader_accepts_fields_in_any_order() -> None:
     """In whatever order its fields come."""
     tensor = {"data": ["good"], "shape": [1, 1], "datatype": "BYTES", "name": "text"}
     assert {"text": "good"} == _read({"inputs": [tensor]}) == _read({"inputs": [tensor], "id": "a"})

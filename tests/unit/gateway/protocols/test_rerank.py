@@ -1,4 +1,4 @@
-"""Cohere's and Jina's request to rank documents, over a gateway of fakes."""
+"""Cohere's and Jina's rerank requests, over a gateway of fakes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def served(stack: Any) -> Any:
 
 
 async def test_one_answer_serves_both_clients(served: Any) -> None:
-    """Jina's reads the documents, Cohere's the identifiers; the score is from 0 to 1, best first."""
+    """It has Jina's documents and Cohere's ids. Scores are from 0 to 1, the best first."""
     body = {"model": "rank", "query": "hello", "documents": ["bad", {"text": "film film"}, "film"]}
     found = (await served.client.post("/v1/rerank", json=body)).json()
     assert {"id", "model", "results", "usage", "meta"} == set(found)
@@ -45,8 +45,8 @@ async def test_one_answer_serves_both_clients(served: Any) -> None:
     assert "2" == second["meta"]["api_version"]["version"]
 
 
-async def test_who_names_no_model_asks_what_the_setting_names(make_stack: Any) -> None:
-    """Also with the body of Text Embeddings Inference, which has that route too."""
+async def test_without_a_model_the_endpoint_of_the_setting_answers(make_stack: Any) -> None:
+    """Also for a body of Text Embeddings Inference, which has the same route."""
     stack = make_stack(tei_endpoints="vectors,rank")
     async with stack.gateway.running(), stack.client:
         await serve_all(stack)
@@ -57,7 +57,7 @@ async def test_who_names_no_model_asks_what_the_setting_names(make_stack: Any) -
 
 
 async def test_refusals_have_coheres_form(served: Any) -> None:
-    """`{"id", "message"}`, and `detail`, which is Jina's."""
+    """`{"id", "message"}`, and Jina's `detail`."""
     for body, status, says in REFUSED:
         reply = await served.client.post("/v1/rerank", json=body)
         assert status == reply.status_code, (body, reply.text)

@@ -1,4 +1,4 @@
-"""The endpoint's own form: what is asked, and where its routing key is."""
+"""The endpoint's own form: the body and the routing key in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from gateway.protocols.serve import ServeCall
 from tests.unit.gateway.dataplane.flights import Counted, Obedient
 
 
-async def test_a_body_is_read_once_for_its_key_and_its_question_and_anew_for_the_next_version() -> None:
-    """Code may change what it is given: the stable version is asked what the caller has sent."""
+async def test_a_body_is_decoded_once_per_version() -> None:
+    """A hook may change its body in place, so a fallback to the stable version decodes the caller's bytes again."""
     call = ServeCall("c", ("user", "id"), b'{"user": {"id": 7}, "x": [1]}', {})
     endpoint = Counted(Obedient())
     assert "7" == call.body_key()

@@ -1,4 +1,4 @@
-"""Text Embeddings Inference's API over a gateway of fakes: shapes, statuses and error bodies its clients know."""
+"""Text Embeddings Inference's API over a gateway of fakes: the shapes, statuses and errors that its clients know."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SIZE = 4
 
 
 def embed(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A vector counts words: good, bad, film, all; its length is not one."""
+    """A model whose vector counts the words good, bad, film and all; its length is not 1."""
     ids = inputs["input_ids"] * inputs["attention_mask"]
     found = [(ids == word).sum(1) for word in (GOOD, BAD, FILM)] + [(ids > 3).sum(1)]
     return {"sentence_embedding": np.stack(found, axis=1).astype(np.float32)}
 
 
 def rank(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The more films, the better."""
+    """A model that gives a higher score for more films."""
     ids = inputs["input_ids"] * inputs["attention_mask"]
     return {"logits": ((ids == FILM).sum(1) - 1.0)[:, None].astype(np.float32)}
 
 
 def features(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Each token is its id, twice."""
+    """A model whose vector for a token is its id, twice."""
     return {"last_hidden_state": np.repeat(inputs["input_ids"][..., None], 2, axis=2).astype(np.float32)}
 
 
@@ -69,14 +69,14 @@ async def served(stack: Any) -> Any:
 
 
 async def ask(stack: Any, path: str, body: object) -> Any:
-    """The answer, which must be one."""
+    """Return the answer of a request that must succeed."""
     reply = await stack.client.post(path, json=body)
     assert 200 == reply.status_code, reply.text
     return reply.json()
 
 
 async def refused(stack: Any, path: str, body: object) -> tuple[int, str, str]:
-    """Status, kind and sentence."""
+    """Return the status, kind and message of a refusal."""
     reply = await stack.client.post(path, json=body)
     found = reply.json()
     assert {"error", "error_type"} == set(found)
@@ -84,7 +84,7 @@ async def refused(stack: Any, path: str, body: object) -> tuple[int, str, str]:
 
 
 async def test_embed_gives_vectors_of_length_one(served: Any) -> None:
-    """A single text is a batch of one; `normalize` is on unless it is switched off; `dimensions` shortens."""
+    """A single text is a batch of one. `normalize` is true by default. `dimensions` shortens vectors."""
     (one,) = await ask(served, "/tei/vectors/embed", {"inputs": "good film"})
     many = await ask(served, "/tei/vectors/embed", {"inputs": ["good film", "bad"], "truncate": True})
     assert one == many[0]
@@ -97,8 +97,8 @@ async def test_embed_gives_vectors_of_length_one(served: Any) -> None:
     assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", asked)
 
 
-async def test_token_ids_are_taken_as_they_are(served: Any) -> None:
-    """One list, or several; normalised as texts are."""
+async def test_token_ids_are_accepted_instead_of_texts(served: Any) -> None:
+    """One list or several, normalised as for texts."""
     by_text = await ask(served, "/tei/vectors/embed", {"inputs": ["good film"]})
     assert by_text == await ask(served, "/tei/vectors/embed", {"inputs": [2, GOOD, FILM, 3]})
     assert by_text * 2 == await ask(served, "/tei/vectors/embed", {"inputs": [[2, GOOD, FILM, 3]] * 2})
@@ -107,7 +107,7 @@ async def test_token_ids_are_taken_as_they_are(served: Any) -> None:
 
 
 async def test_embed_all_gives_a_vector_per_token(served: Any) -> None:
-    """Special ones included; an endpoint that pools is told how to be one that does not."""
+    """Including special tokens. The refusal of a pooling endpoint says how to add one without."""
     assert [[[2, 2], [GOOD, GOOD], [3, 3]]] == await ask(served, "/tei/tokens/embed_all", {"inputs": "good"})
     status, kind, says = await refused(served, "/tei/vectors/embed_all", {"inputs": "good"})
     assert (424, "Backend") == (status, kind)
@@ -115,7 +115,7 @@ async def test_embed_all_gives_a_vector_per_token(served: Any) -> None:
 
 
 async def test_rerank_puts_texts_in_order(served: Any) -> None:
-    """`raw_scores` without the sigmoid, `return_text` with the texts."""
+    """`raw_scores` leaves out the sigmoid, `return_text` adds the texts."""
     body = {"query": "hello", "texts": ["bad", "film film", "film"]}
     found = await ask(served, "/tei/rank/rerank", body)
     assert [1, 2, 0] == [rank["index"] for rank in found]
@@ -126,7 +126,7 @@ async def test_rerank_puts_texts_in_order(served: Any) -> None:
 
 
 async def test_similarity_compares_one_sentence_with_others(served: Any) -> None:
-    """By the angle between vectors; what the others are is not in the answer."""
+    """By the cosine of their vectors, in the order of the request."""
     body = {"inputs": {"source_sentence": "good film", "sentences": ["film good", "bad"]}}
     same, other = await ask(served, "/tei/vectors/similarity", body)
     assert (1, True) == (pytest.approx(same), other < 0.9)
@@ -135,7 +135,7 @@ async def test_similarity_compares_one_sentence_with_others(served: Any) -> None
 
 
 async def test_predict_takes_a_text_a_pair_or_a_batch_of_either(served: Any) -> None:
-    """A list of two texts is a pair there; our own `/predict` reads it as two texts."""
+    """Here a list of two texts is a pair. At our own `/predict` it is two texts."""
     one = await ask(served, "/tei/labels/predict", {"inputs": "good good"})
     assert ["GOOD", "BAD"] == [p["label"] for p in one]
     assert one == await ask(served, "/tei/labels/predict", {"inputs": ["good", "good"]})
@@ -151,7 +151,7 @@ async def test_predict_takes_a_text_a_pair_or_a_batch_of_either(served: Any) -> 
 
 
 async def test_tokenize_lists_all_tokens_and_decode_reads_them(served: Any) -> None:
-    """Also those that the model does not read; special ones are nowhere in the text; places are bytes of UTF-8."""
+    """Also tokens beyond the model's length. Special tokens have no position. Positions are byte offsets in UTF-8."""
     (found,) = await ask(served, "/tei/vectors/tokenize", {"inputs": "good film"})
     special = {"special": True, "start": None, "stop": None}
     assert [
@@ -170,7 +170,7 @@ async def test_tokenize_lists_all_tokens_and_decode_reads_them(served: Any) -> N
 
 
 async def test_parameters_of_hugging_faces_client_are_read_as_fields(served: Any) -> None:
-    """It puts an empty object beside the inputs of every task."""
+    """The client sends an object beside the inputs, often empty."""
     plain = await ask(served, "/tei/labels", {"inputs": "good good"})
     assert plain == await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"truncate": None}})
     raw = await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"raw_scores": True}})
@@ -180,8 +180,8 @@ async def test_parameters_of_hugging_faces_client_are_read_as_fields(served: Any
     assert 422 == (await refused(served, "/tei/labels/predict", {"inputs": "good", "parameters": 7}))[0]
 
 
-async def test_the_root_does_what_the_model_does(served: Any) -> None:
-    """As `InferenceClient(model=URL)` asks it."""
+async def test_the_root_path_does_the_models_task(served: Any) -> None:
+    """`InferenceClient(model=URL)` calls it."""
     embedded = await ask(served, "/tei/vectors/embed", {"inputs": ["good"]})
     assert embedded == await ask(served, "/tei/vectors", {"inputs": ["good"]}) == await ask(
         served, "/tei/vectors/", {"inputs": ["good"]}
@@ -226,16 +226,16 @@ REFUSED = [
 """What is asked, and the status, kind and words of the answer."""
 
 
-async def test_refusals_have_its_statuses_and_words(served: Any) -> None:
-    """`{"error", "error_type"}`; what is wrong is said."""
+async def test_refusals_have_tei_statuses_and_fields(served: Any) -> None:
+    """`{"error", "error_type"}` with the reason."""
     for path, body, status, kind, says in REFUSED:
         found = await refused(served, f"/tei/{path}", body)
         assert (status, kind) == found[:2], (path, body, found)
         assert says in found[2], (path, body, found)
 
 
-async def test_a_body_that_is_no_json_and_a_wrong_method_are_refused_in_its_words(served: Any) -> None:
-    """As everything else there."""
+async def test_invalid_json_and_wrong_methods_are_refused_in_tei_form(served: Any) -> None:
+    """Like all other refusals of these routes."""
     reply = await served.client.post("/tei/vectors/embed", content=b"{", headers={"content-type": "application/json"})
     assert (400, "Validation") == (reply.status_code, reply.json()["error_type"])
     reply = await served.client.get("/tei/vectors/embed")
@@ -253,8 +253,8 @@ async def test_a_list_of_tokens_has_a_limit(served: Any) -> None:
         processor.text_of([[2] * 1_000_001])
 
 
-async def test_info_says_what_a_model_is(served: Any) -> None:
-    """The fields that its clients read."""
+async def test_info_describes_the_model(served: Any) -> None:
+    """It has the fields that clients read."""
     vectors = (await served.client.get("/tei/vectors/info")).json()
     assert ({"embedding": {"pooling": "mean"}}, 32, "vectors") == (
         vectors["model_type"], vectors["max_input_length"], vectors["served_model_name"],
@@ -267,8 +267,8 @@ async def test_info_says_what_a_model_is(served: Any) -> None:
     assert (404, "Validation") == (missing.status_code, missing.json()["error_type"])
 
 
-async def test_bare_routes_ask_the_only_thing_that_is_served(stack: Any) -> None:
-    """With several it says which there are, and how to choose."""
+async def test_bare_routes_call_the_only_endpoint(stack: Any) -> None:
+    """With several endpoints, the refusal names them and says how to choose."""
     stack.deploy("labels")
     await stack.served("labels")
     assert 200 == (await stack.client.post("/tokenize", json={"inputs": "good"})).status_code
@@ -303,8 +303,8 @@ def test_versions_behind_one_recorded_default_count_as_one_endpoint(
             only(snapshot, "/embed")
 
 
-async def test_bare_routes_ask_the_first_that_a_setting_names_for_their_task(make_stack: Any) -> None:
-    """So one gateway has an embedder and a re-ranker, as two servers would; who names nobody is not told its name."""
+async def test_bare_routes_call_the_first_endpoint_of_their_task_in_the_setting(make_stack: Any) -> None:
+    """One gateway can have an embedder and a re-ranker. A caller without rights does not learn their names."""
     stack = make_stack(tei_endpoints="rank, vectors")
     async with stack.gateway.running(), stack.client:
         await serve_all(stack)
@@ -319,16 +319,16 @@ async def test_bare_routes_ask_the_first_that_a_setting_names_for_their_task(mak
         assert (424, "Backend") == (status, kind)
 
 
-async def test_openai_and_rerank_are_also_below_an_endpoint(served: Any) -> None:
-    """Where clients that are given `…/tei/NAME` look for them; the path names the model, whatever the body says."""
+async def test_openai_and_rerank_routes_exist_below_an_endpoint(served: Any) -> None:
+    """Clients that are given `…/tei/NAME` use them there. The path names the model; the body's `model` is ignored."""
     found = await ask(served, "/tei/vectors/v1/embeddings", {"model": "text-embedding-3", "input": "good"})
     assert "vectors" == found["model"]
     found = await ask(served, "/tei/rank/v1/rerank", {"model": "x", "query": "a", "documents": ["film"]})
     assert 0 == found["results"][0]["index"]
 
 
-async def test_every_route_goes_the_one_way(served: Any) -> None:
-    """Counted once under the version that answered, tokens and texts without a call to the model too."""
+async def test_every_route_is_counted_once(served: Any) -> None:
+    """Under the version that answered, also if no model was called."""
     calls = len(served.backend.calls)
     await ask(served, "/tei/vectors/tokenize", {"inputs": "good"})
     await ask(served, "/tei/vectors/decode", {"ids": [2]})
@@ -343,7 +343,7 @@ async def test_every_route_goes_the_one_way(served: Any) -> None:
 
 
 async def test_the_openapi_document_has_every_route_with_an_example_that_works(served: Any) -> None:
-    """Of those that something served here answers."""
+    """Every route that a served endpoint can answer."""
     paths = (await served.client.get("/openapi.json")).json()["paths"]
     named = {path: found for path, found in paths.items() if path.startswith("/tei/") or path.endswith("/rerank")}
     routes = {f"/tei/{{name}}{route}" for route in ROUTES} - {"/tei/{name}/embed_all", "/tei/{name}/embed_sparse"}
@@ -354,8 +354,8 @@ async def test_the_openapi_document_has_every_route_with_an_example_that_works(s
         await ask(served, path.format(name=name["example"]), body)
 
 
-async def test_components_of_embeddings_are_counted_whatever_protocol_asks(served: Any) -> None:
-    """Text Embeddings Inference's, OpenAI's and ours; a shorter form of a vector points elsewhere."""
+async def test_components_of_embeddings_are_counted_for_every_protocol(served: Any) -> None:
+    """TEI, OpenAI and our own. Shortened vectors are not counted, because they point elsewhere."""
     texts = ["good film", "bad bad film"]
     await ask(served, "/tei/vectors/embed", {"inputs": texts})
     await ask(served, "/v1/embeddings", {"model": "vectors", "input": texts})
