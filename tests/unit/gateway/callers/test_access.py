@@ -1,4 +1,4 @@
-"""Credentials to callers."""
+"""From credentials to a caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Known:
         self.forgot += 1
 
     def ask(self, **headers: str) -> str:
-        """The tenant, or why there is none."""
+        """Return the tenant, or the reason of the refusal."""
         named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
         try:
             return self.access.caller_of(named).tenant
@@ -40,8 +40,8 @@ class Known:
         return because
 
 
-def test_a_key_is_shown_in_either_header() -> None:
-    """As OpenAI's clients do, and as Anthropic's do; the scheme's case does not matter."""
+def test_a_key_is_accepted_in_either_header() -> None:
+    """OpenAI's clients use one, Anthropic's the other. The case of the scheme does not matter."""
     known = Known()
     assert ["acme"] * 4 == [
         known.ask(authorization=f"Bearer {known.key}"), known.ask(authorization=f"bearer  {known.key} "),
@@ -51,7 +51,7 @@ def test_a_key_is_shown_in_either_header() -> None:
 
 
 def test_every_refusal_says_why_and_is_counted() -> None:
-    """Nothing, something, almost."""
+    """For no key, a wrong key and a nearly right one."""
     known = Known()
     asked = [{}, {"authorization": "Bearer "}, {"authorization": "Bearer sk-1"}, {"x_api_key": known.key[:-1]},
              {"x_api_key": known.key + "a"}, {"authorization": "Digest x"}]  # fmt: skip
@@ -59,7 +59,7 @@ def test_every_refusal_says_why_and_is_counted() -> None:
     assert ["no_credentials"] * 2 + ["unknown_key"] * 4 == found == known.refused
 
 
-def test_a_key_ends_at_its_time_and_who_remembers_it_is_told() -> None:
+def test_a_key_ends_at_its_expiry_and_caches_are_notified() -> None:
     """At the first tick after it."""
     known = Known(expires="2001-09-09T01:46:40Z")
     known.now = seconds("2001-09-09T01:46:39Z")
@@ -74,8 +74,8 @@ def test_a_key_ends_at_its_time_and_who_remembers_it_is_told() -> None:
     assert before + 1 == known.forgot
 
 
-def test_a_source_replaces_its_own_keys_only() -> None:
-    """A revoked key says so; one that is gone is unknown."""
+def test_a_source_replaces_only_its_own_keys() -> None:
+    """A revoked key is reported as revoked, a removed one as unknown."""
     known = Known()
     other, name = new_key()
     kept = Key(name, digest(b"q" * 32, other.encode()).hex(), "other")
@@ -89,16 +89,16 @@ def test_a_source_replaces_its_own_keys_only() -> None:
     assert 4 == known.forgot
 
 
-def test_who_shows_nothing_may_be_let_in_and_who_shows_something_wrong_may_not() -> None:
-    """A key that does not work is a mistake that somebody wants to hear of."""
+def test_anonymous_callers_may_be_allowed_but_a_wrong_key_is_refused() -> None:
+    """A wrong key is a mistake that its owner must learn of."""
     access = Access(allows_anonymous=True)
     assert ANONYMOUS is access.caller_of({})
     with pytest.raises(NotAuthenticated):
         access.caller_of({b"x-api-key": b"tgk_a_b"})
 
 
-def test_a_browser_shows_a_key_as_a_password_to_read_only() -> None:
-    """It keeps it, and sends it along with whatever another page makes it send."""
+def test_a_key_as_a_browser_password_allows_only_reading() -> None:
+    """A browser stores it and sends it with requests that other pages cause."""
     known = Known()
     basic = {b"authorization": b"Basic " + base64.b64encode(f"me:{known.key}".encode())}
     assert "acme" == known.access.caller_of(basic, is_read=True).tenant
@@ -107,8 +107,8 @@ def test_a_browser_shows_a_key_as_a_password_to_read_only() -> None:
             known.access.caller_of(headers, is_read=is_read)
 
 
-def test_what_is_remembered_ends_with_what_it_was_made_of() -> None:
-    """Callers that show the same again are not looked up again; not past a change, and not without bound."""
+def test_remembered_callers_end_with_a_change_of_keys() -> None:
+    """The same credentials need no second lookup. The memory is limited and is cleared by a change."""
     known = Known()
     assert ["acme", "acme"] == [known.ask(authorization=f"Bearer {known.key}") for _ in range(2)]
     known.access.put("file", Keys())

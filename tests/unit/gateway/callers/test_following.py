@@ -1,4 +1,4 @@
-"""Files of keys that are replaced, half-written or gone: the last good state stays, and it is said."""
+"""Files of keys that are replaced, half written or missing: the last good state stays, and the problem is logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 
 
 class Mounted:
-    """Keys and pepper as a cluster mounts a Secret: names that lead through a symlink, which is swapped."""
+    """Keys and pepper as Kubernetes mounts a Secret: file names behind a symbolic link that is swapped."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._count = root, 0
@@ -39,7 +39,7 @@ class Mounted:
         return key
 
     def swap(self, raw: bytes | None = None, pepper: bytes = PEPPER) -> None:
-        """Put new content in the place of the old at once."""
+        """Replace the content atomically."""
         self._count += 1
         folder = self._root / f"..{self._count}"
         folder.mkdir()
@@ -58,12 +58,12 @@ class Mounted:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Mounted:
-    """A Secret with nothing in it yet."""
+    """An empty Secret."""
     return Mounted(tmp_path)
 
 
 async def test_a_swapped_secret_is_read_at_the_next_look(mounted: Mounted) -> None:
-    """Additions and removals alike; what has not changed is not read again."""
+    """Additions and removals. An unchanged file is not read again."""
     first = mounted.add()
     mounted.swap()
     await mounted.following.look()
@@ -80,10 +80,10 @@ async def test_a_swapped_secret_is_read_at_the_next_look(mounted: Mounted) -> No
     assert [1] == forgot
 
 
-async def test_what_cannot_be_used_leaves_the_last_good_state_and_is_said_once(
+async def test_an_unusable_file_leaves_the_last_good_state_and_is_logged_once(
     mounted: Mounted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half-written, something else, of another pepper, gone; then whole again."""
+    """Half written, invalid, with another pepper, or missing; then valid again."""
     key = mounted.add()
     whole = written_file(*mounted.keys, pepper=name_of(PEPPER))
     mounted.swap(whole)
@@ -110,8 +110,8 @@ async def test_what_cannot_be_used_leaves_the_last_good_state_and_is_said_once(
     assert None is mounted.following.status()["keys_file"]["problem"]
 
 
-async def test_a_file_that_is_gone_or_may_not_be_read_takes_nobody_away(mounted: Mounted, tmp_path: Path) -> None:
-    """It says which file."""
+async def test_a_missing_or_unreadable_file_removes_no_key(mounted: Mounted, tmp_path: Path) -> None:
+    """The log names the file."""
     key = mounted.add()
     mounted.swap()
     await mounted.following.look()
@@ -121,8 +121,8 @@ async def test_a_file_that_is_gone_or_may_not_be_read_takes_nobody_away(mounted:
     assert "keys.json cannot be read: No such file" in mounted.following.status()["keys_file"]["problem"]
 
 
-async def test_without_a_good_state_nobody_is_known(mounted: Mounted) -> None:
-    """Closed, not open."""
+async def test_without_a_good_state_no_key_is_accepted(mounted: Mounted) -> None:
+    """The gateway fails closed."""
     key = mounted.add()
     mounted.swap(b"{")
     await mounted.following.look()
@@ -131,7 +131,7 @@ async def test_without_a_good_state_nobody_is_known(mounted: Mounted) -> None:
 
 
 async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
-    """The same inode and size, another time."""
+    """It has the same inode and size, and a new time."""
     keys, pepper = tmp_path / "keys.json", tmp_path / "pepper"
     pepper.write_bytes(PEPPER)
     texts = [new_key() for _ in range(2)]
@@ -146,8 +146,8 @@ async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
         access.caller_of({b"x-api-key": texts[0][0].encode()})
 
 
-async def test_a_source_that_takes_its_time_keeps_no_other_waiting(mounted: Mounted) -> None:
-    """An issuer or a registry that does not answer: a key that is revoked, or whose time is over, ends nevertheless."""
+async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
+    """An issuer or registry does not answer. Revocations and expiries of keys still take effect."""
     answers = threading.Event()
     mounted.access.put("slow", Keys())
 

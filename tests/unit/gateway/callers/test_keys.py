@@ -1,4 +1,4 @@
-"""What a key looks like, what is kept of it, and which files are read."""
+"""The form of keys, their stored hashes, and their files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PEPPER = b"p" * 32
 
 
 def made(text: str = "", **fields: Any) -> Key:
-    """A key, as it is kept."""
+    """Return a key in its stored form."""
     text = text or new_key()[0]
     return Key("k1", digest(PEPPER, text.encode()).hex(), **{"tenant": "acme", **fields})
 
 
 def written_file(*keys: Any, **fields: Any) -> bytes:
-    """A file of these keys."""
+    """Write a file with these keys."""
     return json.dumps({"keys": [getattr(key, "to_json", lambda key=key: key)() for key in keys], **fields}).encode()
 
 
-def test_key_can_be_told_from_other_texts_and_not_be_guessed() -> None:
-    """A prefix for scanners, an id to show, 160 random bits."""
+def test_a_key_is_recognizable_and_unguessable() -> None:
+    """It has a prefix for secret scanners, a public id, and 160 random bits."""
     key, name = new_key()
     assert re.fullmatch(r"tgk_[a-z2-7]{8}_[a-z2-7]{32}", key)
     assert key.split("_")[1] == name
@@ -49,8 +49,8 @@ def test_key_can_be_told_from_other_texts_and_not_be_guessed() -> None:
     assert new_key()[0] != key
 
 
-def test_key_is_found_by_its_hash_with_the_right_pepper_only() -> None:
-    """The file without the pepper is of no use."""
+def test_a_key_is_found_only_with_the_right_pepper() -> None:
+    """The file is useless without the pepper."""
     key, _ = new_key()
     kept = made(key, expires="2027-01-31", operations=("infer",), endpoints=("a", "b/*"), priority="batch")
     keys = usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), PEPPER)
@@ -65,7 +65,7 @@ def test_key_is_found_by_its_hash_with_the_right_pepper_only() -> None:
         usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), b"q" * 32)
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_written_file_is_read_back() -> None:
     """Every field."""
     key = made(expires="2027-01-31T00:00:00Z", revoked=written(0), created=written(1), by="me", note="for tests")
     assert key == key_of(key.to_json())
@@ -91,15 +91,15 @@ def test_what_is_written_is_read() -> None:
         (written_file(made(), made()), "two keys have the id k1"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(raw: bytes, why: str) -> None:
-    """And tells no hash."""
+def test_an_unusable_file_is_refused_with_the_reason(raw: bytes, why: str) -> None:
+    """The message contains no hash."""
     with pytest.raises(BadKeys, match=why) as error:
         read_file(raw)
     assert len(str(error.value)) < 200
 
 
 def test_a_short_pepper_is_refused() -> None:
-    """Somebody has typed it."""
+    """It was typed by a person and can be guessed."""
     assert 44 == len(read_pepper(new_pepper()))
     with pytest.raises(BadKeys, match="could be guessed"):
         read_pepper(b"hunter2\n")

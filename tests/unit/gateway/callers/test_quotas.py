@@ -1,4 +1,4 @@
-"""Quotas in simulated time: never more than was said, not less either, and all gateways together about the same."""
+"""Quotas in simulated time: the limit is kept and can be used fully, also by several gateways together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.errors import QuotaExceeded
 
 
 class Hold:
-    """What a request was charged, until it has ended."""
+    """The charge of a request until it ends."""
 
     def __init__(self, quota: Quota, charged: int) -> None:
         self._quota, self._charged = quota, charged
@@ -25,12 +25,12 @@ class Hold:
 
 
 def let_in(quota: Quota, size: int, now: float) -> Hold:
-    """Let in a request of ``size`` bytes, as the edge does it. Raises ``QuotaExceeded``."""
+    """Admit a request of ``size`` bytes as the edge does. Raises ``QuotaExceeded``."""
     return Hold(quota, quota.admit_and_charge(size, now))
 
 
 class Tenant:
-    """One tenant of one gateway."""
+    """One tenant at one gateway."""
 
     def __init__(self, share: float = 1.0, **limits: float) -> None:
         self.over: list[str] = []
@@ -52,10 +52,10 @@ class Tenant:
 @given(
     st.integers(1, 1000), st.lists(st.floats(0, 5), min_size=1, max_size=300), st.integers(1, 20),
 )  # fmt: skip
-def test_in_no_time_more_gets_through_than_a_bucket_and_what_flows_in(
+def test_admitted_requests_never_exceed_the_bucket_and_its_refill(
     per_minute: int, pauses: list[float], burst: int
 ) -> None:
-    """Over every stretch of time that begins with the first request."""
+    """For every interval that begins with the first request."""
     tenant = Tenant(requests_per_minute=per_minute)
     now, passed = 0.0, 0
     for pause in pauses:
@@ -65,8 +65,8 @@ def test_in_no_time_more_gets_through_than_a_bucket_and_what_flows_in(
 
 
 @given(st.integers(60, 6000))
-def test_who_stays_below_the_limit_is_never_refused(per_minute: int) -> None:
-    """At nine tenths of it, for ten minutes."""
+def test_a_tenant_below_its_limit_is_never_refused(per_minute: int) -> None:
+    """At 90 % of it, for ten minutes."""
     tenant = Tenant(requests_per_minute=per_minute)
     gap = 60 / per_minute / 0.9
     assert all(tenant.ask(number * gap, 0, 0) for number in range(min(3000, int(600 / gap))))
@@ -77,8 +77,8 @@ def test_who_stays_below_the_limit_is_never_refused(per_minute: int) -> None:
     st.integers(0, 10_000),
     st.lists(st.tuples(st.floats(0, 30), st.integers(0, 8000), st.integers(0, 4000)), max_size=60),
 )
-def test_tokens_are_those_that_were_used(per_minute: int, requests: list[tuple[float, int, int]]) -> None:
-    """Whatever was estimated: what got through is no more than flowed in, and one request's too much."""
+def test_quotas_count_the_tokens_used_not_the_estimate(per_minute: int, requests: list[tuple[float, int, int]]) -> None:
+    """The tokens used exceed the refill by at most one request."""
     tenant = Tenant(tokens_per_minute=per_minute)
     now, used, largest = 0.0, 0, 0
     for pause, size, tokens in requests:
@@ -90,24 +90,24 @@ def test_tokens_are_those_that_were_used(per_minute: int, requests: list[tuple[f
 
 
 @pytest.mark.parametrize("gateways", [1, 4, 16])
-def test_gateways_together_let_about_the_limit_through(gateways: int) -> None:
-    """Spread at random, ten times as much as is allowed, for ten minutes."""
+def test_gateways_together_admit_about_the_limit(gateways: int) -> None:
+    """Ten times the limit, spread at random over gateways for ten minutes."""
     tenants = [Tenant(1 / gateways, requests_per_minute=600) for _ in range(gateways)]
     source = random.Random(7)
     passed = sum(source.choice(tenants).ask(number / 100, 0, 0) for number in range(60_000))
     assert 0.9 * 6000 <= passed <= 6000 + 600 + gateways
 
 
-def test_a_small_limit_over_many_gateways_lets_somebody_through() -> None:
-    """A share of less than one request is one request, less often."""
+def test_a_small_limit_over_many_gateways_admits_some_requests() -> None:
+    """A share below one request admits one request less often."""
     tenant = Tenant(1 / 16, requests_per_minute=8)
     assert tenant.ask(0.0, 0, 0)
     assert not tenant.ask(60.0, 0, 0)
     assert tenant.ask(121.0, 0, 0)
 
 
-def test_tokens_at_a_time_are_given_back() -> None:
-    """One that is larger than the limit gets in alone."""
+def test_concurrent_tokens_are_returned() -> None:
+    """A request larger than the limit is admitted if it is alone."""
     tenant = Tenant(concurrent_tokens=100)
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
@@ -122,8 +122,8 @@ def test_tokens_at_a_time_are_given_back() -> None:
     assert 0 == quota.held
 
 
-def test_a_shadow_counts_and_refuses_nobody() -> None:
-    """To see what a limit would do before it does it."""
+def test_a_shadow_quota_counts_and_refuses_nothing() -> None:
+    """It shows what a limit would do before it is enforced."""
     tenant = Tenant(requests_per_minute=1, is_shadow=True)
     assert [True] * 5 == [tenant.ask(0.0, 0, 0) for _ in range(5)]
     assert ["quota_requests"] * 4 == tenant.over
@@ -136,8 +136,8 @@ def test_a_shadow_counts_and_refuses_nobody() -> None:
         ({"tokens_per_minute": 600, "requests_per_minute": 1e6}, "quota_tokens"),
     ],
 )  # fmt: skip
-def test_a_shadow_runs_up_no_debt_and_counts_what_would_be_refused(limits: dict[str, float], why: str) -> None:
-    """A tenant that was ten times over a shadow for ten minutes is let in as soon as the limit is enforced."""
+def test_a_shadow_quota_builds_up_no_debt(limits: dict[str, float], why: str) -> None:
+    """A tenant at ten times a shadow limit for ten minutes is admitted when the limit is enforced."""
     shadow, real = Tenant(**limits, is_shadow=True), Tenant(**limits)
     passed = 0
     for tick in range(6_000):
@@ -149,16 +149,16 @@ def test_a_shadow_runs_up_no_debt_and_counts_what_would_be_refused(limits: dict[
     assert shadow.ask(602.0, 36, 10)
 
 
-def test_a_limit_of_nothing_lets_nobody_through() -> None:
-    """And is not waited for for ever."""
+def test_a_limit_of_zero_admits_nothing() -> None:
+    """And no caller is told to wait for ever."""
     for name in ("requests_per_minute", "tokens_per_minute", "concurrent_tokens"):
         tenant = Tenant(**{name: 0})
         assert not tenant.ask(0.0)
         assert not tenant.ask(10_000.0)
 
 
-def test_changed_limits_and_shares_keep_what_was_used() -> None:
-    """Half empty stays half empty; tenants without limits are not kept; one without its own has everybody's."""
+def test_changed_limits_keep_the_used_part() -> None:
+    """A half-empty bucket stays half empty. Tenants without limits are not stored. Others use the default limits."""
     tenant = Tenant(requests_per_minute=100)
     for _ in range(50):
         tenant.ask(0.0, 0, 0)
@@ -175,7 +175,7 @@ def test_changed_limits_and_shares_keep_what_was_used() -> None:
 
 
 def test_a_request_that_began_before_a_change_settles_after_it() -> None:
-    """Nothing is held for ever."""
+    """Its charge is not held for ever."""
     tenant = Tenant(concurrent_tokens=10)
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
@@ -192,10 +192,8 @@ def test_a_request_that_began_before_a_change_settles_after_it() -> None:
                      {"tokens_per_minute": 500, "concurrent_tokens": 90}]),
     st.lists(st.tuples(st.floats(0, 2), st.integers(0, 900), st.integers(0, 300)), min_size=1, max_size=80),
 )  # fmt: skip
-def test_at_once_or_before_and_after_the_body_is_the_same(
-    limits: dict[str, float], requests: list[tuple[float, int, int]]
-) -> None:
-    """Who is let in, who is not and why, if requests are further apart than a thousandth of a minute."""
+def test_one_step_and_two_step_charges_agree(limits: dict[str, float], requests: list[tuple[float, int, int]]) -> None:
+    """Admissions, refusals and reasons are the same if requests are more than a thousandth of a minute apart."""
     at_once, apart = Tenant(**limits).quotas.of("t", 0.0), Tenant(**limits).quotas.of("t", 0.0)
     assert at_once is not None
     assert apart is not None
@@ -220,7 +218,7 @@ def test_at_once_or_before_and_after_the_body_is_the_same(
 
 
 def test_most_requests_only_subtract() -> None:
-    """As long as enough is left and what is told is still so; others add up what has come in, and tell it anew."""
+    """As long as enough is left and the reported numbers still hold. Other requests add the refill and report anew."""
     quota = Tenant(requests_per_minute=60_000, tokens_per_minute=6_000_000).quotas.of("t", 0.0)
     assert quota is not None
     let_in(quota, 0, 0.0)
@@ -235,8 +233,8 @@ def test_most_requests_only_subtract() -> None:
     assert b"remaining-requests: 59999" in quota.head()
 
 
-def test_tenants_are_bounded() -> None:
-    """Whoever signs tokens may make them up."""
+def test_the_number_of_tenants_is_limited() -> None:
+    """An issuer of tokens could invent any number."""
     quotas = Quotas()
     quotas.configure({"*": Limits(requests_per_minute=1)}, 1.0, 0.0)
     for number in range(12_000):
@@ -244,8 +242,8 @@ def test_tenants_are_bounded() -> None:
     assert len(quotas._quotas) <= 10_000
 
 
-def test_headers_tell_what_is_left_as_openai_does() -> None:
-    """In terms of the limit that was given out, not of this gateway's share."""
+def test_headers_report_the_rest_as_openai_does() -> None:
+    """Relative to the tenant's limit, not to this gateway's share."""
     tenant = Tenant(0.25, requests_per_minute=40, tokens_per_minute=4000)
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
@@ -259,7 +257,7 @@ def test_headers_tell_what_is_left_as_openai_does() -> None:
     } == found  # fmt: skip
 
 
-def test_a_small_limit_is_told_exactly_and_a_large_one_to_a_thousandth() -> None:
+def test_small_limits_are_reported_exactly_and_large_ones_to_a_thousandth() -> None:
     """Writing numbers takes longer than counting them."""
     for limit, step in ((3, 1), (900, 1), (5_000_000, 5_001)):
         tenant = Tenant(requests_per_minute=limit)
@@ -275,14 +273,14 @@ def test_a_small_limit_is_told_exactly_and_a_large_one_to_a_thousandth() -> None
     "item", [[], {"requests": 1}, {"requests_per_minute": -1}, {"requests_per_minute": "1"}, {"shadow": "yes"},
              {"tokens_per_minute": True}, {"tokens_per_minute": math.inf}, {"tokens_per_minute": math.nan}],
 )  # fmt: skip
-def test_limits_that_are_none_are_refused(item: object) -> None:
-    """With what a quota looks like."""
+def test_invalid_limits_are_refused(item: object) -> None:
+    """The message shows the form of a quota."""
     with pytest.raises(ValueError):
         limits_of(item)
 
 
-def test_a_bucket_never_holds_more_than_a_minute() -> None:
-    """Whatever is given back, and however long nobody asks."""
+def test_a_bucket_never_holds_more_than_one_minutes_limit() -> None:
+    """Whatever is returned, and however long no request comes."""
     bucket = Bucket(60, 1, 0.0)
     bucket.take(-1000)
     assert 60 == bucket.level(10_000.0)

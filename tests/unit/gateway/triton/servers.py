@@ -1,4 +1,4 @@
-"""Servers that speak just enough of Triton's two protocols to be called: what they answer is the test's to say."""
+"""Fake servers that speak a small part of Triton's two protocols. Tests define their answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Answer = Callable[[bytes, bytes], Awaitable[bytes | None]]
 
 
 def reply(status: int, body: bytes, *headers: str) -> bytes:
-    """An answer as bytes."""
+    """Return an answer as bytes."""
     lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def tensors_reply(array: Any) -> bytes:
-    """What Triton answers for one output."""
+    """Return Triton's answer with one output."""
     head = json.dumps({"model_name": "m", "outputs": [{
         "name": "out", "datatype": "INT64", "shape": list(array.shape),
         "parameters": {"binary_data_size": array.nbytes},
@@ -34,7 +34,7 @@ def tensors_reply(array: Any) -> bytes:
 
 
 class HttpServer:
-    """Speaks just enough HTTP to stand for a Triton; ``answer(head, body)`` decides, None hangs up."""
+    """A minimal HTTP server in place of a Triton. ``answer(head, body)`` returns the reply, or None to hang up."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, bytes]] = []
@@ -52,7 +52,7 @@ class HttpServer:
         return tensors_reply(np.frombuffer(body[size:], np.int64).reshape(shape) * 2)
 
     def holding(self) -> asyncio.Event:
-        """Answer nothing from now on until the event that is returned is set."""
+        """Stop answering until the returned event is set."""
         released, answer = asyncio.Event(), self.answer
 
         async def later(head: bytes, body: bytes) -> bytes | None:
@@ -69,7 +69,7 @@ class HttpServer:
         return self.address
 
     async def stop(self) -> None:
-        """Go away, connections included."""
+        """Close the server and its connections."""
         self._server.close()
         for writer in self._writers:
             writer.close()
@@ -101,7 +101,7 @@ class HttpServer:
 
 @dataclass
 class GrpcServer:
-    """A gRPC server that speaks as much of Triton's protocol as the adapter needs here."""
+    """A gRPC server with the methods of Triton that the adapter needs here."""
 
     name: str
     models: set[str] = field(default_factory=lambda: {"m"})
@@ -132,7 +132,7 @@ class GrpcServer:
         return pb.ModelInferResponse(model_name=self.name)
 
     async def live(self, _request: Any, context: Any) -> Any:
-        """Live unless it refuses."""
+        """Return that the server is live, unless it refuses."""
         if self.stops:
             await self.stops.wait()
         if self.refusal:
@@ -140,7 +140,7 @@ class GrpcServer:
         return pb.ServerLiveResponse(live=True)
 
     async def index(self, _request: Any, context: Any) -> Any:
-        """What is there, and what was refused, to who has the key."""
+        """Return loaded and refused models, only with the key."""
         self.surveys += 1
         if self.refusal:
             await context.abort(*self.refusal)
@@ -156,7 +156,7 @@ class GrpcServer:
         return told
 
     async def statistics(self, _request: Any, context: Any) -> Any:
-        """What is ready, to anybody."""
+        """Return ready models, without a key."""
         self.surveys += 1
         if self.refusal:
             await context.abort(*self.refusal)
@@ -200,5 +200,5 @@ async def tritons(*names: str) -> AsyncIterator[list[GrpcServer]]:
 
 
 def together(*servers: GrpcServer) -> str:
-    """The address of all of them."""
+    """Return one address for all servers."""
     return "ipv4:" + ",".join(f"127.0.0.1:{one.port}" for one in servers)

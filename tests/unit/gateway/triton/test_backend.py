@@ -1,4 +1,4 @@
-"""One set of replicas over two transports: what is repeated, who is healthy, and which transport a call takes."""
+"""One set of replicas over two transports: repeats, health, and the choice of the transport."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ INPUT = {"x": np.array([[1]], np.int64)}
 
 @dataclass(eq=False)
 class Triton:
-    """Both faces of one server."""
+    """The gRPC and the HTTP side of one server."""
 
     grpc: GrpcServer
     http: HttpServer
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Calls over gRPC and over HTTP."""
+        """Return the numbers of calls over gRPC and over HTTP."""
         return self.grpc.calls, len(self.http.calls)
 
 
 @asynccontextmanager
 async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]]]:
-    """So many servers, and the backend that knows both ways to each."""
+    """Start servers, and return the backend that knows both addresses of each."""
     made = [Triton(GrpcServer(str(number)), HttpServer()) for number in range(count)]
     for one in made:
         await one.grpc.start()
@@ -64,17 +64,17 @@ async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]
 
 
 async def call(backend: TritonBackend, *, timeout: float = 20) -> Any:
-    """One inference."""
+    """Make one inference call."""
     return await backend.infer("m", INPUT, ["out"], timeout=timeout)
 
 
 async def hang_up(_head: bytes, _body: bytes) -> None:
-    """Close the connection instead of an answer."""
+    """Close the connection without an answer."""
     return
 
 
-async def test_calls_take_http() -> None:
-    """The cheaper transport, on every replica that has it."""
+async def test_calls_use_http() -> None:
+    """It is the cheaper transport, used on every replica that offers it."""
     async with serving(2) as (backend, (a, b)):
         for _ in range(10):
             await call(backend)
@@ -82,7 +82,7 @@ async def test_calls_take_http() -> None:
 
 
 async def test_replica_whose_http_does_not_answer_gets_its_share_over_grpc() -> None:
-    """Only its gRPC port is reachable: that is no reason to leave it idle."""
+    """A replica whose only reachable port is gRPC must not stay idle."""
     async with serving(2) as (backend, (a, b)):
         await b.http.stop()
         await asyncio.sleep(0.05)
@@ -93,8 +93,8 @@ async def test_replica_whose_http_does_not_answer_gets_its_share_over_grpc() -> 
         assert [(0, 5), (5, 0)] == [a.counts, b.counts]
 
 
-async def test_repeats_keep_one_budget_whatever_the_transport() -> None:
-    """A server that hangs up on every call over HTTP does not get all of them again over gRPC."""
+async def test_repeats_over_both_transports_share_one_budget() -> None:
+    """A server that hangs up on every HTTP call does not get all of them again over gRPC."""
     async with serving(1) as (backend, (one,)):
         one.http.answer = hang_up  # type: ignore[method-assign]
         found = await asyncio.gather(*(call(backend) for _ in range(400)), return_exceptions=True)
@@ -111,7 +111,7 @@ def _base(found: Any) -> type | None:
 
 
 async def test_repeat_goes_to_another_replica_first() -> None:
-    """Over the transport that suits that one: not to the same server in another way."""
+    """A lost call goes to another replica before it goes to the same one over gRPC."""
     async with serving(2) as (backend, (a, b)):
         a.http.answer = hang_up  # type: ignore[method-assign]
         for _ in range(10):
@@ -122,8 +122,8 @@ async def test_repeat_goes_to_another_replica_first() -> None:
         assert 10 == len(b.http.calls)
 
 
-async def test_lone_server_whose_http_hangs_up_answers_over_grpc() -> None:
-    """There is no other: the transport that has not failed is tried."""
+async def test_a_single_server_whose_http_hangs_up_is_called_over_grpc() -> None:
+    """There is no other replica, so the other transport is tried."""
     async with serving(1) as (backend, (one,)):
         one.http.answer = hang_up  # type: ignore[method-assign]
         await call(backend)
@@ -131,7 +131,7 @@ async def test_lone_server_whose_http_hangs_up_answers_over_grpc() -> None:
 
 
 async def test_health_is_one_state_fed_by_both_transports() -> None:
-    """A Triton that is stopping says so over HTTP: streams and calls over gRPC go elsewhere as well."""
+    """If a stopping Triton refuses over HTTP, streams and gRPC calls go elsewhere too."""
     async with serving(2) as (backend, (a, b)):
         stopping = (grpc.StatusCode.UNAVAILABLE, "Server is stopping")
         a.grpc.refusal = stopping
@@ -149,7 +149,7 @@ async def test_health_is_one_state_fed_by_both_transports() -> None:
 
 
 async def test_a_callers_short_deadline_says_nothing_about_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two milliseconds are over before a new connection is there: the open ones stay, and the next call uses them."""
+    """Two milliseconds are too short to open a connection. Open ones stay, and the next call uses them."""
     # On a slow machine a caller who left would be worth gRPC.
     monkeypatch.setattr("gateway.triton.replicas._GRPC_COSTS_S", math.inf)
     async with serving(1) as (backend, (one,)):
@@ -183,8 +183,8 @@ async def test_a_callers_short_deadline_says_nothing_about_the_server(monkeypatc
         assert (0, 5 + known) == one.counts
 
 
-async def test_server_that_is_silent_is_found_out_although_every_caller_is_in_a_hurry() -> None:
-    """Its calls end at their own deadlines, long before a silence would be remarkable in one of them."""
+async def test_a_silent_server_is_found_although_all_deadlines_are_short() -> None:
+    """Each call ends at its deadline, before it alone could show a silence."""
     async with serving(2) as (backend, (_, b)):
         b.http.is_stopped = True
         b.grpc.stops = asyncio.Event()
@@ -195,8 +195,8 @@ async def test_server_that_is_silent_is_found_out_although_every_caller_is_in_a_
         b.grpc.stops.set()
 
 
-async def test_a_model_that_cannot_be_called_so_takes_no_server_out() -> None:
-    """A decoupled model refuses plain calls: the caller's mistake, and no reason to ask every replica."""
+async def test_a_refused_plain_call_of_a_decoupled_model_marks_no_server_unhealthy() -> None:
+    """It is the caller's mistake and is not repeated at every replica."""
     async with serving(2) as (backend, (a, b)):
         for one in (a, b):
             one.grpc.refusal = (grpc.StatusCode.UNIMPLEMENTED, "ModelInfer RPC doesn't support decoupled models")
@@ -208,7 +208,7 @@ async def test_a_model_that_cannot_be_called_so_takes_no_server_out() -> None:
 
 
 async def test_model_whose_callers_leave_is_called_over_grpc_until_they_stay() -> None:
-    """Triton's HTTP does not notice that a caller has left; gRPC takes the call out of the queue."""
+    """Over HTTP Triton does not notice that a caller has left. Over gRPC it removes the call from its queue."""
     async with serving(1) as (backend, (one,)):
         hold, answer = asyncio.Event(), one.http.answer
 
@@ -234,7 +234,7 @@ async def test_model_whose_callers_leave_is_called_over_grpc_until_they_stay() -
 
 
 async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
-    """As the port promises; over either transport."""
+    """Over either transport, as the port promises."""
     async with serving(2) as (backend, (a, b)):
         a.grpc.hold = b.grpc.hold = asyncio.Event()
         for one in (a, b):
@@ -249,7 +249,7 @@ async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
         a.grpc.hold.set()
 
 
-async def test_http_whose_name_is_unknown_is_no_reason_not_to_call() -> None:
+async def test_an_unknown_http_host_name_leaves_calls_to_grpc() -> None:
     """gRPC serves."""
     server = GrpcServer("a")
     await server.start()
@@ -259,8 +259,8 @@ async def test_http_whose_name_is_unknown_is_no_reason_not_to_call() -> None:
     await server.server.stop(None)
 
 
-def test_http_is_given_up_only_while_callers_leave_slow_models() -> None:
-    """By what it wastes: one in fifty of calls that take 50 ms, not of calls that take 1 ms; and not for ever."""
+def test_http_is_avoided_only_while_callers_leave_slow_models() -> None:
+    """By the wasted time: one in fifty calls of 50 ms is enough, of 1 ms it is not. Later HTTP is used again."""
     for seconds, leaves in ((0.05, True), (0.001, False)):
         callers = Departures()
         for number in range(500):
@@ -276,8 +276,8 @@ def test_http_is_given_up_only_while_callers_leave_slow_models() -> None:
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))
-def test_callers_that_stay_never_cost_http(times: list[float]) -> None:
-    """However long their calls take."""
+def test_http_is_kept_if_no_caller_leaves(times: list[float]) -> None:
+    """However long the calls take."""
     callers = Departures()
     for seconds in times:
         callers.ended(seconds, has_left=False)
@@ -297,8 +297,8 @@ def test_callers_that_stay_never_cost_http(times: list[float]) -> None:
         (["unix:/run/triton"], [("a", 8)], [("unix:/run/triton", ("a", 8))]),
     ],
 )
-def test_http_addresses_of_their_own_find_their_server(targets: Any, https: Any, pairs: Any) -> None:
-    """By host; in order if no host has both."""
+def test_separate_http_addresses_are_paired_with_grpc_addresses(targets: Any, https: Any, pairs: Any) -> None:
+    """By host, or in order if no host has both."""
     assert pairs == pair(targets, https)
 
 
@@ -307,15 +307,15 @@ def test_http_addresses_of_their_own_find_their_server(targets: Any, https: Any,
     st.lists(st.sampled_from([("a", 8), ("a", 9), ("b", 8), ("x", 8), ("y", 8)]), unique=True, max_size=5),
 )
 def test_every_address_is_used(targets: list[str], https: list[tuple[str, int]]) -> None:
-    """No server is left out, no pair comes twice."""
+    """No server is left out, and no pair is repeated."""
     pairs = pair(targets, https)
     assert len(set(pairs)) == len(pairs)
     assert set(targets) == {target for target, _ in pairs}
     assert not targets or set(https) == {http for _, http in pairs} - {None}
 
 
-async def test_a_server_that_is_gone_is_not_live_although_nobody_calls_it() -> None:
-    """That HTTP answered when it was last used says nothing about now."""
+async def test_a_lost_server_is_not_live_even_without_calls() -> None:
+    """That HTTP answered earlier does not count."""
     async with serving(1) as (backend, (one,)):
         await call(backend)
         await one.grpc.server.stop(None)
@@ -324,8 +324,8 @@ async def test_a_server_that_is_gone_is_not_live_although_nobody_calls_it() -> N
         assert not await backend.is_live()
 
 
-async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer() -> None:
-    """The server has left the name: whoever asked, and asks others too, is not cancelled by that."""
+async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller() -> None:
+    """The server has left the name while the gateway probes it and others."""
     async with tritons("a") as (server,):
         server.stops = asyncio.Event()
         transport = GrpcTransport(together(server), options={}, is_compressed=False, tls=None, host="")
@@ -340,7 +340,7 @@ async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer
 
 
 async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_the_others() -> None:
-    """No caller waits for it meanwhile; what it says to a copy is nobody's answer."""
+    """No caller waits for it meanwhile, and its answers to the copies are dropped."""
     async with serving(3) as (backend, (a, b, c)):
         quick = b.http.answer
 
@@ -371,8 +371,8 @@ async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_
         assert not backend.has_outliers
 
 
-async def test_probe_that_fails_is_nobodys_error() -> None:
-    """The copy went to a server that hangs up: that one is out, the call was answered by another."""
+async def test_a_failed_probe_does_not_fail_a_request() -> None:
+    """The server that got the copy hung up and gets no calls. Another one answered the call."""
     async with serving(3) as (backend, (_, b, _c)):
         slow = backend._replicas.all[1]
         slow.is_outlier = True

@@ -1,4 +1,4 @@
-"""Who gets the next call, and who is too slow to get any: alone, then under the real batcher in simulated time."""
+"""The choice of a server and of outliers: alone, and with the real batcher in simulated time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL_S, ROW_S, TOKENS = 10e-3, 0.1e-3, 16
 
 
 def one(*, in_flight: int = 0, is_unhealthy: bool = False, missing: str = "", is_outlier: bool = False) -> Server:
-    """A server in some state."""
+    """Return a server in a given state."""
     server = Server()
     server.in_flight, server.is_unhealthy, server.is_outlier = in_flight, is_unhealthy, is_outlier
     server.owed = in_flight * CALL_S
@@ -26,7 +26,7 @@ def one(*, in_flight: int = 0, is_unhealthy: bool = False, missing: str = "", is
 
 @given(st.integers(1, 7), st.integers(1, 50))
 def test_idle_servers_take_exact_turns(count: int, rounds: int) -> None:
-    """Every one gets the same number of calls."""
+    """Each gets the same number of calls."""
     servers = [one() for _ in range(count)]
     chosen = Counter(servers.index(choose(servers, "m", turn, ()) or one()) for turn in range(count * rounds))
     assert {rounds} == set(chosen.values())
@@ -37,7 +37,7 @@ def test_idle_servers_take_exact_turns(count: int, rounds: int) -> None:
     st.sampled_from([0.0, CALL_S]),
 )  # fmt: skip
 def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, int]], turn: int, seconds: float) -> None:
-    """Who answers goes first, then who has the model, then who is least busy; nobody is chosen twice for one call."""
+    """Healthy servers come first, then those with the model, then the least busy. None is chosen twice for a call."""
     servers = [one(in_flight=count, is_unhealthy=ill, missing="m" if lacks else "") for ill, lacks, count in facts]
 
     def rank(server: Server) -> tuple[bool, bool, int]:
@@ -51,7 +51,7 @@ def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, in
 
 
 class Pool:
-    """Servers that each take one call after the other; ``slower`` times as long as they should."""
+    """Servers that run one call at a time, ``slower`` times as long as usual."""
 
     def __init__(self, *slower: float) -> None:
         self.paces = Paces()
@@ -60,7 +60,7 @@ class Pool:
         self.now = 1.0
 
     def call(self, server: Server, rows: int = 20, *, is_probe: bool = False, gives_up: float = inf) -> Call:
-        """Make a call there, alone."""
+        """Make a single call at a server."""
         call = self.paces.call("m", rows, rows * TOKENS)
         self.paces.begin(server, call, self.now)
         took = (CALL_S + ROW_S * rows) * self.slower[self.servers.index(server)]
@@ -71,19 +71,19 @@ class Pool:
         return call
 
     def run(self, rounds: int, *rows: int) -> None:
-        """Make calls at all of them in turn."""
+        """Make calls at all servers in turn."""
         for _ in range(rounds):
             for server, count in zip(self.servers, rows or [20] * len(self.servers), strict=True):
                 self.call(server, count)
 
     @property
     def outliers(self) -> list[int]:
-        """Which of them do not share the calls."""
+        """Return the servers that do not share the calls."""
         return [number for number, server in enumerate(self.servers) if server.is_outlier]
 
 
 def test_a_server_three_times_slower_is_out_after_some_calls() -> None:
-    """And gets no more while the others have room."""
+    """It then gets no calls while the others have room."""
     pool = Pool(1, 3, 1, 1)
     pool.run(16)
     assert [1] == pool.outliers
@@ -92,7 +92,7 @@ def test_a_server_three_times_slower_is_out_after_some_calls() -> None:
 
 
 def test_a_server_that_gets_larger_calls_is_not_slow() -> None:
-    """Four times the rows take three times as long: that is what such a call costs anywhere."""
+    """Four times the rows take three times as long, as on any server."""
     pool = Pool(1, 1, 1, 1)
     pool.run(50, 20, 20, 20, 200)
     assert [] == pool.outliers
@@ -100,7 +100,7 @@ def test_a_server_that_gets_larger_calls_is_not_slow() -> None:
 
 
 def test_a_server_with_a_queue_of_calls_is_not_slow() -> None:
-    """Standing behind another call is nobody's slowness: here one always has three, the other one."""
+    """Waiting behind other calls is not slowness: one server here always has three calls, the other one."""
     pool = Pool(1, 1)
     for _ in range(40):
         pool.call(pool.servers[0])
@@ -115,21 +115,21 @@ def test_a_server_with_a_queue_of_calls_is_not_slow() -> None:
 
 @pytest.mark.parametrize("slower", [(3, 3), (1, 3), (1, 3, 9), (3, 3, 3, 1), (1, 1, 3, 3, 9), (5,)])
 def test_at_least_half_of_the_servers_share_the_calls(slower: tuple[float, ...]) -> None:
-    """Whatever they take."""
+    """However slow the others are."""
     pool = Pool(*slower)
     pool.run(100)
     assert 2 * len(pool.outliers) <= len(slower)
 
 
-def test_milliseconds_make_no_outlier() -> None:
-    """A model that takes nearly no time: a server further away takes three times as long, and is as good."""
+def test_differences_of_milliseconds_make_no_outlier() -> None:
+    """For a very fast model, a distant server takes three times as long and is still good."""
     pool = Pool(0.05, 0.15, 0.05)
     pool.run(50)
     assert [] == pool.outliers
 
 
 def test_probes_let_a_server_back_in() -> None:
-    """It is as fast as the others again; a probe a second tells, and few are enough."""
+    """It is as fast as the others again. A few probes, one per second, show that."""
     pool = Pool(1, 3, 1, 1)
     pool.run(16)
     slow, pool.slower[1] = pool.servers[1], 1.0
@@ -145,7 +145,7 @@ def test_probes_let_a_server_back_in() -> None:
 
 
 def test_a_server_that_stays_slow_stays_out_and_gets_few_probes() -> None:
-    """A copy of a call costs it a sixteenth of its time at most."""
+    """Copies of calls take at most a sixteenth of its time."""
     pool = Pool(1, 30, 1, 1)
     pool.run(16)
     began, took = pool.now, 0.0
@@ -159,14 +159,14 @@ def test_a_server_that_stays_slow_stays_out_and_gets_few_probes() -> None:
     assert took < 120 / 16
 
 
-def test_probes_go_nowhere_without_the_model_or_health() -> None:
+def test_a_server_without_the_model_or_health_gets_no_probes() -> None:
     """They would fail."""
     assert probed([one(), one(is_outlier=True, is_unhealthy=True), one(is_outlier=True, missing="m")], "m", 9.0) is None
     assert probed([one(), one(is_outlier=True, in_flight=1)], "m", 9.0) is None
 
 
 def test_an_outlier_takes_a_call_when_the_others_have_enough() -> None:
-    """One at a time."""
+    """One call at a time."""
     slow = one(is_outlier=True)
     assert choose([one(in_flight=2), slow, one(in_flight=1)], "m", 1, ()) is not slow
     assert choose([one(in_flight=2), slow, one(in_flight=2)], "m", 1, ()) is slow
@@ -175,14 +175,14 @@ def test_an_outlier_takes_a_call_when_the_others_have_enough() -> None:
     assert inf == spare([slow, one()])
 
 
-def test_an_outlier_is_called_if_nobody_else_has_the_model() -> None:
-    """Slow is better than an error."""
+def test_an_outlier_is_called_if_no_other_server_has_the_model() -> None:
+    """A slow answer is better than an error."""
     slow = one(is_outlier=True, in_flight=3)
     assert choose([one(missing="m"), slow, one(is_unhealthy=True)], "m", 1, ()) is slow
 
 
 def test_a_server_whose_call_is_late_is_avoided() -> None:
-    """It is expected to take as long again as it is late, so that an idle moment elsewhere is not waited for."""
+    """The call is expected to take as long again as it is late already."""
     pool = Pool(1, 1)
     pool.run(20)
     stuck, other = pool.servers
@@ -193,8 +193,8 @@ def test_a_server_whose_call_is_late_is_avoided() -> None:
     assert choose(pool.servers, "m", 0, (), seconds=second.seconds, now=pool.now) is other
 
 
-def test_who_leaves_early_says_nothing_of_the_server() -> None:
-    """A caller's two milliseconds make nobody fast or slow."""
+def test_callers_that_leave_early_do_not_change_the_pace() -> None:
+    """A caller's time-out of two milliseconds makes no server fast or slow."""
     pool = Pool(1, 1)
     pool.run(20)
     before = [server.took for server in pool.servers]
@@ -203,8 +203,8 @@ def test_who_leaves_early_says_nothing_of_the_server() -> None:
     assert before == [server.took for server in pool.servers]
 
 
-def test_who_waits_in_vain_says_that_it_takes_longer() -> None:
-    """Calls that are given up after five times their time were not answered in it."""
+def test_calls_given_up_late_make_a_server_slower() -> None:
+    """A call that is given up after five times its usual time was not answered in it."""
     pool = Pool(1, 50, 1)
     pool.run(1)
     for _ in range(40):
@@ -213,8 +213,8 @@ def test_who_waits_in_vain_says_that_it_takes_longer() -> None:
     assert [1] == pool.outliers
 
 
-def test_streams_count_and_are_timed_by_nobody() -> None:
-    """Nobody knows how long text is generated."""
+def test_streams_count_as_load_but_are_not_timed() -> None:
+    """The duration of a generated text is unknown."""
     pool = Pool(1, 1)
     pool.run(20)
     busy, other = pool.servers
@@ -226,8 +226,8 @@ def test_streams_count_and_are_timed_by_nobody() -> None:
     assert (0, 0) == (busy.in_flight, busy.streams)
 
 
-def test_models_that_nobody_calls_are_forgotten() -> None:
-    """And a call of theirs that ends afterwards does no harm."""
+def test_models_without_calls_are_forgotten() -> None:
+    """A call of such a model that ends later does no harm."""
     pool = Pool(1, 1)
     call = pool.paces.call("m", 1, 1)
     pool.paces.begin(pool.servers[0], call, pool.now)
@@ -241,40 +241,40 @@ CAPACITY = 4 * 64 / GPU.seconds(64, 16)
 
 
 def four(load: float, *last: Price, seconds: float = 3.0) -> OpenLoad:
-    """What becomes of a load on four servers of which the last may have another price."""
+    """Return the results of a load on four servers, the last of which may have another price."""
     prices = [GPU, GPU, GPU, *(last or (GPU,))]
     return open_load(prices[0], MIXES["short"], load * CAPACITY, seconds=seconds, warm=3.0, others=prices[1:])
 
 
 @pytest.fixture(scope="module")
 def equal() -> OpenLoad:
-    """What requests take with four equal servers at seven tenths of what they can do."""
+    """Return the latencies with four equal servers at 70 % of their capacity."""
     return four(0.7)
 
 
 def test_one_of_four_three_times_slower_does_not_set_the_tail(equal: OpenLoad) -> None:
-    """Three do the work of four, in fuller calls."""
+    """Three servers do the work of four, in fuller calls."""
     found = four(0.7, GPU.slower(3.0))
     assert found.answers >= 0.98 * equal.answers
     assert found.percentile(99) <= 1.3 * equal.percentile(99)
 
 
 def test_one_of_four_that_pauses_does_not_set_the_tail(equal: OpenLoad) -> None:
-    """Half a second every three: what it had when it stopped waits, and nothing else goes there."""
+    """It pauses 0.5 s every 3 s. Its calls wait, and no others are sent to it."""
     found = four(0.7, Price("pausing", GPU.call, GPU.row, 0.0, pauses=(3.0, 0.5)), seconds=6.0)
     assert found.answers >= 0.98 * equal.answers
     assert found.percentile(98) <= 1.4 * equal.percentile(98)
 
 
-def test_what_a_slow_server_can_do_is_not_given_up(equal: OpenLoad) -> None:
-    """More is asked for than the three others can answer: the slow one helps, and nearly nobody is refused."""
+def test_the_capacity_of_a_slow_server_is_used_under_overload(equal: OpenLoad) -> None:
+    """The load exceeds the three others. The slow one helps, and hardly any request is refused."""
     del equal
     found = four(0.8, GPU.slower(3.0))
     assert found.answers >= 0.95 * 0.8 * CAPACITY
 
 
-def test_two_of_which_one_is_slow_answer_as_much_as_by_turns() -> None:
-    """The fast one alone cannot carry it: what the slow one works on takes nobody's place, and its tail is no worse."""
+def test_two_servers_one_of_them_slow_answer_as_much_as_in_turns() -> None:
+    """The fast one alone cannot carry the load. The tail is no worse than with turns."""
     load = 0.6 * 2 * 64 / GPU.seconds(64, 16)
     by_turns, found = (
         open_load(GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain)

@@ -1,4 +1,4 @@
-"""What a model's configuration tells of its calls."""
+"""Facts about a model's calls from its configuration."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ from gateway.triton.grpc import merges_calls
     ],
 )  # fmt: skip
 def test_calls_are_merged_by_a_dynamic_batcher(fields: dict[str, object], merges: bool) -> None:
-    """A model without one, whose calls have several rows, gets the calls of every gateway as they are."""
+    """Without one, Triton runs the calls of all gateways separately if the model has a batch dimension."""
     assert merges is merges_calls(model_config_pb2.ModelConfig(**fields))

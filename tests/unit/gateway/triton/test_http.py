@@ -1,4 +1,4 @@
-"""Calls over HTTP: who is called, what an answer may look like, and when the caller may go another way."""
+"""Calls over HTTP: the choice of a server, valid answers, and errors after which a call may be repeated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def server() -> AsyncIterator[HttpServer]:
 
 @pytest.fixture
 async def calls(server: HttpServer) -> AsyncIterator[HttpTransport]:
-    """Calls to that server, which has been found."""
+    """Return a transport to that server, after a health check."""
     made = HttpTransport(server.address)
     assert await made.is_live()
     assert made.is_open
@@ -57,7 +57,7 @@ async def infer(calls: HttpTransport, *ids: int, timeout: float = 5, parent: str
 
 
 async def called_over_http(*servers: HttpServer) -> TritonBackend:
-    """A backend of those servers, which have nothing but HTTP, and have been asked whether they are there."""
+    """Return a backend of these servers, which have only HTTP, after a health check."""
     http = ",".join(f"127.0.0.1:{server.address[1]}" for server in servers)
     backend = TritonBackend(",".join(f"127.0.0.1:{9 + number}" for number in range(len(servers))), http=http)
     with pytest.raises(BackendUnavailable):
@@ -66,7 +66,7 @@ async def called_over_http(*servers: HttpServer) -> TritonBackend:
 
 
 async def ask(backend: TritonBackend, *ids: int, timeout: float = 5) -> Any:
-    """Call with one row."""
+    """Make a call with one row."""
     return (await backend.infer("m", {"input_ids": np.array([ids], np.int64)}, ["out"], timeout=timeout))["out"]
 
 
@@ -85,19 +85,19 @@ async def ask(backend: TritonBackend, *ids: int, timeout: float = 5) -> Any:
     ],
 )
 def test_hosts_follow_the_grpc_address_unless_named(address: str, http: str, hosts: list[tuple[str, int]]) -> None:
-    """A port means the same hosts; `auto` believes in Triton's default ports only."""
+    """A port means the same hosts. `auto` applies only to Triton's default ports."""
     assert hosts == http_hosts(address, http)
 
 
 @pytest.mark.parametrize("http", ["triton", "triton:", ":8000", "triton:0", "triton:99999"])
-def test_what_is_no_address_is_refused(http: str) -> None:
-    """Said at start, with the value."""
+def test_invalid_http_addresses_are_refused(http: str) -> None:
+    """At start, with the value in the message."""
     with pytest.raises(ValueError, match="write host:port"):
         http_hosts("triton:8001", http)
 
 
-async def test_rows_go_and_come_over_one_connection(server: HttpServer, calls: HttpTransport) -> None:
-    """Calls one after another share a connection; a trace goes along only when there is one."""
+async def test_calls_one_after_another_share_a_connection(server: HttpServer, calls: HttpTransport) -> None:
+    """The trace header is sent only if there is a trace."""
     for i in range(5):
         assert [[2 * i, 8]] == (await infer(calls, i, 4)).tolist()
     await infer(calls, 1, parent="00-aa-bb-01")
@@ -106,13 +106,13 @@ async def test_rows_go_and_come_over_one_connection(server: HttpServer, calls: H
 
 
 async def test_concurrent_calls_get_their_own_rows(calls: HttpTransport) -> None:
-    """As many connections as calls."""
+    """They use as many connections as there are calls."""
     answers = await asyncio.gather(*(infer(calls, i) for i in range(40)))
     assert [[[2 * i]] for i in range(40)] == [a.tolist() for a in answers]
 
 
-async def test_a_standstill_of_our_own_is_not_the_servers_silence(calls: HttpTransport) -> None:
-    """A busy machine: the process stands still for longer than a connection may take, while many are being opened."""
+async def test_a_pause_of_the_gateway_does_not_count_as_the_servers(calls: HttpTransport) -> None:
+    """The process stops for longer than a connection may take while it opens many."""
     running = [asyncio.create_task(infer(calls, i)) for i in range(40)]
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(time.sleep, 1.5)
@@ -121,8 +121,8 @@ async def test_a_standstill_of_our_own_is_not_the_servers_silence(calls: HttpTra
     assert await calls.is_live()
 
 
-async def test_whoever_stays_gets_his_own_rows_whatever_the_others_do(server: HttpServer, calls: HttpTransport) -> None:
-    """Callers leave, come late and are hung up on, at any moment; nothing of them stays behind."""
+async def test_calls_get_their_own_rows_while_others_are_cancelled(server: HttpServer, calls: HttpTransport) -> None:
+    """Callers leave, time out or are disconnected at any moment, and nothing of them remains."""
     chance = random.Random(0)
     normal = server.answer
 
@@ -150,7 +150,7 @@ async def test_whoever_stays_gets_his_own_rows_whatever_the_others_do(server: Ht
 
 
 async def test_answer_may_come_in_pieces_and_in_chunks(server: HttpServer, calls: HttpTransport) -> None:
-    """What HTTP allows is understood, not only what Triton happens to write today."""
+    """The client accepts all of HTTP, not only the form that Triton writes today."""
     whole = tensors_reply(np.array([[7]], np.int64))
     head, _, body = whole.partition(b"\r\n\r\n")
     size = head.rsplit(b" ", 1)[1]
@@ -174,10 +174,10 @@ async def test_answer_may_come_in_pieces_and_in_chunks(server: HttpServer, calls
         (503, "Request for unknown model: 'm' has no available versions, not ready", ModelNotReady),
     ],
 )
-async def test_complaints_are_the_errors_grpc_would_give(
+async def test_errors_are_the_same_as_over_grpc(
     server: HttpServer, calls: HttpTransport, status: int, text: str, error: type[GatewayError]
 ) -> None:
-    """The reason is Triton's; the next call is fine."""
+    """They have Triton's reason. The next call succeeds."""
 
     async def complain(_head: bytes, _body: bytes) -> bytes:
         return reply(status, json.dumps({"error": text}).encode())
@@ -192,8 +192,8 @@ async def test_complaints_are_the_errors_grpc_would_give(
 
 @pytest.mark.parametrize("junk", [b"what?\r\n\r\n", reply(200, b"not json", "Inference-Header-Content-Length: 8"),
                                   reply(200, b'{"outputs": [{"name": "out"}]}')])  # fmt: skip
-async def test_junk_is_an_error_of_its_caller_only(server: HttpServer, calls: HttpTransport, junk: bytes) -> None:
-    """Never a wrong answer, never a hang."""
+async def test_an_invalid_answer_fails_only_its_call(server: HttpServer, calls: HttpTransport, junk: bytes) -> None:
+    """It never becomes a wrong answer or a hang."""
 
     async def talk(_head: bytes, _body: bytes) -> bytes:
         return junk
@@ -206,7 +206,7 @@ async def test_junk_is_an_error_of_its_caller_only(server: HttpServer, calls: Ht
 
 
 async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, calls: HttpTransport) -> None:
-    """The late answer must not become the next caller's."""
+    """The late answer must not become the next call's."""
     hold = server.holding()
     with pytest.raises(DeadlineExceeded):
         await infer(calls, 1, timeout=0.05)
@@ -214,8 +214,8 @@ async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, cal
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
-async def test_caller_that_leaves_takes_its_connection_along(server: HttpServer, calls: HttpTransport) -> None:
-    """Cancelled calls leave nothing behind that could answer somebody else."""
+async def test_a_cancelled_call_closes_its_connection(server: HttpServer, calls: HttpTransport) -> None:
+    """Otherwise its answer could go to another call."""
     hold = server.holding()
     left = asyncio.create_task(infer(calls, 1))
     await soon(lambda: server.calls)
@@ -225,10 +225,10 @@ async def test_caller_that_leaves_takes_its_connection_along(server: HttpServer,
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
-async def test_connections_that_open_while_all_is_closed_are_closed_too(
+async def test_connections_that_open_during_close_are_closed_too(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At whichever step the opening is."""
+    """At any step of opening."""
     opened: list[asyncio.Transport] = []
     made = http._Connection.connection_made
 
@@ -250,8 +250,8 @@ async def test_connections_that_open_while_all_is_closed_are_closed_too(
     assert opened
 
 
-async def test_server_that_hangs_up_has_not_answered(server: HttpServer) -> None:
-    """The call may be made another way; the server is called again once it answers a question."""
+async def test_a_call_may_be_repeated_after_the_server_hangs_up(server: HttpServer) -> None:
+    """The server gets calls again once it passes a health check."""
     backend = await called_over_http(server)
 
     async def hang_up(_head: bytes, _body: bytes) -> None:
@@ -271,7 +271,7 @@ async def test_server_that_hangs_up_has_not_answered(server: HttpServer) -> None
 
 
 async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpServer, calls: HttpTransport) -> None:
-    """A restarted server closes every connection: the next call makes a new one."""
+    """A restarted server closes its connections; the next call opens a new one."""
     await infer(calls, 1)
     address = server.address
     await server.stop()
@@ -281,7 +281,7 @@ async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpSer
 
 
 async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer) -> None:
-    """Another program on the port, or a Triton that is starting."""
+    """The port belongs to another program, or Triton is starting."""
     server.is_alive = False
     backend = await called_over_http(server)
     with pytest.raises(BackendUnavailable):
@@ -290,7 +290,7 @@ async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer
     await backend.close()
 
 
-async def test_nobody_there_is_found_out_once_and_in_the_background() -> None:
+async def test_a_missing_http_port_is_found_once_in_the_background() -> None:
     """A gateway whose Triton has no HTTP starts without waiting for it."""
     backend = TritonBackend("127.0.0.1:9,127.0.0.1:10", http="127.0.0.1:9,no such name:8000")
     async with asyncio.timeout(30):
@@ -322,8 +322,8 @@ async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
     await two.stop()
 
 
-async def test_a_stopped_server_among_several_costs_its_calls_one_question() -> None:
-    """It is asked whether it lives, within its own time; its calls are then made elsewhere, and it gets no more."""
+async def test_calls_of_a_stopped_server_are_repeated_after_one_probe() -> None:
+    """The probe has its own time-out. The server gets no more calls."""
     one, two = HttpServer(), HttpServer()
     await one.start()
     await two.start()
@@ -343,7 +343,7 @@ async def test_a_stopped_server_among_several_costs_its_calls_one_question() -> 
 
 
 async def test_a_slow_server_that_lives_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long model is no reason to run it twice, however often it is asked whether it lives."""
+    """A slow model must not run twice, however often its server is probed."""
     monkeypatch.setattr(replicas, "_QUIET_S", 0.2)
     one, two = HttpServer(), HttpServer()
     await one.start()

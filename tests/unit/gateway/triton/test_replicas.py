@@ -1,4 +1,4 @@
-"""Several Tritons behind one address: every call is answered while one of them can, whatever the others do."""
+"""Several Tritons behind one address: every call is answered as long as one of them can answer it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ INPUT = {"x": np.zeros((1, 1), np.int64)}
     ],
 )
 def test_addresses_are_read_as_grpc_and_clearml_write_them(address: str, expected: Target) -> None:
-    """A name is looked up by us, everything fixed is called as it stands."""
+    """The gateway resolves names itself and uses fixed addresses unchanged."""
     assert expected == parse_address(address)
 
 
 def test_repeats_are_a_bounded_share_of_the_calls() -> None:
-    """A backend that fails everything gets a burst and then a tenth more, not three times the load."""
+    """A backend that fails all calls gets a burst and then a tenth more, not three times the load."""
     budget = RepeatBudget()
     repeats = 0
     for _ in range(10_000):
@@ -57,12 +57,12 @@ def test_repeats_are_a_bounded_share_of_the_calls() -> None:
 
 
 async def call(backend: TritonBackend, model: str = "m", timeout: float = 5) -> None:
-    """One inference."""
+    """Make one inference call."""
     await backend.infer(model, INPUT, [], timeout=timeout)
 
 
 async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
-    """A Triton that is stopping says UNAVAILABLE: the call goes to another one, and the next ones straight there."""
+    """A stopping Triton answers UNAVAILABLE. The call and all later ones go to another server."""
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
         assert await backend.is_live()
@@ -82,8 +82,8 @@ async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
         await backend.close()
 
 
-async def test_call_whose_server_dies_is_made_again() -> None:
-    """In flight when the connection breaks: inference changes nothing, so it may run twice."""
+async def test_a_call_whose_server_dies_is_repeated() -> None:
+    """Inference changes nothing, so a call that was in flight may run twice."""
     async with tritons("a", "b") as (a, b):
         a.hold, b.hold = asyncio.Event(), asyncio.Event()
         backend = TritonBackend(together(a, b))
@@ -97,8 +97,8 @@ async def test_call_whose_server_dies_is_made_again() -> None:
         await backend.close()
 
 
-async def test_stopped_replica_costs_its_calls_one_question() -> None:
-    """It is asked whether it lives, within its own time; its calls are then made elsewhere, and it gets no more."""
+async def test_calls_of_a_stopped_replica_are_repeated_after_one_probe() -> None:
+    """The probe has its own time-out. The replica gets no more calls."""
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
         b.stops = asyncio.Event()
@@ -112,7 +112,7 @@ async def test_stopped_replica_costs_its_calls_one_question() -> None:
 
 
 async def test_slow_replica_that_lives_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long model is no reason to run it twice; and a caller that leaves takes its call along."""
+    """A slow model must not run twice. A caller that leaves ends its call."""
     monkeypatch.setattr(replicas, "_QUIET_S", 0.2)
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
@@ -146,8 +146,8 @@ async def test_replica_without_the_model_is_passed_over_until_it_has_it() -> Non
         await backend.close()
 
 
-async def test_a_model_nobody_has_is_not_ready_and_a_lone_server_is_asked_once() -> None:
-    """What another attempt cannot change is not attempted."""
+async def test_a_missing_model_is_not_ready_and_a_single_server_is_called_once() -> None:
+    """A repeat could not help."""
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
         with pytest.raises(ModelNotReady):
@@ -162,7 +162,7 @@ async def test_a_model_nobody_has_is_not_ready_and_a_lone_server_is_asked_once()
 
 
 async def test_all_replicas_down_fails_at_once() -> None:
-    """No answer is no answer; the deadline is not waited for."""
+    """The call does not wait for its deadline."""
     async with tritons("a", "b") as (a, b):
         address = together(a, b)
         await asyncio.gather(a.server.stop(None), b.server.stop(None))
@@ -208,7 +208,7 @@ async def test_replicas_follow_the_name() -> None:
 
 
 async def test_name_that_does_not_exist_is_unavailable_and_says_so() -> None:
-    """With the reason a person needs."""
+    """The message has the reason."""
 
     async def lookup(_host: str, _port: int) -> tuple[str, ...]:
         raise OSError(-2, "Name or service not known")
@@ -222,7 +222,7 @@ async def test_name_that_does_not_exist_is_unavailable_and_says_so() -> None:
 
 
 async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> None:
-    """Server and client prove who they are; files that are replaced are read again; a stranger is refused."""
+    """Server and client authenticate each other. Replaced files are read again. An unknown client is refused."""
     ours, others = trustme.CA(), trustme.CA()
 
     def write(authority: trustme.CA) -> TritonTls:
@@ -252,8 +252,8 @@ async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> 
     await server.server.stop(None)
 
 
-async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> None:
-    """What was replaced is loaded nowhere any more; what is called is."""
+async def test_replaced_versions_are_not_expected_on_a_new_replica() -> None:
+    """Only models that are still called are."""
     async with tritons("a", "b") as (a, b):
         known = [(f"127.0.0.1:{a.port}",)]
 
@@ -273,8 +273,8 @@ async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> Non
         await backend.close()
 
 
-async def test_several_pools_behind_one_address_are_followed_each_by_its_name() -> None:
-    """A name that cannot be looked up, or is gone, says nothing about the others' Tritons, nor about its own."""
+async def test_each_pool_behind_one_address_is_resolved_by_its_name() -> None:
+    """A failed lookup of one name changes neither its Tritons nor those of other pools."""
     async with tritons("a", "b", "c") as (a, b, c):
         known = {"x": (f"127.0.0.1:{a.port}",), "y": (f"127.0.0.1:{b.port}", f"127.0.0.1:{c.port}")}
         away: set[str] = set()
@@ -298,8 +298,8 @@ async def test_several_pools_behind_one_address_are_followed_each_by_its_name() 
         await backend.close()
 
 
-async def test_each_server_is_asked_for_all_models_at_once_and_ever_less_often() -> None:
-    """Fifty versions wait for three Tritons: not fifty questions to each, and not five times a second for ever."""
+async def test_the_index_of_each_server_is_read_for_all_models_and_ever_less_often() -> None:
+    """Fifty versions waiting for three Tritons do not cause fifty reads of each."""
     async with tritons("a", "b", "c") as servers:
         backend = TritonBackend(together(*servers))
         names = [f"m{i}" for i in range(50)]
@@ -321,8 +321,8 @@ async def test_each_server_is_asked_for_all_models_at_once_and_ever_less_often()
         await backend.close()
 
 
-async def test_a_server_that_wants_a_key_says_what_is_ready_without_it(tmp_path: Path) -> None:
-    """The index, with reasons, only to who has the key: it is not asked for again with one that was refused."""
+async def test_ready_models_are_known_without_the_servers_key(tmp_path: Path) -> None:
+    """The index with reasons needs the key. It is not requested again with a refused key."""
     async with tritons("a") as (a,):
         a.key, a.refused = "k" * 16, {"bad": "no such layer"}
         file = tmp_path / "key"
@@ -341,7 +341,7 @@ async def test_a_server_that_wants_a_key_says_what_is_ready_without_it(tmp_path:
 
 
 async def test_a_call_for_a_pool_without_servers_waits_until_one_has_started() -> None:
-    """Bounded; meanwhile it is counted, so that somebody starts one. Without the setting it fails at once."""
+    """For a limited time. It is counted, so that a server is started. Without the setting it fails at once."""
     async with tritons("a") as (a,):
         known: list[tuple[str, ...]] = [()]
 
@@ -374,8 +374,8 @@ async def test_a_call_for_a_pool_without_servers_waits_until_one_has_started() -
         await plain.close()
 
 
-async def test_who_has_waited_for_nothing_is_told_when_to_come_back() -> None:
-    """Within the request's own time, so that the answer still reaches its caller."""
+async def test_a_call_that_waited_in_vain_gets_a_retry_time() -> None:
+    """It ends before the request's deadline, so that the answer still reaches the caller."""
 
     async def lookup(_host: str, _port: int) -> tuple[str, ...]:
         raise OSError(-2, "Name or service not known")
@@ -389,8 +389,8 @@ async def test_who_has_waited_for_nothing_is_told_when_to_come_back() -> None:
         await backend.close()
 
 
-async def test_a_cold_model_is_wished_for_and_called_when_it_is_there() -> None:
-    """Only one that is known to be unloaded now and then; any other that is missing fails as ever."""
+async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
+    """Only a model that is unloaded when idle. Any other missing model fails as usual."""
     async with tritons("a", "b") as (a, b):
         wished: list[str] = []
         backend = TritonBackend(together(a, b), lookup_every=0, cold_s=20, wish=wished.append)
@@ -415,7 +415,7 @@ async def test_a_cold_model_is_wished_for_and_called_when_it_is_there() -> None:
 
 
 async def test_a_model_on_some_of_the_servers_does_not_wait_for_all_of_them() -> None:
-    """Half of those it is placed on; one that is too small for it, or that is away, keeps nobody waiting."""
+    """It waits for half of its servers. One that is too small for it or away delays nothing."""
     async with tritons("a", "b", "c", "d") as servers:
         backend = TritonBackend(together(*servers), lookup_every=0)
         for one in servers:
@@ -432,8 +432,8 @@ async def test_a_model_on_some_of_the_servers_does_not_wait_for_all_of_them() ->
         await backend.close()
 
 
-async def test_where_a_model_is_placed_is_known_as_long_as_a_version_says_so() -> None:
-    """Of versions that come and go nothing is kept; two of one model may overlap."""
+async def test_a_models_placement_is_known_while_a_version_declares_it() -> None:
+    """Removed versions leave nothing behind. Two versions of one model may overlap."""
     async with tritons("a", "b") as servers:
         backend = TritonBackend(together(*servers), lookup_every=0, cold_s=0.2)
         before = backend.place("m", is_cold=False, copies=1)
@@ -454,8 +454,8 @@ async def test_where_a_model_is_placed_is_known_as_long_as_a_version_says_so() -
         await backend.close()
 
 
-async def test_a_triton_that_is_still_being_filled_keeps_no_version_waiting() -> None:
-    """It is behind the name from its start. It gets calls for what it has, and is waited for once it has had all."""
+async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
+    """It gets calls for the models that it has. Versions wait for it once it has had all models."""
     async with tritons("a", "b") as (a, b):
         known = [(f"127.0.0.1:{a.port}",)]
 
@@ -493,8 +493,8 @@ async def test_a_triton_that_is_still_being_filled_keeps_no_version_waiting() ->
         await backend.close()
 
 
-async def test_tritons_that_are_all_being_filled_are_all_waited_for() -> None:
-    """A first start: nobody has anything that another one lacks for long."""
+async def test_versions_wait_for_all_tritons_if_all_still_load_models() -> None:
+    """At a first start no server lacks a model of another for long."""
     async with tritons("a", "b") as (a, b):
         a.models, b.models = {"m", "n"}, {"n", "o"}
         backend = TritonBackend(together(a, b), lookup_every=0)

@@ -1,4 +1,4 @@
-"""W3C trace context: taken from the caller, carried to Triton with each call, never made of something broken."""
+"""W3C trace context: read from the caller and sent to Triton with each call, unless it is invalid."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TWO = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-01"
     ],
 )
 def test_only_a_valid_traceparent_is_taken(header: str, expected: str) -> None:
-    """By the standard: lower case, no zero ids, no version ff."""
+    """By the standard: lower case, no zero ids, not version ff."""
     assert expected == parse_traceparent(header.encode("latin-1"))
 
 
 async def test_traceparent_reaches_triton_as_metadata() -> None:
-    """Over a real gRPC channel; a call without one carries none."""
+    """Over a real gRPC channel. A call without one sends none."""
     seen: list[str | None] = []
 
     async def infer(_request: Any, context: Any) -> pb.ModelInferResponse:
@@ -70,7 +70,7 @@ async def test_traceparent_reaches_triton_as_metadata() -> None:
 
 
 async def test_each_call_carries_its_own_requests_trace(stack: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """One after the other and at once; the next request without a trace has none; failures are logged with it."""
+    """One after another and at once. A request without a trace sends none. Failures are logged with it."""
     stack.deploy("t")
     await stack.served("t")
     stack.backend.parents.clear()

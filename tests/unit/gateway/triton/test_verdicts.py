@@ -1,4 +1,4 @@
-"""A reason goes through Triton's index and comes out as it went in."""
+"""A reason of model sync passes unchanged through Triton's index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOLD = "Invalid argument: unable to find backend library for backend '{}', try s
         "",
     ],
 )
-def test_a_verdict_survives_triton(reason: str, is_final: bool) -> None:
-    """Quotes, slashes and other alphabets included."""
+def test_a_verdict_passes_triton_unchanged(reason: str, is_final: bool) -> None:
+    """Including quotes, slashes and other alphabets."""
     text = config("m", Verdict(reason, is_final))
     backend = text.partition('backend: "')[2].rstrip('\n"')
     assert not set("/'\"\\\n") & set(backend)
@@ -28,12 +28,12 @@ def test_a_verdict_survives_triton(reason: str, is_final: bool) -> None:
 
 
 def test_a_verdict_is_one_line_of_bounded_length() -> None:
-    """It is a name in a file and in a log."""
+    """It is a file name and a part of a log line."""
     verdict = decode(encode(Verdict("a\n b\x1b[31m" + "x" * 5000, is_final=True)))
     assert verdict is not None
     assert (500, "a b [31mxx") == (len(verdict.reason), verdict.reason[:10])
 
 
-def test_what_triton_says_itself_is_no_verdict() -> None:
-    """It stays Triton's word."""
+def test_tritons_own_reasons_are_not_verdicts() -> None:
+    """They are kept unchanged."""
     assert decode("unable to find backend library for backend 'onnxruntime', try …") is None
