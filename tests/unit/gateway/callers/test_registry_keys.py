@@ -1,4 +1,4 @@
-"""Keys beside the serving Task: they reach gateways with their next look, and an end cannot be undone."""
+"""Keys stored beside the serving Task: gateways get them with their next poll, and a revocation is final."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path)
 
 
-async def test_one_command_reaches_every_gateway_with_its_next_look(fleet: Fleet) -> None:
-    """And what has not changed is not read."""
+async def test_a_change_reaches_every_gateway_at_its_next_poll(fleet: Fleet) -> None:
+    """Unchanged records are not read again."""
     await fleet.after(0)
     text, key = fleet.create()
     await fleet.after(4)
@@ -90,8 +90,8 @@ async def test_one_command_reaches_every_gateway_with_its_next_look(fleet: Fleet
     assert ["revoked"] * 2 == fleet.ask(text)
 
 
-async def test_an_old_copy_that_is_written_back_does_not_undo_an_end(fleet: Fleet) -> None:
-    """Somebody rotates while somebody else revokes; or restores what was read before."""
+async def test_writing_back_an_old_copy_does_not_undo_a_revocation(fleet: Fleet) -> None:
+    """For example a rotation at the same time, or a restored backup."""
     text, key = fleet.create()
     store = fleet.store()
     with store.editing() as stale:
@@ -107,8 +107,8 @@ async def test_an_old_copy_that_is_written_back_does_not_undo_an_end(fleet: Flee
     assert [True] == [bool(one.revoked) for one in recorded]
 
 
-async def test_a_registry_that_is_away_leaves_the_keys_and_a_start_finds_the_last_ones(fleet: Fleet) -> None:
-    """Hashes on disk; a gateway that never saw any knows nobody."""
+async def test_keys_survive_a_registry_outage_and_a_restart(fleet: Fleet) -> None:
+    """Their hashes are on disk. A gateway that has never read any accepts none."""
     text, _ = fleet.create()
     await fleet.after(0)
     fleet.ledger.is_up = False
@@ -127,8 +127,8 @@ async def test_a_registry_that_is_away_leaves_the_keys_and_a_start_finds_the_las
     assert None is fleet.gateways[0].status()["registry"]["problem"]
 
 
-async def test_a_record_that_cannot_be_used_changes_nothing(fleet: Fleet) -> None:
-    """Somebody edited it in ClearML."""
+async def test_an_invalid_record_changes_nothing(fleet: Fleet) -> None:
+    """For example one that was edited in ClearML."""
     text, _ = fleet.create()
     await fleet.after(0)
     fleet.ledger.write([Record(KEY, "broken", {"hash": "x"})])
@@ -137,16 +137,16 @@ async def test_a_record_that_cannot_be_used_changes_nothing(fleet: Fleet) -> Non
     assert "key broken" in fleet.gateways[0].status()["registry"]["problem"]
 
 
-def test_only_what_was_changed_is_written() -> None:
-    """Others may write other keys at the same time."""
+def test_only_changed_keys_are_written() -> None:
+    """Other commands may write other keys at the same time."""
     old = [Key(name, "ab" * 32, "t") for name in ("a", "b")]
     new = [old[0], Key("b", "ab" * 32, "t", revoked=written(0)), Key("c", "cd" * 32, "t")]
     assert [(END, "b"), (KEY, "c")] == [(record.kind, record.key) for record in records_of(old, new)]
     assert not records_of(new, new)
 
 
-def test_the_pepper_is_every_gateways(fleet: Fleet) -> None:
-    """Needed by the setting, and not made anew while there are keys."""
+def test_all_gateways_share_one_pepper(fleet: Fleet) -> None:
+    """The setting requires it. It is not created anew while there are keys."""
     with pytest.raises(ValueError, match="PEPPER_FILE is needed"):
         sources_of(Settings(keys_from_registry=True), fleet.ledger)
     found: dict[str, Any] = sources_of(Settings(keys_from_registry=True, pepper_file="p"), fleet.ledger)
@@ -157,8 +157,8 @@ def test_the_pepper_is_every_gateways(fleet: Fleet) -> None:
         fleet.store().pepper()
 
 
-async def test_a_key_of_another_pepper_is_refused_by_the_command_and_told_by_gateways(fleet: Fleet) -> None:
-    """It would be listed as good and work nowhere."""
+async def test_a_key_with_another_pepper_is_refused_by_the_command_and_reported_by_gateways(fleet: Fleet) -> None:
+    """Otherwise it would be listed and work nowhere."""
     text, key = new_key_of(fleet.store())
     with fleet.store().editing() as keys:
         keys.append(key)

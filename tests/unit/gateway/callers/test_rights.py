@@ -1,4 +1,4 @@
-"""What patterns of endpoints mean, and what a caller may do."""
+"""The meaning of endpoint patterns, and the rights of callers."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ PATTERN = st.lists(st.text("ab*?", min_size=1, max_size=4), min_size=1, max_size
         ("a[12]", "a2/1", True),
     ],
 )
-def test_pattern_means_an_endpoint_and_what_is_below(pattern: str, path: str, means: bool) -> None:
-    """A star stays within its part of the path, and nothing is matched by a mere beginning."""
+def test_a_pattern_matches_an_endpoint_and_its_versions(pattern: str, path: str, means: bool) -> None:
+    """A star matches within one part of the path. A mere prefix does not match."""
     assert means is matches(pattern, path)
 
 
 @given(PATTERN, PATH)
 def test_a_pattern_is_a_regular_expression_of_whole_parts(pattern: str, path: str) -> None:
-    """Two ways to say the same."""
+    """Both forms match the same endpoints."""
     wanted = "".join({"*": "[^/]*", "?": "[^/]"}.get(letter, letter) for letter in pattern)
     assert matches(pattern, path) is bool(re.fullmatch(wanted + "(/.*)?", path))
 
 
 @given(st.lists(PATTERN, max_size=3), st.lists(PATH, max_size=20))
-def test_what_is_remembered_is_what_is_true(patterns: list[str], paths: list[str]) -> None:
-    """Asking twice, in any order, gives the same."""
+def test_cached_rights_equal_computed_ones(patterns: list[str], paths: list[str]) -> None:
+    """Asking twice, in any order, gives the same result."""
     caller = Caller("k", "t", tuple(patterns))
     for path in [*paths, *reversed(paths)]:
         assert caller.reaches(path) is any(matches(pattern, path) for pattern in patterns)
 
 
-def test_long_paths_are_not_looked_at_and_not_remembered() -> None:
-    """A caller chooses them: neither time nor memory grows with what it sends."""
+def test_long_paths_are_neither_matched_nor_cached() -> None:
+    """Callers choose them, so they must cost neither time nor memory."""
     caller = Caller("k", "t", ("*a*a*a*a*b",))
     assert not caller.reaches("a" * 100_000)
     for number in range(5_000):
@@ -63,8 +63,8 @@ def test_long_paths_are_not_looked_at_and_not_remembered() -> None:
     assert len(caller._known) <= 1024
 
 
-def test_what_is_lacking_is_named_and_nothing_else() -> None:
-    """The right, or the endpoint; which endpoints there are stays unsaid."""
+def test_a_refusal_names_only_the_missing_right() -> None:
+    """The right or the endpoint, but not the existing endpoints."""
     caller = Caller("k", "t", ("mine",), frozenset({"infer"}))
     caller.require("infer", "mine/1")
     with pytest.raises(NotPermitted, match="lacks the right status") as lacks:
@@ -76,8 +76,8 @@ def test_what_is_lacking_is_named_and_nothing_else() -> None:
     assert "mine" not in str(lacks.value)
 
 
-def test_only_what_there_is_can_be_granted() -> None:
-    """A right with a typing error would be missed when it is needed."""
+def test_only_existing_rights_can_be_granted() -> None:
+    """A misspelled right would be noticed only when it is needed."""
     checked(OPERATIONS, ["a"], CLASSES[0])
     for operations, endpoints, priority in (
         (["infr"], ["a"], "default"), ([], ["/"], "default"), ([], ["a"], "urgent"),

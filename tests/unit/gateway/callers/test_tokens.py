@@ -1,4 +1,4 @@
-"""Tokens of an issuer: which are believed, whom they mean, and what happens when the issuer's keys change."""
+"""Tokens of an issuer: which are accepted, for which caller, and changes of the issuer's keys."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Signer:
 
 @pytest.fixture(scope="module")
 def signers() -> dict[str, Signer]:
-    """Keys take a moment to make."""
+    """Keys, shared by the tests because they take a moment to create."""
     return {"a": Signer("a"), "b": Signer("b", curve=True), "stranger": Signer("a")}
 
 
 def jwks(*signers: Signer) -> bytes:
-    """What an issuer publishes."""
+    """Return an issuer's published keys."""
     return json.dumps({"keys": [signer.public for signer in signers]}).encode()
 
 
 class Site:
-    """An issuer's site: documents by address, each counted when it is asked for."""
+    """An issuer's site: documents by address, with a count of requests."""
 
     def __init__(self) -> None:
         self.documents: dict[str, bytes] = {}
@@ -72,7 +72,7 @@ class Site:
 
 
 class Believer:
-    """An access that believes an issuer."""
+    """An access that trusts an issuer."""
 
     def __init__(self, site: Site, **fields: Any) -> None:
         self.now = float(NOW)
@@ -91,14 +91,14 @@ class Believer:
 
 @pytest.fixture
 def site(signers: dict[str, Signer]) -> Site:
-    """With the keys of `a` and `b`."""
+    """A site with the keys `a` and `b`."""
     site = Site()
     site.documents["https://keys.example/jwks"] = jwks(signers["a"], signers["b"])
     return site
 
 
-async def test_a_good_token_is_its_subject(site: Site, signers: dict[str, Signer]) -> None:
-    """RSA and elliptic curves; one audience of several; verified once."""
+async def test_a_valid_token_identifies_its_subject(site: Site, signers: dict[str, Signer]) -> None:
+    """RSA and elliptic curves, one of several audiences. It is verified only once."""
     believer = Believer(site)
     await believer.following.look()
     assert ["me", "me", "me"] == [
@@ -121,17 +121,17 @@ async def test_a_good_token_is_its_subject(site: Site, signers: dict[str, Signer
         ({"sub": "x" * 101}, "bad_token"), ({"sub": "a\nb"}, "bad_token"),
     ],
 )  # fmt: skip
-async def test_a_token_with_other_claims_is_not(
+async def test_a_token_with_wrong_claims_is_refused(
     site: Site, signers: dict[str, Signer], claims: dict[str, Any], because: str
 ) -> None:
-    """Ended, names another issuer, for somebody else, nobody's."""
+    """Expired, from another issuer, for another audience, or without a subject."""
     believer = Believer(site)
     await believer.following.look()
     assert because == believer.ask(signers["a"].sign(**claims))
 
 
-async def test_a_token_that_the_issuer_has_not_signed_is_not(site: Site, signers: dict[str, Signer]) -> None:
-    """Somebody else's signature under a known id, none, a public key as a shared secret, other algorithms, garbage."""
+async def test_a_token_that_the_issuer_has_not_signed_is_refused(site: Site, signers: dict[str, Signer]) -> None:
+    """Wrong signature, no signature, a public key as shared secret, other algorithms, garbage."""
     believer = Believer(site, algorithms=("RS256",))
     await believer.following.look()
     good = signers["a"].sign()
@@ -151,8 +151,8 @@ async def test_a_token_that_the_issuer_has_not_signed_is_not(site: Site, signers
         assert "unknown_key" == believer.ask(token)
 
 
-async def test_a_token_ends_in_use(site: Site, signers: dict[str, Signer]) -> None:
-    """Also one that is remembered: whoever remembers is told at the next second."""
+async def test_a_token_expires_while_it_is_in_use(site: Site, signers: dict[str, Signer]) -> None:
+    """Also a cached one: caches are notified within a second."""
     believer = Believer(site)
     forgot: list[int] = []
     await believer.following.look()
@@ -170,7 +170,7 @@ async def test_a_token_ends_in_use(site: Site, signers: dict[str, Signer]) -> No
 
 
 async def test_a_token_is_revoked_by_its_id_or_its_subject(site: Site, signers: dict[str, Signer]) -> None:
-    """The file of keys names who is not known any more, whoever vouches for them."""
+    """The file of keys lists revoked ids and subjects, whatever the issuer says."""
     believer = Believer(site)
     await believer.following.look()
     one, other = signers["a"].sign(jti="t1"), signers["a"].sign(sub="you")
@@ -181,10 +181,8 @@ async def test_a_token_is_revoked_by_its_id_or_its_subject(site: Site, signers: 
     assert ["me", "revoked"] == [believer.ask(one), believer.ask(other)]
 
 
-async def test_a_new_signing_key_is_fetched_when_it_is_shown_and_not_more_often_than_it_should(
-    site: Site, signers: dict[str, Signer]
-) -> None:
-    """The request waits for it; made-up ids make nobody ask again and again. An old key ends with its publication."""
+async def test_a_new_signing_key_is_fetched_on_demand_at_a_limited_rate(site: Site, signers: dict[str, Signer]) -> None:
+    """The request waits for it. Invented key ids cause no further fetches. A key that is no longer published ends."""
     site.documents["https://keys.example/jwks"] = jwks(signers["a"])
     believer = Believer(site)
     await believer.following.look()
@@ -207,10 +205,8 @@ async def test_a_new_signing_key_is_fetched_when_it_is_shown_and_not_more_often_
     assert 2 == len(site.asked)
 
 
-async def test_an_issuer_that_was_away_at_the_start_is_asked_when_its_token_is_shown(
-    site: Site, signers: dict[str, Signer]
-) -> None:
-    """Its good tokens are told that its keys are lacking, not that they are unknown; the issuer is asked at once."""
+async def test_an_issuer_missing_at_start_is_asked_with_its_first_token(site: Site, signers: dict[str, Signer]) -> None:
+    """Until then the refusal says that its keys are missing, not that the token is unknown."""
     documents = dict(site.documents)
     site.documents.clear()
     believer = Believer(site)
@@ -225,10 +221,8 @@ async def test_an_issuer_that_was_away_at_the_start_is_asked_when_its_token_is_s
     assert "me" == (await believer.access.caller({b"authorization": b"Bearer " + token})).tenant
 
 
-async def test_an_issuer_that_is_away_leaves_its_keys_and_is_asked_in_time(
-    site: Site, signers: dict[str, Signer]
-) -> None:
-    """Every five minutes; after a failure every ten seconds."""
+async def test_keys_survive_an_outage_of_their_issuer(site: Site, signers: dict[str, Signer]) -> None:
+    """They are fetched every five minutes, after a failure every ten seconds."""
     believer = Believer(site)
     for ticks, asked in ((0, 1), (1, 1), (299, 1), (300, 2), (301, 2)):
         believer.ticks = ticks
@@ -256,7 +250,7 @@ async def test_an_issuer_that_is_away_leaves_its_keys_and_is_asked_in_time(
 async def test_keys_are_found_through_the_issuer_or_in_a_file(
     site: Site, signers: dict[str, Signer], tmp_path: Path
 ) -> None:
-    """Discovery as OpenID Connect has it; a file is read again when it changes."""
+    """By OpenID Connect discovery. A file is read again when it changes."""
     site.documents["https://issuer.example/.well-known/openid-configuration"] = json.dumps(
         {"jwks_uri": "https://keys.example/jwks"}
     ).encode()
@@ -273,8 +267,8 @@ async def test_keys_are_found_through_the_issuer_or_in_a_file(
     assert "me" == read.ask(signers["b"].sign())
 
 
-def test_claims_grant_what_they_tell_and_nothing_else() -> None:
-    """Inside another claim, as a list or a text; operations that are not ours are scopes of somebody else."""
+def test_claims_grant_only_known_operations() -> None:
+    """A claim may be nested, a list or a text. Unknown operations are other services' scopes."""
     names = {"tenant": "org", "endpoints": "gateway.endpoints", "operations": "scope", "class": "priority"}
     claims = {
         "sub": "me", "org": "acme", "gateway": {"endpoints": ["a", "b/*"]}, "scope": "openid infer metrics",
@@ -293,8 +287,8 @@ def test_claims_grant_what_they_tell_and_nothing_else() -> None:
         caller_of({"sub": "me"}, names, 5.0)
 
 
-def test_keys_that_nobody_should_verify_with_are_left_out(signers: dict[str, Signer]) -> None:
-    """Shared secrets, keys for encryption, other algorithms, unknown kinds."""
+def test_unsuitable_keys_are_ignored(signers: dict[str, Signer]) -> None:
+    """Shared secrets, encryption keys, other algorithms, unknown types."""
     others = [{"kty": "oct", "k": "aaaa", "kid": "s"}, {**signers["a"].public, "use": "enc", "kid": "e"},
               {**signers["a"].public, "alg": "RS512", "kid": "x"}, {"kty": "new", "kid": "n"}, "text"]  # fmt: skip
     raw = json.dumps({"keys": [*others, signers["a"].public]}).encode()
@@ -311,15 +305,15 @@ def test_keys_that_nobody_should_verify_with_are_left_out(signers: dict[str, Sig
         ({"jwt_claims": "tenant"}, "JWT_CLAIMS must be"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_meant_are_refused(fields: dict[str, str], why: str) -> None:
-    """Before anything listens."""
+def test_contradictory_settings_are_refused(fields: dict[str, str], why: str) -> None:
+    """Before the gateway listens."""
     with pytest.raises(ValueError, match=why):
         sources_of(Settings(**{"jwt_issuer": ISSUER, "jwt_audience": "gateway", **fields}))
 
 
 @pytest.fixture
 def slow() -> Iterator[str]:
-    """A site that takes a connection and never answers."""
+    """A site that accepts connections and never answers."""
     release = threading.Event()
 
     def wait(_: sites.Asked) -> tuple[int, bytes]:
@@ -331,10 +325,10 @@ def slow() -> Iterator[str]:
         release.set()
 
 
-async def test_an_issuer_that_does_not_answer_costs_the_loop_nothing(
+async def test_an_issuer_that_does_not_answer_does_not_block_the_event_loop(
     slow: str, signers: dict[str, Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked in a thread, for a bounded time: asked on the loop, it would be done when the loop goes on."""
+    """A thread asks it, with a time-out."""
     monkeypatch.setattr("gateway.callers.tokens._TIMEOUT_S", 2.0)
     source = JwksSource(Issuer(ISSUER, ("gateway",), slow))
     following = Following(Access(), {"jwt": source})
@@ -351,8 +345,8 @@ def _header(text: str) -> bytes:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=")
 
 
-async def test_a_header_that_is_made_to_break_its_reader_is_no_token(site: Site, signers: dict[str, Signer]) -> None:
-    """Nested without end, numbers without end, no object: anybody can send one."""
+async def test_hostile_headers_are_refused(site: Site, signers: dict[str, Signer]) -> None:
+    """Deep nesting, huge numbers, no object: any caller can send them."""
     believer = Believer(site)
     await believer.following.look()
     for text in ('{"a":' + "[" * 9000, "[" * 9000, '{"a":' + "9" * 9000 + "}", "[]", '{"alg": "RS256", "kid": ["a"]}'):
@@ -361,10 +355,8 @@ async def test_a_header_that_is_made_to_break_its_reader_is_no_token(site: Site,
     assert "bad_token" == believer.ask(head + b"." + _header("[" * 9000) + b".")
 
 
-async def test_a_token_that_asks_for_what_is_not_understood_here_is_not_good(
-    site: Site, signers: dict[str, Signer]
-) -> None:
-    """Its signer says that it must not be believed without (RFC 7515: crit)."""
+async def test_a_token_with_an_unknown_critical_header_is_refused(site: Site, signers: dict[str, Signer]) -> None:
+    """As RFC 7515 requires for `crit`."""
     believer = Believer(site)
     await believer.following.look()
     _, body, _ = signers["a"].sign().split(b".")

@@ -1,4 +1,4 @@
-"""CloudEvents: their form, batches, and what is tried again."""
+"""CloudEvents: their form, batches and retries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORD = {
 
 
 class Receiver:
-    """A session whose server answers what it is told to."""
+    """A session whose server gives the answers that the test defines."""
 
     def __init__(self, *answers: int | Exception) -> None:
         self.answers = list(answers)
@@ -49,7 +49,7 @@ def sent(receiver: Receiver, most: int = 100, records: int = 2) -> tuple[str, st
 
 
 def test_a_batch_is_a_list_of_events() -> None:
-    """Every attribute that CloudEvents 1.0 requires, ids that differ, extensions in lower case letters and digits."""
+    """With all attributes that CloudEvents 1.0 requires, unique ids, and extension names in lower case."""
     receiver = Receiver(202)
     assert (WRITTEN, "") == sent(receiver)
     [(kind, events)] = receiver.posted
@@ -64,7 +64,7 @@ def test_a_batch_is_a_list_of_events() -> None:
 
 
 def test_a_receiver_without_batches_gets_one_event_at_a_time() -> None:
-    """Structured mode, as Knative's brokers take it."""
+    """In structured mode, as Knative's brokers accept it."""
     receiver = Receiver(200)
     assert WRITTEN == sent(receiver, most=1, records=1)[0]
     [(kind, event)] = receiver.posted
@@ -72,15 +72,15 @@ def test_a_receiver_without_batches_gets_one_event_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("first", [503, 429, requests.ConnectionError(), requests.Timeout()])
-def test_what_may_pass_is_tried_again(first: int | Exception) -> None:
+def test_temporary_failures_are_retried(first: int | Exception) -> None:
     """A receiver that restarts loses nothing."""
     receiver = Receiver(first, 200)
     assert WRITTEN == sent(receiver)[0]
     assert 2 == len(receiver.posted)
 
 
-def test_after_three_attempts_records_are_lost() -> None:
-    """And the reason names no secret."""
+def test_records_are_dropped_after_three_attempts() -> None:
+    """The reason contains no secret."""
     receiver = Receiver(500, 500, requests.ConnectionError("user:secret"))
     outcome, reason = sent(receiver)
     assert UNREACHABLE == outcome
@@ -90,14 +90,14 @@ def test_after_three_attempts_records_are_lost() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 415, 302])
-def test_what_was_refused_is_not_sent_again(status: int) -> None:
-    """It would be refused again; a redirect is a wrong address."""
+def test_refused_records_are_not_sent_again(status: int) -> None:
+    """They would be refused again. A redirect is a wrong address."""
     receiver = Receiver(status)
     assert (REFUSED, f"https://collector:8443/events answered {status}") == sent(receiver)
 
 
 def test_stopping_ends_the_attempts() -> None:
-    """A gateway that stops does not wait for a receiver that is away."""
+    """A gateway that stops does not wait for a failed receiver."""
     receiver = Receiver(500, 500, 500)
     sink = Address("http://c", most=1, source="s", pauses=(60, 60), session=receiver)  # type: ignore[arg-type]
     sink.stop()

@@ -1,4 +1,4 @@
-"""Files of the payload log: who may read them, when one ends, what is deleted, and what a full disk does."""
+"""Files of the payload log: their permissions, rotation and deletion, and full disks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = {"url": "e/1", "request": {"text": "x" * 80}}
 
 
 class Clock:
-    """Time that a test moves."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -27,7 +27,7 @@ class Clock:
 
 
 def folder(path: Path, **fields: Any) -> Folder:
-    """A folder with room."""
+    """A folder with free space."""
     return Folder(path / "kept", **{"max_bytes": 1 << 20, "keep": 86400.0, "free": lambda: 1 << 40, **fields})
 
 
@@ -41,8 +41,8 @@ def files(path: Path, pattern: str = "*.jsonl") -> list[Path]:
     return sorted((path / "kept").glob(pattern))
 
 
-def test_records_are_json_lines_that_only_their_owner_reads(tmp_path: Path) -> None:
-    """One object a line; the folder is the owner's too."""
+def test_records_are_json_lines_that_only_their_owner_can_read(tmp_path: Path) -> None:
+    """One object per line. The folder belongs to the owner too."""
     sink = folder(tmp_path)
     assert (WRITTEN, "") == write(sink, 3)
     [part] = files(tmp_path, "*.part")
@@ -55,7 +55,7 @@ def test_records_are_json_lines_that_only_their_owner_reads(tmp_path: Path) -> N
 
 
 def test_a_file_ends_when_it_is_large_enough(tmp_path: Path) -> None:
-    """An eighth of what all may hold; no record is cut."""
+    """At an eighth of the total limit. No record is cut."""
     sink = folder(tmp_path, max_bytes=8_000)
     for _ in range(30):
         write(sink)
@@ -66,7 +66,7 @@ def test_a_file_ends_when_it_is_large_enough(tmp_path: Path) -> None:
 
 
 def test_a_file_ends_when_it_is_old_enough(tmp_path: Path) -> None:
-    """So that its readers need not wait for it to be large."""
+    """So that readers need not wait until it is large."""
     clock = Clock()
     sink = folder(tmp_path, clock=clock)
     write(sink)
@@ -78,8 +78,8 @@ def test_a_file_ends_when_it_is_old_enough(tmp_path: Path) -> None:
     assert 1 == len(files(tmp_path))
 
 
-def test_the_oldest_files_go_when_all_are_too_large(tmp_path: Path) -> None:
-    """Whatever is written, no more than the bound is kept; what is newest stays."""
+def test_the_oldest_files_are_deleted_above_the_total_limit(tmp_path: Path) -> None:
+    """The newest stay."""
     sink = folder(tmp_path, max_bytes=8_000)
     for number in range(200):
         sink.write([sink.framed({"n": number, "fill": "x" * 90})])
@@ -90,8 +90,8 @@ def test_the_oldest_files_go_when_all_are_too_large(tmp_path: Path) -> None:
     assert 0 not in kept
 
 
-def test_files_that_are_too_old_go(tmp_path: Path) -> None:
-    """However little they hold; others' files in the folder are not touched."""
+def test_files_that_are_too_old_are_deleted(tmp_path: Path) -> None:
+    """Whatever their size. Other programs' files in the folder stay."""
     clock = Clock()
     sink = folder(tmp_path, clock=clock)
     write(sink)
@@ -104,8 +104,8 @@ def test_files_that_are_too_old_go(tmp_path: Path) -> None:
     assert [other] == files(tmp_path, "*")
 
 
-def test_writers_that_share_a_folder_leave_each_other_alone(tmp_path: Path) -> None:
-    """A file that is being written keeps its name until its writer ends, however it ends."""
+def test_writers_can_share_a_folder(tmp_path: Path) -> None:
+    """A file in progress keeps its name until its writer ends, even if it crashes."""
     one, other = folder(tmp_path), folder(tmp_path)
     write(one)
     write(other)
@@ -117,8 +117,8 @@ def test_writers_that_share_a_folder_leave_each_other_alone(tmp_path: Path) -> N
     assert (2, 0) == (len(files(tmp_path)), len(files(tmp_path, "*.part")))
 
 
-def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path) -> None:
-    """Models lie on it too; when there is room again it is written again."""
+def test_nothing_is_written_to_a_nearly_full_disk(tmp_path: Path) -> None:
+    """Models are on it too. Writing continues when there is space again."""
     left = [10 << 20]
     sink = folder(tmp_path, free=lambda: left[0])
     outcome, reason = write(sink)
@@ -130,7 +130,7 @@ def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_leaves_no_half_line(tmp_path: Path) -> None:
-    """What was begun is taken back, and the next records follow whole ones."""
+    """The partial line is removed, and later records follow whole ones."""
     sink = folder(tmp_path)
     write(sink)
     file = sink._file
@@ -156,16 +156,16 @@ def test_a_disk_that_fills_up_leaves_no_half_line(tmp_path: Path) -> None:
     assert [RECORD] * 2 == [json.loads(line) for line in whole.read_text().splitlines()]
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    """A file lies where the folder should be."""
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
+    """A file exists in place of the folder."""
     (tmp_path / "kept").write_text("")
     outcome, reason = write(folder(tmp_path))
     assert NOT_WRITABLE == outcome
     assert "kept" in reason
 
 
-def test_a_file_that_somebody_deletes_is_begun_again(tmp_path: Path) -> None:
-    """What would be written to it would be nowhere."""
+def test_a_deleted_file_is_started_anew(tmp_path: Path) -> None:
+    """Further records would be lost otherwise."""
     sink = folder(tmp_path)
     write(sink)
     for part in files(tmp_path, "*.part"):
@@ -176,6 +176,6 @@ def test_a_file_that_somebody_deletes_is_begun_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writers", [1, 4, 64])
-def test_unfinished_files_of_all_writers_never_fill_the_room(tmp_path: Path, writers: int) -> None:
-    """Each may have one."""
+def test_unfinished_files_of_all_writers_stay_below_the_limit(tmp_path: Path, writers: int) -> None:
+    """Each writer may have one."""
     assert folder(tmp_path, writers=writers)._file_bytes * writers <= (1 << 20) / 8

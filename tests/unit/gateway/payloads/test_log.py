@@ -1,4 +1,4 @@
-"""The payload log behind a whole gateway: what is kept of every protocol, what is not, and who never waits."""
+"""The payload log of a whole gateway: which requests of each protocol it keeps, without delaying any."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Kept:
         return self.outcome, "" if self.outcome == WRITTEN else "it is away"
 
     def idle(self) -> None:
-        """Nothing is due."""
+        """Return that nothing is due."""
 
     def stop(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self.may_write.set()
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Kept:
 
 
 def log(sink: Kept, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
-    """A log that a test writes by itself."""
+    """A log that the test writes to directly."""
     found: Counter[str] = Counter() if counts is None else counts
     return PayloadLog(sink, shares(rules), count=lambda outcome, n: found.update({outcome: n}), **fields)
 
@@ -82,8 +82,8 @@ def trace(url: str = "e/1", **fields: Any) -> Trace:
     return made
 
 
-def test_a_record_says_who_asked_what_and_was_answered_what_by_whom() -> None:
-    """With the id that the caller got, so that both sides can talk of it."""
+def test_a_record_has_caller_request_answer_and_version() -> None:
+    """And the request id that the caller got, so that both sides can refer to it."""
     sink = Kept()
     kept = log(sink, clock=lambda: 1_800_000_000.25)
     kept.answered(trace(model_id="m1", caller=Caller("key-1", "acme"), total_ns=2_500_000, tokens=3))
@@ -96,7 +96,7 @@ def test_a_record_says_who_asked_what_and_was_answered_what_by_whom() -> None:
 
 
 def test_a_share_of_the_answers_is_kept() -> None:
-    """As many as asked for, of each endpoint by its own rule."""
+    """The configured share, for each endpoint by its own rule."""
     sink = Kept()
     draws = iter([i / 100 for i in range(100)])
     kept = log(sink, "e=0.25", draw=lambda: next(draws))
@@ -107,8 +107,8 @@ def test_a_share_of_the_answers_is_kept() -> None:
     assert 25 == len(sink.records)
 
 
-def test_what_was_not_answered_is_not_kept() -> None:
-    """Refusals and failures are in the log and the metrics; a tokenizer's answers are no model's."""
+def test_only_answers_of_models_are_kept() -> None:
+    """Refusals and failures are in the log and the metrics. A tokenizer's answers are not a model's."""
     sink = Kept()
     kept = log(sink)
     kept.answered(trace(outcome="overloaded"))
@@ -119,7 +119,7 @@ def test_what_was_not_answered_is_not_kept() -> None:
 
 
 def test_content_is_redacted_and_fields_are_dropped() -> None:
-    """Before anything leaves; the record's own fields too."""
+    """Before a record is written, including the record's own fields."""
     sink = Kept()
     dropped = frozenset({"user", "tenant"})
     kept = log(sink, redact=redaction("email", dropped), dropped=dropped)
@@ -137,7 +137,7 @@ def test_content_is_redacted_and_fields_are_dropped() -> None:
     [(b"plain", "plain"), (b"\xff\x00", {"base64": "/wA="}), (None, None), ({1: {2}}, {"1": [2]})],
 )
 def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
-    """Bytes too, as text if they are some."""
+    """Bytes too, as text if they are text."""
     sink = Kept()
     writer = log(sink)
     writer.answered(trace(answer=content, body=content))
@@ -145,8 +145,8 @@ def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> Non
     assert [(kept, kept)] == [(record["request"], record["answer"]) for record in sink.records]
 
 
-def test_a_stream_is_kept_as_what_its_pieces_make() -> None:
-    """As the answer would have been in one piece."""
+def test_a_stream_is_kept_as_one_answer() -> None:
+    """In the same form as an answer in one piece."""
     sink = Kept()
     kept = log(sink)
     pieces = [Event("Hel", (1,), None, 5, 1), Event("lo", (2,), "eos", 5, 2)]
@@ -155,8 +155,8 @@ def test_a_stream_is_kept_as_what_its_pieces_make() -> None:
     assert [{"text": "Hello", "finish_reason": "eos", "generated_tokens": 2}] == [r["answer"] for r in sink.records]
 
 
-def test_what_cannot_be_written_costs_only_itself() -> None:
-    """An object of a hook, or a record that is too large."""
+def test_an_unwritable_record_is_dropped_alone() -> None:
+    """For example an object of a hook, or a record that is too large."""
     counts: Counter[str] = Counter()
     sink = Kept()
     kept = log(sink, counts=counts)
@@ -169,10 +169,10 @@ def test_what_cannot_be_written_costs_only_itself() -> None:
     assert 1 == len(sink.records)
 
 
-def test_a_slow_sink_costs_records_and_no_request(
+def test_a_slow_sink_drops_records_and_delays_no_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What waits is bounded in number and in bytes; the rest is dropped, counted and said."""
+    """The queue has limits on number and bytes. Dropped records are counted and reported."""
     monkeypatch.setattr(log_module, "_MAX_WAITING", 5)
     counts: Counter[str] = Counter()
     kept = log(Kept(), counts=counts)
@@ -188,8 +188,8 @@ def test_a_slow_sink_costs_records_and_no_request(
     assert {QUEUE_FULL: 5, WRITTEN: 5} == counts
 
 
-def test_the_status_says_where_it_goes_and_what_is_lost() -> None:
-    """And the reason, until something is written again."""
+def test_the_status_shows_the_sink_and_lost_records() -> None:
+    """And the reason, until a record is written again."""
     sink = Kept(NOT_WRITABLE)
     kept = log(sink)
     kept.answered(trace())
@@ -204,8 +204,8 @@ def test_the_status_says_where_it_goes_and_what_is_lost() -> None:
     assert (1, None) == (kept.status()["written"], kept.status()["problem"])
 
 
-async def test_what_waits_is_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
-    """Through a real thread; the metrics and the status say so, and no shadow's answer is in it."""
+async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
+    """By a real thread. Metrics and status count them. Answers of shadow traffic are not kept."""
     stack = make_stack(payload_log="*=1")
     stack.gateway._payloads = kept = PayloadLog(
         sink := Kept(), shares("*=1"), count=stack.gateway.observer.logged  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ async def test_what_waits_is_written_when_the_gateway_stops(make_stack: Callable
 
 
 async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any]) -> None:
-    """Pieces are collected only while a log is on."""
+    """Pieces are collected only if the log is on."""
     from tests.unit.gateway.story import serve
 
     for rules, expected in (("*=1", 1), ("", 0)):
@@ -259,8 +259,8 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
             assert sink.records[0]["answer"]["text"]
 
 
-async def test_what_a_gateway_has_logged_is_told_by_segment(make_stack: Callable[..., Any], tmp_path: Path) -> None:
-    """`drift report --by tenant`: of two tenants one writes German, and gets another label."""
+async def test_logged_payloads_can_be_reported_by_segment(make_stack: Callable[..., Any], tmp_path: Path) -> None:
+    """`drift report --by tenant`: one of two tenants writes German and gets another label."""
     keys = Keyring(tmp_path)
     for tenant in ("acme", "bolt"):
         keys.add(tenant, operations=("infer",))

@@ -1,4 +1,4 @@
-"""What the settings make of the payload log, and what is refused before a gateway starts."""
+"""The payload log that the settings ask for, and settings that prevent a start."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gateway.settings import Settings
 
 
 def made(**fields: Any) -> dict[str, Any] | None:
-    """The status of the log that the settings ask for."""
+    """Return the status of the log for given settings."""
     found = payload_log(Settings(**fields), lambda _outcome, _records: None, source="pod")
     return None if found is None else found.status()
 
 
-def test_it_is_off_unless_it_is_asked_for() -> None:
-    """Nothing is kept by default, nor with shares of zero."""
+def test_the_log_is_off_by_default() -> None:
+    """Also if all shares are zero."""
     assert made() is None
     assert made(payload_log="*=0", payload_log_to="/tmp/x") is None
 
 
-def test_it_writes_beside_the_state_a_folder_or_an_address(tmp_path: Path) -> None:
-    """Without credentials in what is shown."""
+def test_the_log_writes_to_the_state_folder_another_folder_or_an_address(tmp_path: Path) -> None:
+    """The status shows no credentials."""
     for to, shown in (
         ("", str(tmp_path / "payloads")), (str(tmp_path / "other"), str(tmp_path / "other")),
         ("https://u:p@c:1/e", "https://c:1/e"),
@@ -42,14 +42,14 @@ def test_it_writes_beside_the_state_a_folder_or_an_address(tmp_path: Path) -> No
         ({"payload_log_redact": "secrets"}, "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: 'secrets' is no rule"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(fields: dict[str, str], said: str) -> None:
-    """Before a worker starts, with what to write instead."""
+def test_contradictory_settings_are_refused_by_name(fields: dict[str, str], said: str) -> None:
+    """Before a worker starts, with the right form."""
     with pytest.raises(ValueError, match=said):
         check(Settings(**{"payload_log": "*=1", **fields}))
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    """At the start, not with the first record."""
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    """At start, not with the first record."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG_TO: the folder .* cannot be made"):
         check(Settings(payload_log="*=1", payload_log_to=str(tmp_path / "file" / "in")))

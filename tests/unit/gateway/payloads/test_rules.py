@@ -1,4 +1,4 @@
-"""Shares, dropped fields and redaction: what is read, what is refused, and that no text can take long."""
+"""Shares, dropped fields and redaction: valid rules, invalid rules, and limited time for any text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from gateway.payloads.rules import KNOWN, names, redaction, share_of, shares
 
 
-def test_the_first_pattern_that_fits_counts() -> None:
-    """As it is written: exceptions first, the rest last."""
+def test_the_first_matching_pattern_counts() -> None:
+    """Exceptions come first, the default last."""
     read = shares("toxic/2=1, sentiment=0.1 *=0.01")
     assert [1.0, 0.1, 0.1, 0.01] == [share_of(url, read) for url in ("toxic/2", "sentiment", "sentiment/7", "toxic/1")]
     assert 0.0 == share_of("other", shares("sentiment=1"))
 
 
 @pytest.mark.parametrize("text", ["sentiment", "sentiment=2", "sentiment=-1", "=1", "/=0.5", "a=b", "a=nan"])
-def test_a_share_that_cannot_be_meant_is_refused(text: str) -> None:
-    """With what to write instead."""
+def test_invalid_shares_are_refused(text: str) -> None:
+    """With the right form."""
     with pytest.raises(ValueError, match=r"write sentiment=0\.1"):
         shares(text)
 
@@ -38,23 +38,23 @@ def test_a_share_that_cannot_be_meant_is_refused(text: str) -> None:
         (r"/ACC-\d+/", "of ACC-99", "of [redacted]"),
     ],
 )
-def test_what_a_rule_finds_is_replaced(rule: str, text: str, kept: str) -> None:
-    """Inside any text, by the rule's name."""
+def test_matches_of_a_rule_are_replaced_by_its_name(rule: str, text: str, kept: str) -> None:
+    """Anywhere in a text."""
     redact = redaction(rule)
     assert redact is not None
     assert {"text": kept, "n": [kept, 1, None]} == redact({"text": text, "n": [text, 1, None]})
 
 
-def test_rules_are_applied_in_one_order_however_they_are_listed() -> None:
-    """What a precise rule has replaced a rough one does not find."""
+def test_rules_are_applied_in_a_fixed_order() -> None:
+    """A rough rule does not match the replacement of a precise one."""
     text = "mail a@b.org, card 4111111111111111"
     assert {"mail [email], card [card]"} == {
         redact(text) for rules in ("number card email", "email card number") if (redact := redaction(rules)) is not None
     }
 
 
-def test_keys_and_long_numbers_are_texts_too() -> None:
-    """Answers name what callers sent as keys, and card numbers are sent as numbers."""
+def test_keys_and_long_numbers_are_redacted_too() -> None:
+    """Answers can contain callers' texts as keys, and card numbers may be sent as numbers."""
     redact = redaction("email card number")
     assert redact is not None
     assert {"[email]": 0.5, "n": "[card]", "ids": [101, 2023]} == redact(
@@ -63,13 +63,13 @@ def test_keys_and_long_numbers_are_texts_too() -> None:
 
 
 def test_dropped_fields_are_gone_at_any_depth() -> None:
-    """By their name; nothing else is."""
+    """Only fields with exactly this name."""
     redact = redaction("", names("user, token"))
     assert redact is not None
     assert {"a": [{"text": "t"}]} == redact({"user": 1, "a": [{"token": "x", "text": "t", "user": {}}]})
 
 
-def test_without_rules_nothing_is_looked_at() -> None:
+def test_without_rules_no_content_is_read() -> None:
     """The common case costs nothing."""
     assert redaction("  ") is None
 
@@ -78,23 +78,23 @@ def test_without_rules_nothing_is_looked_at() -> None:
     ("rule", "said"),
     [("mail", "there are url, email"), (r"/(a)\1/", "RE2"), ("/(/", "RE2"), ("/a*/", "everywhere"), ("//", "no rule")],
 )
-def test_a_rule_that_cannot_be_used_is_refused(rule: str, said: str) -> None:
-    """When the gateway starts, not when a text comes."""
+def test_invalid_rules_are_refused(rule: str, said: str) -> None:
+    """When the gateway starts."""
     with pytest.raises(ValueError, match=said):
         redaction(rule)
 
 
 @given(st.text(alphabet="ab@. 0123456789-+:/äß", max_size=200))
-def test_what_was_replaced_is_not_found_again(text: str) -> None:
-    """Each rule's own patterns match nothing of what it has left."""
+def test_replacements_are_not_matched_again(text: str) -> None:
+    """By the patterns of any rule."""
     for rule in KNOWN:
         redact = redaction(rule)
         assert redact is not None
         assert redact(text) == redact(redact(text))
 
 
-def test_no_pattern_makes_a_text_take_long() -> None:
-    """What would take an engine that backtracks longer than the universe has lasted."""
+def test_no_pattern_takes_long() -> None:
+    """A backtracking engine would take practically for ever."""
     redact = redaction("/(a|a)*(a|a)*b/ email phone")
     assert redact is not None
     text = "a" * 100_000

@@ -1,4 +1,4 @@
-"""The artifact cache: nothing half-written, nothing unverified, nothing downloaded twice."""
+"""The artifact cache never serves half-written or unverified files, and downloads each only once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def registry() -> FakeRegistry:
 
 @pytest.fixture
 def cache(tmp_path: Path, registry: FakeRegistry) -> ArtifactCache:
-    """A cache over it."""
+    """A cache over that registry."""
     return ArtifactCache(tmp_path / "cache", registry)
 
 
 def package(path: Path, files: dict[str, bytes]) -> Path:
-    """A zip of ``files``."""
+    """Return a zip of ``files``."""
     with zipfile.ZipFile(path, "w") as packed:
         for name, content in files.items():
             packed.writestr(name, content)
@@ -39,12 +39,12 @@ def package(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def record(registry: FakeRegistry, model_id: str) -> ModelRecord:
-    """The decoded record of a registered model."""
+    """Return the decoded record of a registered model."""
     return decode_model(registry.model(model_id))
 
 
 def test_single_file_keeps_its_name(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """A model uploaded as a file is a folder with that file."""
+    """A model that was uploaded as a file becomes a folder with that file."""
     (tmp_path / "weights.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "weights.onnx")
     folder = cache.model(record(registry, "m"))
@@ -52,14 +52,14 @@ def test_single_file_keeps_its_name(cache: ArtifactCache, registry: FakeRegistry
 
 
 def test_package_is_unpacked(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """A folder upload arrives as a zip and becomes a folder again."""
+    """A folder is uploaded as a zip and becomes a folder again."""
     registry.add_model("m", package(tmp_path / "m.zip", {"a.txt": b"1", "sub/b.txt": b"2"}), is_package=True)
     folder = cache.model(record(registry, "m"))
     assert (b"1", b"2") == ((folder / "a.txt").read_bytes(), (folder / "sub/b.txt").read_bytes())
 
 
 def test_model_is_downloaded_once(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """Also when several threads ask at the same time."""
+    """Also if several threads ask at the same time."""
     (tmp_path / "m.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "m.onnx")
     with ThreadPoolExecutor(8) as pool:
@@ -68,7 +68,7 @@ def test_model_is_downloaded_once(cache: ArtifactCache, registry: FakeRegistry, 
 
 
 def test_cached_model_needs_no_registry(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """What is on disk serves when the registry, or the model in it, is gone."""
+    """It is served from disk if the registry fails or the model is deleted there."""
     (tmp_path / "m.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "m.onnx")
     known = record(registry, "m")
@@ -78,7 +78,7 @@ def test_cached_model_needs_no_registry(cache: ArtifactCache, registry: FakeRegi
 
 
 def test_damaged_entry_is_fetched_again(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """A file that lost bytes on disk is not served."""
+    """A file that is truncated on disk is not served."""
     (tmp_path / "m.onnx").write_bytes(b"abcdef")
     registry.add_model("m", tmp_path / "m.onnx")
     folder = cache.model(record(registry, "m"))
@@ -87,7 +87,7 @@ def test_damaged_entry_is_fetched_again(cache: ArtifactCache, registry: FakeRegi
 
 
 def test_wrong_hash_is_refused_and_leaves_nothing(cache: ArtifactCache, tmp_path: Path) -> None:
-    """Bytes that changed after the upload are never used; nothing half-made stays."""
+    """Bytes that changed after the upload are never used, and no partial file stays."""
     code = tmp_path / "code.py"
     code.write_text("x = 1")
     with pytest.raises(ArtifactCorrupt, match="recorded hash"):
@@ -105,7 +105,7 @@ def test_right_hash_is_accepted(cache: ArtifactCache, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil"])
 def test_unsafe_archive_is_refused(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, name: str) -> None:
-    """A zip that writes outside its folder is never unpacked."""
+    """A zip that would write outside its folder is not unpacked."""
     registry.add_model("m", package(tmp_path / "m.zip", {name: b"1"}), is_package=True)
     with pytest.raises(ArtifactCorrupt, match="unsafe"):
         cache.model(record(registry, "m"))
@@ -126,7 +126,7 @@ def test_tar_with_links_outside_is_refused(cache: ArtifactCache, registry: FakeR
 def test_broken_archive_is_refused(
     cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, content: bytes
 ) -> None:
-    """With a message that says what to do."""
+    """With a hint."""
     (tmp_path / "m.zip").write_bytes(content)
     registry.add_model("m", tmp_path / "m.zip", is_package=True)
     with pytest.raises(ArtifactCorrupt) as refusal:
@@ -135,7 +135,7 @@ def test_broken_archive_is_refused(
 
 
 def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache, registry: FakeRegistry) -> None:
-    """A failed upload, though registered and published, is never deployed."""
+    """A failed upload is never deployed, even if the model is registered and published."""
     registry.models["m"] = {"id": "m", "name": "n", "uri": "http://files/failed_uploading"}
     with pytest.raises(SpecFault, match="upload did not finish"):
         cache.model(record(registry, "m"))
@@ -145,7 +145,7 @@ def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache,
 def test_failed_download_leaves_nothing_and_can_be_repeated(
     cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path
 ) -> None:
-    """An outage in the middle is not remembered."""
+    """The next attempt starts anew."""
     (tmp_path / "m.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "m.onnx")
     known = record(registry, "m")
@@ -156,10 +156,10 @@ def test_failed_download_leaves_nothing_and_can_be_repeated(
     assert (cache.model(known) / "m.onnx").is_file()
 
 
-def test_an_entry_is_put_together_without_a_walk_through_all_others(
+def test_creating_an_entry_does_not_scan_all_others(
     cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand models are not looked at a thousand times; what was left half done is in nobody's way."""
+    """A thousand models are not scanned a thousand times. Old partial entries do no harm."""
     (tmp_path / "weights.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "weights.onnx")
     folder = cache.model(record(registry, "m")).parent
@@ -173,7 +173,7 @@ def test_an_entry_is_put_together_without_a_walk_through_all_others(
 
 
 def test_full_disk_is_a_clear_error(registry: FakeRegistry, tmp_path: Path) -> None:
-    """A folder that cannot be written says so."""
+    """Also a folder that cannot be written."""
     (tmp_path / "m.onnx").write_bytes(b"abc")
     registry.add_model("m", tmp_path / "m.onnx")
 
@@ -187,8 +187,8 @@ def test_full_disk_is_a_clear_error(registry: FakeRegistry, tmp_path: Path) -> N
         ArtifactCache(tmp_path / "cache", full).model(record(registry, "m"))
 
 
-def test_last_good_state_survives_and_damage_is_not_believed(tmp_path: Path) -> None:
-    """What was saved is loaded; a damaged file counts as nothing."""
+def test_the_last_good_state_is_loaded_unless_damaged(tmp_path: Path) -> None:
+    """A damaged file counts as no state."""
     store = SpecStore(tmp_path)
     assert store.load() is None
     store.save({"id": "t"}, {"m": {"id": "m"}})
@@ -199,6 +199,6 @@ def test_last_good_state_survives_and_damage_is_not_believed(tmp_path: Path) -> 
 
 
 def test_last_good_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
-    """They called the versions that serve although the Task wants others ``kept``."""
+    """They named the versions that serve although the Task wants others ``kept``."""
     (tmp_path / "last-good.json").write_text(json.dumps({"task": {}, "models": {}, "kept": {"a": {}}, "served": ["a"]}))
     assert {"a": {}} == SpecStore(tmp_path).last_good()

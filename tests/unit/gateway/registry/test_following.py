@@ -1,4 +1,4 @@
-"""Which serving Task is followed where nobody says it, and when it hears that somebody does."""
+"""Which serving Task a gateway follows without a setting, and the pings that keep the Task alive."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def service(name: str, status: str = "in_progress", **fields: Any) -> dict[str, 
 
 
 def test_the_only_serving_task_is_followed() -> None:
-    """A new one, one that runs, one that the watchdog stopped; what is archived or was stopped does not count."""
+    """If it is new, running, or stopped by the watchdog. Archived and manually stopped Tasks do not count."""
     others = [service("old", "stopped"), service("done", "completed"), service("away", system_tags=["archived"])]
     for only in (service("a"), service("a", "created"), service("a", **SILENCED)):
         assert "id-of-a" == choose([*others, only])["id"]
 
 
 def test_several_serving_tasks_are_refused_with_their_names_and_ids() -> None:
-    """Whatever order the server lists them in: a guess would serve another team's models."""
+    """In any order: a guess could serve another team's models."""
     found = [service("payments"), service("ads", "created"), service("silent", **SILENCED), service("old", "stopped")]
     for listed in (found, found[::-1]):
         with pytest.raises(RegistryRefused) as refusal:
@@ -36,15 +36,15 @@ def test_several_serving_tasks_are_refused_with_their_names_and_ids() -> None:
         assert "CLEARML_SERVING_TASK_ID" in refusal.value.hint
 
 
-def test_a_refusal_stays_short_however_many_there_are() -> None:
-    """It is one line of a log."""
+def test_a_refusal_with_many_tasks_stays_one_line() -> None:
+    """It goes to the log."""
     with pytest.raises(RegistryRefused, match=r"there are 500 .* and 490 more$") as refusal:
         choose([service(f"s{i}") for i in range(500)])
     assert len(refusal.value.message) < 1000
 
 
-def test_where_none_runs_the_stopped_ones_are_named() -> None:
-    """The person who stopped it, or who looks for it, knows what to do; without any there is one to create."""
+def test_without_a_running_task_the_stopped_ones_are_named() -> None:
+    """Without any, the message says how to create one."""
     with pytest.raises(RegistryRefused, match=r"no serving service is running; there is 'a' \(id-of-a, completed\)"):
         choose([service("a", "completed")])
     with pytest.raises(RegistryRefused, match="no serving service exists yet") as refusal:
@@ -53,7 +53,7 @@ def test_where_none_runs_the_stopped_ones_are_named() -> None:
 
 
 def test_a_silent_task_is_pinged_and_one_that_others_keep_alive_is_not() -> None:
-    """Events, edits and other followers' pings are heard too: the calls do not grow with the followers."""
+    """Events, edits and pings of other followers count, so the number of calls does not grow with the followers."""
     now = [0.0]
     heart = Heartbeat(lambda: now[0], chance=lambda: 0.5)
     asked = []
@@ -74,7 +74,7 @@ def test_a_silent_task_is_pinged_and_one_that_others_keep_alive_is_not() -> None
 
 
 def test_many_followers_ping_about_once_together() -> None:
-    """Two hundred workers that started in one second and look every five."""
+    """Two hundred workers that start in one second and poll every five."""
     pings, last = 0, "0"
     now = [0.0]
     hearts = [Heartbeat(lambda: now[0], chance=lambda i=i: i / 200) for i in range(200)]
@@ -86,8 +86,8 @@ def test_many_followers_ping_about_once_together() -> None:
     assert 3600 / (PING_S * 1.2) - 1 <= pings <= 3600 / PING_S
 
 
-def test_a_task_that_the_watchdog_stopped_is_opened_again_and_one_that_a_person_stopped_is_not() -> None:
-    """Nobody works against a person; and a server that refuses is not asked at every look."""
+def test_only_a_task_that_the_watchdog_stopped_is_reopened() -> None:
+    """A person's decision stays. A server that refuses is not asked at every poll."""
     now = [0.0]
     heart = Heartbeat(lambda: now[0])
     assert "reopen" == heart.due(service("a", **SILENCED))

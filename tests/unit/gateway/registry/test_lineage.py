@@ -1,4 +1,4 @@
-"""Lineage: from a model to its Task, parents, data sets, code and parameters; secrets stay where they are."""
+"""Lineage of a model: its Task, parents, data sets, code and parameters, without secrets."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ TASKS = {
 }  # fmt: skip
 
 
-def test_everything_a_model_was_made_of_is_named_with_links() -> None:
-    """Task, code, parameters, the pipeline above it, data sets with their versions."""
+def test_lineage_lists_all_sources_with_links() -> None:
+    """Task, code, parameters, pipeline, data sets with their versions."""
     found = lineage_of(Source(TASKS), "m")
     assert "http://web/p/model/m" == found["model"]["link"]
     assert ("train", "http://web/p/task/train") == (found["task"]["id"], found["task"]["link"])
@@ -69,7 +69,7 @@ def test_everything_a_model_was_made_of_is_named_with_links() -> None:
 
 
 def test_secrets_are_hidden() -> None:
-    """Logins in repository addresses and values of parameters that are called so; `max_tokens` is no secret."""
+    """Logins in repository addresses, and parameters with secret names. `max_tokens` is not one."""
     task = lineage_of(Source(TASKS), "m")["task"]
     assert "https://git.example/repo.git" == task["code"]["repository"]
     assert {"Args/lr": "0.1", "Args/api_key": "(hidden)", "Args/max_tokens": "5", "Datasets/train": DATA} == task[
@@ -77,7 +77,7 @@ def test_secrets_are_hidden() -> None:
     ]
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unreadable_sources_are_reported() -> None:
     """A deleted parent, an unknown data set, a model without a Task."""
     found = lineage_of(Source({"train": {**TRAIN, "parent": "gone"}}), "m")
     assert [
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_said() -> None:
         lineage_of(Source({}), "other")
 
 
-def test_parents_in_a_circle_end() -> None:
-    """Records are data from outside."""
+def test_a_cycle_of_parents_ends() -> None:
+    """Records come from outside and may be wrong."""
     found = lineage_of(Source({"train": {"parent": "a"}, "a": {"parent": "train"}}), "m")
     assert ["a"] == [p["id"] for p in found["parents"]]

@@ -1,4 +1,4 @@
-"""A gateway fetches of a model what it reads, and says of it the same as who holds all of it."""
+"""A gateway downloads only the parts of a model that it reads, and verifies the same hashes as a full download."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = {
 
 
 def package(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
-    """A zip of ``files``, as the SDK packs a folder."""
+    """Return a zip of ``files``, as the SDK packs a folder."""
     with zipfile.ZipFile(path, "w", compression=compression, allowZip64=True) as packed:
         for name, content in files.items():
             packed.writestr(name, content)
@@ -35,7 +35,7 @@ def package(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_
 
 
 class World:
-    """A registry with one model, and caches over it as two machines have them."""
+    """A registry with one model, and the caches of two machines."""
 
     def __init__(self, folder: Path, *, files: dict[str, bytes] | None = None) -> None:
         self.folder = folder
@@ -53,24 +53,24 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A bundle of five megabytes of weights."""
+    """A bundle with five megabytes of weights."""
     return World(tmp_path)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name."""
+    """Return the files of a folder by name."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_gateway_fetches_everything_but_the_weights(world: World) -> None:
-    """In few bytes, whole and as it is in the registry."""
+    """In few bytes, and each file unchanged."""
     found = contents(world.gateway.without_weights(world.record()))
     assert {name: text for name, text in FILES.items() if ".onnx" not in name} == found
     assert world.registry.fetched < MEGABYTE < 5 * MEGABYTE < world.archive.stat().st_size
     assert [] == world.registry.downloads
 
 
-def test_what_was_fetched_is_there_without_the_registry(world: World) -> None:
+def test_downloaded_parts_survive_a_registry_outage(world: World) -> None:
     """For the next start."""
     folder = world.gateway.without_weights(world.record())
     record = world.record()
@@ -80,17 +80,17 @@ def test_what_was_fetched_is_there_without_the_registry(world: World) -> None:
     assert folder == world.open("gateway").without_weights(record)
 
 
-def test_weights_that_lie_there_anyway_are_not_fetched_around(world: World) -> None:
-    """Beside model sync, on a laptop, there is one copy."""
+def test_a_full_copy_on_the_same_disk_is_reused(world: World) -> None:
+    """Beside model sync, on one machine, there is one copy."""
     folder = world.sync.model(world.record())
     beside = world.open("sync")
     assert folder == beside.at_hand(world.record(), weights=False) == beside.without_weights(world.record())
 
 
-def test_a_store_without_parts_gives_the_whole_file_and_that_is_said_once(
+def test_a_store_without_ranges_gives_the_whole_file_and_logs_it_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is refused that could be had."""
+    """Nothing that can be downloaded is refused."""
     world.registry.gives_parts = False
     world.registry.add_model("n", package(world.folder / "n.zip", FILES), is_package=True)
     with caplog.at_level("INFO"):
@@ -100,8 +100,8 @@ def test_a_store_without_parts_gives_the_whole_file_and_that_is_said_once(
 
 
 @pytest.mark.parametrize("name", ["weights.onnx", "model.safetensors"])
-def test_of_a_single_file_of_weights_nothing_is_fetched(world: World, name: str) -> None:
-    """Model sync has it, and says what is wrong with it."""
+def test_a_single_file_of_weights_is_not_downloaded(world: World, name: str) -> None:
+    """Model sync has it and reports its errors."""
     (world.folder / name).write_bytes(b"w" * 1000)
     world.registry.add_model("one", world.folder / name)
     assert {} == contents(world.gateway.without_weights(world.record("one")))
@@ -109,14 +109,14 @@ def test_of_a_single_file_of_weights_nothing_is_fetched(world: World, name: str)
 
 
 def test_any_other_single_file_is_fetched(world: World) -> None:
-    """It may be anything."""
+    """Its content is unknown."""
     (world.folder / "table.csv").write_bytes(b"1")
     world.registry.add_model("one", world.folder / "table.csv")
     assert {"table.csv": b"1"} == contents(world.gateway.without_weights(world.record("one")))
 
 
 def test_a_folder_packed_as_tar_is_fetched_whole(world: World) -> None:
-    """It has no directory at its end."""
+    """A tar archive has no directory at its end."""
     (world.folder / "t").mkdir()
     (world.folder / "t" / "config.json").write_bytes(b"{}")
     made = Path(shutil.make_archive(str(world.folder / "t"), "gztar", world.folder / "t"))
@@ -135,10 +135,8 @@ CHANGED = {
 @pytest.mark.parametrize("change", CHANGED)
 @pytest.mark.parametrize("first", ["gateway", "sync"])
 @pytest.mark.parametrize("second", ["gateway", "sync"])
-def test_another_upload_under_the_id_is_refused_whoever_saw_the_first(
-    world: World, change: str, first: str, second: str
-) -> None:
-    """A part is held against the whole, and the whole against the part."""
+def test_another_upload_under_the_same_id_is_refused(world: World, change: str, first: str, second: str) -> None:
+    """Parts are compared with the whole file and the other way round."""
 
     def fetch(cache: ArtifactCache, who: str) -> None:
         (cache.without_weights if who == "gateway" else cache.model)(world.record())
@@ -149,8 +147,8 @@ def test_another_upload_under_the_id_is_refused_whoever_saw_the_first(
         fetch(world.open("b"), second)
 
 
-def test_what_only_was_seen_whole_before_there_were_parts_is_compared_whole(world: World) -> None:
-    """Records of an earlier version: the first gateway fetches the whole once, and records the parts for the others."""
+def test_records_of_older_versions_are_compared_with_the_whole_file(world: World) -> None:
+    """The first gateway downloads it once, and records the parts for the others."""
     world.sync.model(world.record())
     kept = world.registry.ledger.read()["content_hash"]
     world.registry.ledger = FakeLedger()
@@ -167,7 +165,7 @@ def test_what_only_was_seen_whole_before_there_were_parts_is_compared_whole(worl
 
 
 def test_a_model_whose_metadata_carry_a_hash_is_fetched_whole(world: World) -> None:
-    """It is of the whole file."""
+    """The hash covers the whole file."""
     import hashlib
 
     sha256 = hashlib.sha256(world.archive.read_bytes()).hexdigest()
@@ -178,7 +176,7 @@ def test_a_model_whose_metadata_carry_a_hash_is_fetched_whole(world: World) -> N
 def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever request it was."""
+    """At any request of the download."""
     whole = world.registry.parts
 
     for cut in range(2):
@@ -202,8 +200,8 @@ def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
     assert "tokenizer.json" in contents(world.gateway.without_weights(world.record()))
 
 
-def test_a_full_disk_keeps_what_is_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new model waits, the old one stays."""
+def test_a_full_disk_keeps_existing_models(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new model waits."""
     old = world.gateway.without_weights(world.record())
     world.registry.add_model("n", package(world.folder / "n.zip", {**FILES, "vocab.txt": b"c"}), is_package=True)
 
@@ -218,10 +216,10 @@ def test_a_full_disk_keeps_what_is_there(world: World, monkeypatch: pytest.Monke
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_no_bytes_make_it_read_without_end_or_fail_without_a_word(
+def test_damaged_zips_are_refused_or_read_in_full(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A zip with bytes of its end changed is refused, fetched whole, or read as it is."""
+    """Changed bytes at the end cause a refusal, a full download, or a correct read."""
     folder = tmp_path_factory.mktemp("zips")
     world = World(folder, files={"config.json": b"{}", "model.onnx": b"x" * 500, "a/b.txt": b"y" * 300})
     raw = bytearray(world.archive.read_bytes())

@@ -1,4 +1,4 @@
-"""What leaves the download cache, and what never does."""
+"""The cleaning of the download cache: what it deletes, and what it never deletes."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ class World:
         self.now += 2 * HOUR
 
     def there(self) -> set[str]:
-        """The models whose files are there."""
+        """Return the models whose files exist."""
         return {path.stem for path in (self.folder / "cache").glob("models/*/files/*.onnx")}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A cache that may hold two such models and their lists."""
+    """A cache whose limit is two such models and their lists."""
     return World(tmp_path, 2_900)
 
 
-def test_what_nobody_needs_leaves_the_longest_unused_first(world: World) -> None:
-    """Until the cache is small enough, and no further."""
+def test_unneeded_models_are_deleted_the_longest_unused_first(world: World) -> None:
+    """Only until the cache is small enough."""
     world.fetch("a", "b", "c", "d")
     world.cache.keep([world.record("d")])
     assert {"c", "d"} == world.there()
 
 
-def test_what_is_needed_stays_however_large(world: World) -> None:
-    """The limit is for what is not."""
+def test_needed_models_stay_whatever_their_size(world: World) -> None:
+    """The limit applies only to unneeded ones."""
     for model_id in "abcd":
         world.cache.keep([world.record(m) for m in "abcd"])
         world.fetch(model_id)
@@ -75,7 +75,7 @@ def test_what_is_needed_stays_however_large(world: World) -> None:
 
 
 def test_another_program_on_the_same_cache_is_respected(world: World) -> None:
-    """What it has written down stays, also while it is not running; until it has been gone for a month."""
+    """Models in its list stay, also while it is stopped, until it has been gone for a month."""
     world.open("sync", 0).keep([world.record("a"), world.record("b")])
     world.fetch("a", "b", "c", "d")
     world.now += 5 * HOUR
@@ -86,8 +86,8 @@ def test_another_program_on_the_same_cache_is_respected(world: World) -> None:
     assert {"b", "d"} == world.there() or {"a", "d"} == world.there()
 
 
-def test_what_was_used_lately_stays(world: World) -> None:
-    """Its user may not have written it down yet."""
+def test_recently_used_models_stay(world: World) -> None:
+    """Their user may not have listed them yet."""
     world.fetch("a", "b", "c")
     world.now -= 2 * HOUR
     (world.folder / "d.onnx").write_bytes(bytes(1000))
@@ -97,18 +97,18 @@ def test_what_was_used_lately_stays(world: World) -> None:
     assert {"c", "d"} == world.there()
 
 
-def test_without_a_limit_nothing_leaves(tmp_path: Path) -> None:
-    """0 means never."""
+def test_without_a_limit_nothing_is_deleted(tmp_path: Path) -> None:
+    """0 means no limit."""
     world = World(tmp_path, 0)
     world.fetch("a", "b", "c")
     world.cache.keep([])
     assert {"a", "b", "c"} == world.there()
 
 
-def test_a_cache_keeps_below_its_volume_whatever_its_limit_says(
+def test_a_cache_uses_at_most_80_percent_of_its_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """80 % of a volume that is smaller than the limit, which is said."""
+    """If the limit is larger than that; the log says so."""
     world = World(tmp_path, 1_000_000)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: SimpleNamespace(total=3_600, free=3_600))
     with caplog.at_level(logging.INFO):
@@ -118,8 +118,8 @@ def test_a_cache_keeps_below_its_volume_whatever_its_limit_says(
     assert 1 == caplog.text.count("80 % of its volume")
 
 
-def test_a_full_disk_makes_room_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody needs goes, and the download is tried again; where nothing can go, the reason is told."""
+def test_a_full_disk_causes_one_cleaning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unneeded models are deleted and the download is repeated. If none can be, the reason is reported."""
     world.fetch("a", "b")
     world.cache.keep([world.record("a")])
     download = world.registry.download
@@ -142,8 +142,8 @@ def test_a_full_disk_makes_room_once(world: World, monkeypatch: pytest.MonkeyPat
         world.fetch("d")
 
 
-def test_what_a_killed_process_left_goes_a_day_later(world: World) -> None:
-    """Half an entry, of whichever process; not while somebody may still be at it."""
+def test_partial_entries_are_deleted_after_a_day(world: World) -> None:
+    """Of any process. Before that, it may still be writing."""
     for name in ("key.part", "key.part-x7a_b2"):
         (world.folder / "cache" / "models" / name / "files").mkdir(parents=True)
     models = world.folder / "cache" / "models"
@@ -155,7 +155,7 @@ def test_what_a_killed_process_left_goes_a_day_later(world: World) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: Any) -> None:
-    """Tidying up never costs more than tidiness."""
+    """A failed cleaning has no other effect."""
     (tmp_path / "cache").write_text("in the way")
     ArtifactCache(tmp_path / "cache", FakeRegistry(), max_bytes=1).keep([])
     assert "cannot be tidied" in caplog.text
@@ -166,10 +166,10 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: Any
     ages=st.lists(st.integers(0, 50), min_size=6, max_size=6),
     most=st.integers(0, 7_000),
 )
-def test_a_needed_entry_never_leaves(
+def test_a_needed_entry_is_never_deleted(
     tmp_path_factory: pytest.TempPathFactory, needs: list[set[str]], ages: list[int], most: int
 ) -> None:
-    """Whatever the sizes, the ages and the number of programs; and nothing leaves that fits."""
+    """For any sizes, ages and number of programs. An entry that fits is not deleted either."""
     root = tmp_path_factory.mktemp("cache")
     now = 1_000_000_000.0
     for name, age in zip("abcdef", ages, strict=True):

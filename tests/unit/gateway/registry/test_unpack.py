@@ -1,4 +1,4 @@
-"""Hostile and broken archives: refused with a reason, nothing outside the folder, nothing half-made left behind."""
+"""Hostile and broken archives are refused with a reason. Nothing is written outside the folder or left behind."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -33,12 +33,12 @@ def fetch(tmp_path: Path, archive: Path, **limits: int) -> Path:
 
 
 def leftovers(tmp_path: Path) -> list[Path]:
-    """What lies in the cache but locks."""
+    """Return the files in the cache, without locks."""
     return [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"]
 
 
 def refused(tmp_path: Path, archive: Path, words: str, **limits: int) -> ArtifactCorrupt:
-    """The refusal, and that nothing is left."""
+    """Return the refusal, after a check that nothing is left."""
     with pytest.raises(ArtifactCorrupt, match=words) as refusal:
         fetch(tmp_path, archive, **limits)
     assert [] == leftovers(tmp_path)
@@ -141,8 +141,8 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("members", [("a", "a"), ("a/b", "a"), ("a", "a/b"), ("a", "./a"), ("a//b", "a/b")])
-def test_name_that_comes_twice_is_refused(tmp_path: Path, members: tuple[str, str]) -> None:
-    """Which of the two is the model nobody knows."""
+def test_a_duplicate_name_is_refused(tmp_path: Path, members: tuple[str, str]) -> None:
+    """It is unclear which of the two is the model."""
     refused(tmp_path, zipped(tmp_path / "m.zip", *((name, b"1") for name in members)), "twice")
     refused(tmp_path, tarred(tmp_path / "m.tar.gz", *((entry(name), b"1") for name in members)), "twice")
 
@@ -159,7 +159,7 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
         refused(tmp_path, tarred(tmp_path / "m.tar.gz", (entry("a", kind, "/etc/passwd"), b"")), "link or a device")
 
 
-def test_link_in_front_of_a_file_leads_nowhere(tmp_path: Path) -> None:
+def test_a_file_cannot_be_written_through_a_link(tmp_path: Path) -> None:
     """A link to another folder, then a file through it."""
     members = (entry("a", tarfile.SYMTYPE, str(tmp_path)), b""), (entry("a/evil"), b"1")
     refused(tmp_path, tarred(tmp_path / "m.tar.gz", *members), "link")

@@ -301,7 +301,7 @@ async def test_a_missing_http_port_is_found_once_in_the_background() -> None:
 
 
 async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
-    """The fewest calls under way goes first, equals in turn; a lost server gets nothing until it answers again."""
+    """The server with the fewest calls goes first. A lost server gets no calls until it answers again."""
     one, two = HttpServer(), HttpServer()
     addresses = [await one.start(), await two.start()]
     backend = await called_over_http(one, two)

@@ -1,4 +1,4 @@
-"""What the rules of auto-update find in the registry."""
+"""The models that auto-update rules find in the registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.registry.port import ModelQuery
 
 
 class Api:
-    """A registry of models, the newest first, and of the sizes of their files."""
+    """A registry of models, the newest first, with the sizes of their files."""
 
     def __init__(self, *models: tuple[str, str, int | None]) -> None:
         self.rows = [
@@ -22,14 +22,14 @@ class Api:
         self.asked: list[str] = []
 
     def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of models."""
+        """Return a page of models."""
         assert ("models", "get_all") == (service, action)
         rows = [row for row in self.rows if row["id"] in body.get("id", [row["id"]])]
         start = body["page"] * body["page_size"]
         return {"models": rows[start : start + body["page_size"]]}
 
     def size(self, uri: str) -> int | None:
-        """A look at a file."""
+        """Return the size of a file."""
         self.asked.append(uri)
         return self.sizes[uri]
 
@@ -40,15 +40,15 @@ class Api:
     ids=["no address", "unfinished", "no bytes", "an empty folder"],
 )
 def test_an_empty_model_takes_no_slot(uri: str, size: int) -> None:
-    """It was published last, under `--max-versions 1`: the one before it is still the newest."""
+    """It was published last under `--max-versions 1`; the one before it stays the newest."""
     api = Api(("empty", uri, size), ("good", "http://f/good.onnx", 10), ("old", "http://f/old.onnx", 10))
     store = ModelSearch(api.call, api.size)
     assert ["good"] == store.find(ModelQuery(most=1))
     assert ["good", "old"] == store.find(ModelQuery(most=2))
 
 
-def test_what_cannot_be_asked_counts_and_what_was_seen_is_not_asked_again() -> None:
-    """Other stores, a file server that is away; one small call per new model, not one per look."""
+def test_a_model_of_unknown_size_counts_and_sizes_are_read_once() -> None:
+    """Other stores, or a failed file server. Each new model costs one small call."""
     api = Api(("s3", "s3://b/m.onnx", None), ("tiny", "http://f/rules.json", 22), ("old", "http://f/old", 1))
     store = ModelSearch(api.call, api.size)
     for _ in range(3):
@@ -57,14 +57,14 @@ def test_what_cannot_be_asked_counts_and_what_was_seen_is_not_asked_again() -> N
 
 
 def test_a_served_model_stays_the_newest_when_its_file_is_gone() -> None:
-    """It is loaded, and cached: nobody goes back to an older one for it."""
+    """It is loaded and cached, so no older model replaces it."""
     api = Api(("served", "http://f/served.onnx", 0), ("old", "http://f/old.onnx", 10))
     assert ["served"] == ModelSearch(api.call, api.size).find(ModelQuery(most=1, served=("served",)))
     assert [] == api.asked
 
 
-def test_without_a_limit_nobody_is_looked_at_and_all_pages_are_read() -> None:
-    """An empty model takes nobody's place there."""
+def test_without_a_limit_no_size_is_read_and_all_pages_are() -> None:
+    """An empty model takes no other's place then."""
     api = Api(*((f"m{i}", f"http://f/{i}", 0) for i in range(1203)))
     assert [f"m{i}" for i in range(1203)] == ModelSearch(api.call, api.size).find(ModelQuery())
     assert [] == api.asked

@@ -15,10 +15,10 @@ from gateway.registry.port import Publication
 SETTINGS = (publish._LOOKS_IN_A_THREAD, "_report_subprocess_enabled")
 
 
-def test_the_sdk_forks_nothing_and_looks_for_no_repository_in_a_thread(
+def test_the_sdk_does_not_fork_or_look_for_a_repository_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Either was seen to wait for ever. Both settings are the SDK's own: one that it does not have is noticed here."""
+    """Either can hang. Both settings belong to the SDK: this test notices if one disappears."""
     for name in SETTINGS:
         monkeypatch.setattr(Task, name, getattr(Task, name))
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""What is made of a cloud's answer: no, with what to look at, or not now."""
+"""Errors of cloud stores: final with a hint, or temporary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Blob:
 
 
 class AzureError(Exception):
-    """As azure.core raises what has a status."""
+    """An error with a status, as azure.core raises it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"Operation returned an invalid status {status}")
@@ -37,7 +37,7 @@ class AzureError(Exception):
 
 
 class GoogleError(Exception):
-    """As google.api_core raises it."""
+    """An error as google.api_core raises it."""
 
     def __init__(self, status: int) -> None:
         super().__init__("GET https://storage.googleapis.com/…")
@@ -45,12 +45,12 @@ class GoogleError(Exception):
 
 
 class DefaultCredentialsError(Exception):
-    """As google.auth raises it."""
+    """An error as google.auth raises it."""
 
 
 @pytest.fixture(params=[stores.InAzure, stores.InGoogle])
 def ask(request: pytest.FixtureRequest) -> Any:
-    """Ask a blob that fails for its size, then for its bytes; the error of each is the same."""
+    """Read size and bytes of a failing blob. Both raise the same error."""
 
     def asked(error: Exception) -> Exception:
         made = object.__new__(request.param)
@@ -69,8 +69,8 @@ def ask(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("of", [AzureError, GoogleError])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
-def test_a_store_that_says_no_is_not_asked_again(ask: Any, of: Any, status: int) -> None:
-    """With what to look at, if it is a matter of keys."""
+def test_a_refusal_of_a_store_is_final(ask: Any, of: Any, status: int) -> None:
+    """With a hint if credentials are the reason."""
     refused = ask(of(status))
     assert isinstance(refused, RegistryRefused)
     assert (status < 404) == ("clearml.conf" in refused.hint)
@@ -78,21 +78,21 @@ def test_a_store_that_says_no_is_not_asked_again(ask: Any, of: Any, status: int)
 
 @pytest.mark.parametrize("of", [AzureError, GoogleError])
 @pytest.mark.parametrize("status", [408, 412, 429, 500, 503])
-def test_a_store_that_cannot_now_is_asked_again(ask: Any, of: Any, status: int) -> None:
-    """Also one whose file was replaced while it was read."""
+def test_a_temporary_failure_of_a_store_is_retried(ask: Any, of: Any, status: int) -> None:
+    """Also if the file was replaced while it was read."""
     later = ask(of(status))
     assert isinstance(later, RegistryUnavailable)
     assert (status == 412) == ("was replaced" in later.message)
 
 
-def test_no_keys_at_all_are_a_no_and_a_connection_that_fails_is_not(ask: Any) -> None:
-    """Whatever type a library has for it."""
+def test_missing_credentials_are_final_and_connection_failures_are_not(ask: Any) -> None:
+    """Whatever type the library raises."""
     assert isinstance(ask(DefaultCredentialsError("Your default credentials were not found")), RegistryRefused)
     assert isinstance(ask(ConnectionResetError("reset by peer")), RegistryUnavailable)
 
 
-def test_an_address_of_no_store_is_refused_with_those_there_are() -> None:
-    """Not tried again."""
+def test_an_address_of_an_unknown_store_is_refused_with_the_known_ones() -> None:
+    """It is not retried."""
     with pytest.raises(RegistryRefused) as refused:
         stores.opened("ftp://models/one.zip")
     assert "s3, gs or azure" in refused.value.hint
