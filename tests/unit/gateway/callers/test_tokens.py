@@ -367,8 +367,8 @@ async def test_a_token_with_an_unknown_critical_header_is_refused(site: Site, si
     assert believer.ask(token) in ("bad_token", "unknown_key")  # PyJWT's newer releases do not even read it
 
 
-async def test_an_issuer_behind_tls_leads_nowhere_without_it(site: Site, signers: dict[str, Signer]) -> None:
-    """Neither its description nor a redirect: whoever sits on the way would give it keys. Nor another's description."""
+async def test_an_https_issuer_must_not_lead_to_http(site: Site, signers: dict[str, Signer]) -> None:
+    """Neither by its description nor by a redirect, where an attacker could provide keys. Nor to another issuer."""
     found = "https://issuer.example/.well-known/openid-configuration"
     for document, why in (
         ({"jwks_uri": "http://keys.example/jwks"}, "without TLS"),

@@ -1,4 +1,4 @@
-"""A port of its own for what tells of the whole gateway."""
+"""A separate port for operators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def two_ports(make_stack: Callable[..., Any], **settings: Any) -> AsyncIte
 
 
 async def get(wire: Wire, path: str, *headers: str) -> int:
-    """The status of a GET."""
+    """Return the status of a GET."""
     wire.send("\r\n".join([f"GET {path} HTTP/1.1", "host: x", *headers, "", ""]).encode())
     status, found = await wire.head()
     await wire._reader.readexactly(int(found["content-length"]))
@@ -64,13 +64,13 @@ async def get(wire: Wire, path: str, *headers: str) -> int:
 
 
 async def ask(wire: Wire, *headers: str) -> int:
-    """The status of an inference."""
+    """Return the status of an inference."""
     wire.send(post(b'{"text": "good"}', "/serve/e", *headers))
     return (await wire.answer())[0]
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
-async def test_each_port_answers_what_is_its_own(fast: bool, make_stack: Callable[..., Any]) -> None:
+async def test_each_port_answers_only_its_own_routes(fast: bool, make_stack: Callable[..., Any]) -> None:
     """Health is on both."""
     async with two_ports(make_stack, fast_path=fast) as (main, admin):
         for path in TOLD_OF_ALL:
@@ -82,10 +82,8 @@ async def test_each_port_answers_what_is_its_own(fast: bool, make_stack: Callabl
             assert [200, 404] == [await ask(main), await ask(admin)]
 
 
-async def test_operators_need_no_key_there_and_callers_need_theirs_here(
-    make_stack: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Nobody infers through the operators' port, whatever key is shown."""
+async def test_only_the_callers_port_needs_a_key(make_stack: Callable[..., Any], tmp_path: Path) -> None:
+    """No key allows inference at the operators' port."""
     text, name = new_key()
     tmp_path.joinpath("keys.json.pepper").write_bytes(PEPPER)
     tmp_path.joinpath("keys.json").write_bytes(written_file(Key(name, digest(PEPPER, text.encode()).hex(), "acme")))

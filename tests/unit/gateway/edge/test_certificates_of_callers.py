@@ -1,4 +1,4 @@
-"""Clients known by their certificates: over HTTP, with the fast path and without, and over gRPC."""
+"""Clients identified by certificates: over HTTP, with and without the fast path, and over gRPC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.gateway.edge.http.serving import Wire, post, serving
 
 
 class Authority:
-    """An authority, a server's certificate and those of clients, as files and contexts."""
+    """An authority, a server's and clients' certificates, as files and contexts."""
 
     def __init__(self, folder: Path) -> None:
         self._authority = trustme.CA()
@@ -59,24 +59,24 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def key_file(folder: Path, *keys: Key, **fields: Any) -> str:
-    """A file of keys and certificates."""
+    """Write a file of keys and certificates."""
     folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
     folder.joinpath("keys.json").write_bytes(written_file(*keys, **fields))
     return str(folder / "keys.json")
 
 
 async def status(wire: Wire, *headers: str, path: str = "/serve/e") -> tuple[int, str]:
-    """Status of one inference, and why it was refused."""
+    """Return the status of one inference, and the reason of its refusal."""
     wire.send(post(path=path) if not headers else post(b'{"text": "good"}', path, *headers))
     found, lines, _ = await wire.answer()
     return found, lines.get("x-refused-because", "")
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
-async def test_equal_requests_of_different_clients_are_different(
+async def test_equal_requests_of_different_clients_are_not_confused(
     fast: bool, authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The same bytes on two connections: what is remembered of one is not taken for the other. A key counts first."""
+    """The same bytes on two connections use separate caches. A key takes precedence over a certificate."""
     text, name = new_key()
     keys = key_file(
         tmp_path, Key(name, digest(PEPPER, text.encode()).hex(), "keyed", endpoints=("other",)),
@@ -110,10 +110,10 @@ async def test_equal_requests_of_different_clients_are_different(
         assert (401, "revoked") == await status(search)
 
 
-async def test_without_a_list_every_certificate_of_the_authority_is_good(
+async def test_without_a_list_every_certificate_of_the_authority_is_accepted(
     authority: Authority, make_stack: Callable[..., Any]
 ) -> None:
-    """Whoever asks the authority decides who gets one, as it was before there were keys."""
+    """The authority decides who gets one, as before there were keys."""
     stack = make_stack(tls_client_authority="set")
     async with stack.gateway.running(), serving(stack, **authority.options) as port:
         stack.deploy("e")
@@ -127,7 +127,7 @@ async def test_without_a_list_every_certificate_of_the_authority_is_good(
 async def test_grpc_knows_clients_by_the_same_names(
     authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Common name and alternative names."""
+    """By common name and alternative names."""
     keys = key_file(tmp_path, certificates=[{"name": "svc.example", "tenant": "search", "endpoints": ["e"]}])
     stack = make_stack(keys_file=keys, tls_client_authority="set")
     async with stack.gateway.running():
@@ -151,8 +151,8 @@ async def test_grpc_knows_clients_by_the_same_names(
     assert json.loads(Path(keys).read_text())["certificates"]
 
 
-async def test_what_is_remembered_of_many_clients_is_bounded(make_stack: Callable[..., Any]) -> None:
-    """Each has heads of its own, and a head that differs each time is remembered in vain."""
+async def test_the_cache_of_heads_of_many_clients_is_limited(make_stack: Callable[..., Any]) -> None:
+    """Each client has its own heads, and heads that always differ are cached in vain."""
     fast_path = make_stack(fast_path=True, tls_client_authority="set").gateway.fast_path
     heads = fast_path.cache_for(("somebody",))
     for number in range(500):

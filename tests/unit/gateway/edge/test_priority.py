@@ -1,4 +1,4 @@
-"""What class a request has: what it asks for, within what its key allows."""
+"""The class of a request: the one it asks for, within the limit of its key."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gateway.errors import RequestError
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 
 
-def test_who_has_to_show_nothing_may_ask_for_any_class() -> None:
-    """And waits among everybody if it says nothing."""
+def test_without_keys_a_request_may_ask_for_any_class() -> None:
+    """The default class is the middle one."""
     assert DEFAULT_FLOW is flow_of(b"", None)
     assert DEFAULT_FLOW is flow_of(b"default", None)
     assert Flow(CRITICAL, "") == flow_of(b"Critical ", None)
 
 
 def test_a_key_limits_the_class() -> None:
-    """Its own is the most important it gets; a less important one may be asked for."""
+    """A request may ask for the key's class or a less important one."""
     caller = Caller("k", "acme")
     assert Flow(DEFAULT, "acme") == flow_of(b"", caller)
     assert Flow(DEFAULT, "acme") == flow_of(b"critical", caller)
@@ -27,14 +27,14 @@ def test_a_key_limits_the_class() -> None:
     assert Flow(CRITICAL, "acme") == flow_of(b"", Caller("k", "acme", priority="critical"))
 
 
-def test_another_word_is_the_callers_mistake() -> None:
-    """It would be taken for something."""
+def test_an_unknown_class_is_a_client_error() -> None:
+    """Otherwise it would silently mean another class."""
     with pytest.raises(RequestError, match="critical, default, batch"):
         flow_of(b"\xff", None)
 
 
-def test_an_unread_head_seems_critical_by_what_it_says_or_by_whose_it_is() -> None:
-    """However it is written; who has shown the same key lately is known by it, and may not say more than that."""
+def test_a_head_may_look_critical_by_its_header_or_its_key() -> None:
+    """In any spelling. A recently used key is recognized and limits the class."""
     for line in (b"x-priority: critical", b"X-Priority:critical", b"X-PRIORITY: \tCRITICAL "):
         assert seems_critical(b"POST /serve/e HTTP/1.1\r\n%b\r\n\r\n" % line, None)
     for line in (b"x-priority: default", b"x-note: x-priority: critical", b"x-priority: critically"):

@@ -1,4 +1,4 @@
-"""Quotas and usage as callers and operators see them, over HTTP (by the fast path and without it) and over gRPC."""
+"""Quotas and usage for callers and operators, over HTTP (with and without the fast path) and over gRPC."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tenants(tmp_path: Path) -> Tenants:
 
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
 async def port(request: Any, tenants: Tenants, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
-    """A gateway with the endpoint `e` on a real port."""
+    """A gateway with the endpoint `e` at a real port."""
     stack = make_stack(fast_path=request.param, keys_file=str(tenants.path))
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("e")
@@ -61,7 +61,7 @@ async def port(request: Any, tenants: Tenants, make_stack: Callable[..., Any]) -
 
 
 async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str], Any]]:
-    """So many inferences on one connection."""
+    """Make a number of inferences on one connection."""
     wire = await port.connect()
     found = []
     for _ in range(times):
@@ -70,8 +70,8 @@ async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str
     return found
 
 
-async def test_a_tenant_is_told_what_is_left_and_refused_when_nothing_is(port: Port, tenants: Tenants) -> None:
-    """As OpenAI tells it; others are not touched, nor is one whose limit is a shadow's."""
+async def test_a_tenant_sees_its_remaining_quota_and_is_refused_without(port: Port, tenants: Tenants) -> None:
+    """In OpenAI's headers. Other tenants and shadow limits are not affected."""
     found = await ask(port, tenants.texts["few"], 5)
     assert [200, 200, 200, 429, 429] == [status for status, _, _ in found]
     assert ["2", "1", "0", "0", "0"] == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
@@ -86,8 +86,8 @@ async def test_a_tenant_is_told_what_is_left_and_refused_when_nothing_is(port: P
     assert not [name for name in free[0][1] if name.startswith("x-ratelimit")]
 
 
-async def test_a_changed_quota_holds_for_heads_that_are_known(port: Port, tenants: Tenants) -> None:
-    """Raised, and taken away."""
+async def test_a_changed_quota_applies_to_cached_heads(port: Port, tenants: Tenants) -> None:
+    """A raised and a removed one."""
     assert 429 == (await ask(port, tenants.texts["few"], 4))[-1][0]
     tenants.write()
     await port.stack.gateway._callers.look()
@@ -97,8 +97,8 @@ async def test_a_changed_quota_holds_for_heads_that_are_known(port: Port, tenant
     assert 429 == (await ask(port, tenants.texts["free"], 1))[0][0]
 
 
-async def test_who_has_no_requests_left_is_refused_before_the_body_is_read(port: Port, tenants: Tenants) -> None:
-    """Nothing of a large body has to come first; and one that cannot be read is a request, too."""
+async def test_a_tenant_without_requests_is_refused_before_the_body_is_read(port: Port, tenants: Tenants) -> None:
+    """A request with an unreadable body counts too."""
     wire = await port.connect()
     for body in (b"{", b'{"text": "good"}', b"{"):
         wire.send(post(body, "/serve/e", f"authorization: Bearer {tenants.texts['few']}"))
@@ -111,8 +111,8 @@ async def test_who_has_no_requests_left_is_refused_before_the_body_is_read(port:
     assert (429, "quota_requests") == (status, headers["x-refused-because"])
 
 
-async def test_what_is_refused_for_its_tokens_is_no_request(port: Port, tenants: Tenants) -> None:
-    """As before its body was read."""
+async def test_a_request_refused_for_tokens_does_not_count_as_a_request(port: Port, tenants: Tenants) -> None:
+    """As if it was refused before its body was read."""
     tenants.write(few={"requests_per_minute": 3, "tokens_per_minute": 4})
     await port.stack.gateway._callers.look()
     found = await ask(port, tenants.texts["few"], 3)
@@ -121,8 +121,8 @@ async def test_what_is_refused_for_its_tokens_is_no_request(port: Port, tenants:
     assert ["2"] * 3 == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
 
 
-async def test_usage_is_counted_from_which_a_bill_can_be_made(port: Port, tenants: Tenants) -> None:
-    """What was answered, and its tokens; what was refused is not, but who was over a limit."""
+async def test_usage_counts_answers_and_their_tokens_for_billing(port: Port, tenants: Tenants) -> None:
+    """Refused requests do not count. Refusals for a limit are counted separately."""
     await ask(port, tenants.texts["few"], 5)
     await ask(port, tenants.texts["watched"], 2)
     wire = await port.connect()
@@ -137,7 +137,7 @@ async def test_usage_is_counted_from_which_a_bill_can_be_made(port: Port, tenant
 
 
 async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[..., Any]) -> None:
-    """Refused with its own code, told in its trailers."""
+    """A refusal has its own code and trailers."""
     stack = make_stack(keys_file=str(tenants.path))
     async with stack.gateway.running():
         stack.deploy("e")
@@ -160,7 +160,7 @@ async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[.
 
 
 def test_tokens_out_are_those_that_were_generated() -> None:
-    """Of a whole answer, of several, of pieces; what a hook makes up is no number of ours."""
+    """For whole answers, several prompts and streams. Numbers from a hook do not count."""
     found: list[int] = []
     usage = Usage(lambda _tenant, _endpoint, _came, went: found.append(went))
     for answer in (
@@ -175,10 +175,10 @@ def test_tokens_out_are_those_that_were_generated() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "sent", "billed"), [("client_gone", 5, [(9, 5)]), ("client_gone", 0, [])])
-def test_a_stream_that_was_cut_short_is_billed_as_far_as_it_went(
+def test_an_interrupted_stream_is_billed_for_the_part_sent(
     outcome: str, sent: int, billed: list[tuple[int, int]]
 ) -> None:
-    """The prompt and what was sent; who got nothing pays nothing."""
+    """The prompt and the sent tokens. A caller that got nothing pays nothing."""
     found: list[tuple[int, int]] = []
     trace = Trace("id")
     trace.caller, trace.outcome, trace.tokens, trace.generated_tokens = Caller("k", "t"), outcome, 9, sent
@@ -186,8 +186,8 @@ def test_a_stream_that_was_cut_short_is_billed_as_far_as_it_went(
     assert billed == found
 
 
-def test_tenants_of_metrics_are_bounded() -> None:
-    """The 1,001st and all after it are one."""
+def test_the_number_of_tenants_in_metrics_is_limited() -> None:
+    """The 1,001st and all later ones share one label."""
     observer = Observer(later=lambda call: call())
     for number in range(MAX_TENANTS + 50):
         observer.used(f"t{number}", "e", 1, 0)
@@ -195,8 +195,8 @@ def test_tenants_of_metrics_are_bounded() -> None:
     assert 50 == observer._used["other", "e"][0].value
 
 
-async def test_the_share_follows_the_gateways_that_there_are(caplog: pytest.LogCaptureFixture) -> None:
-    """A number, or a name's addresses; a name that cannot be looked up leaves the last count, and is logged once."""
+async def test_the_share_follows_the_number_of_gateways(caplog: pytest.LogCaptureFixture) -> None:
+    """A number, or the addresses of a name. A failed lookup keeps the last count and is logged once."""
     told: list[int] = []
     await follow_siblings("4", told.append)
     assert [1, 4] == told

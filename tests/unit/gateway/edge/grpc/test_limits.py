@@ -1,4 +1,4 @@
-"""Connections of the gRPC port that say nothing, and more of them than there is room for."""
+"""Silent connections at the gRPC port, and more connections and messages than allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.gateway.edge.grpc.test_server import _nothing, make_server, text
 
 
 async def silent(port: int, begun: bytes) -> bool:
-    """Open a connection, say hardly anything, and return whether it was closed."""
+    """Open a connection, send almost nothing, and return whether it was closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(begun)
     try:
@@ -33,8 +33,8 @@ async def silent(port: int, begun: bytes) -> bool:
         writer.close()
 
 
-async def test_silent_connections_end_and_places_are_counted(stack: Any) -> None:
-    """Neither nothing nor half a greeting holds a place for long; beyond the places nobody is let in."""
+async def test_silent_connections_end_and_connections_are_limited(stack: Any) -> None:
+    """A connection without a complete handshake ends soon. Connections above the limit are refused."""
     gateway = stack.gateway
     server = RpcServer(
         gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20,
@@ -57,7 +57,7 @@ async def test_silent_connections_end_and_places_are_counted(stack: Any) -> None
 
 
 async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -> None:
-    """Two hundred of the largest size would be in memory before the first of them is refused."""
+    """Otherwise 200 messages of the largest size would be in memory before the first is refused."""
     stack = make_stack(max_in_flight=1)
     async with stack.gateway.running():
         stack.deploy("e")
@@ -87,8 +87,8 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
             await server.stop(0)
 
 
-async def test_nothing_is_kept_of_a_request_that_has_ended(stack: Any) -> None:
-    """Answered, refused or unreadable, over a call or a stream: neither gRPC nor a cycle of references holds it."""
+async def test_an_ended_request_is_freed(stack: Any) -> None:
+    """Answered, refused or unreadable, as a call or in a stream: neither gRPC nor a reference cycle keeps it."""
     stack.deploy("e")
     await stack.served("e")
     server = make_server(stack)
@@ -127,10 +127,10 @@ async def test_nothing_is_kept_of_a_request_that_has_ended(stack: Any) -> None:
         await server.stop(0)
 
 
-async def test_a_request_has_one_place_from_its_first_byte_to_its_answer(
+async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
     make_stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was given back and taken again when the message was here; the message's bytes are counted with it."""
+    """The permit used to be returned and taken again when the message was complete. Its bytes count too."""
     stack = make_stack()
     async with stack.gateway.running():
         stack.deploy("e")

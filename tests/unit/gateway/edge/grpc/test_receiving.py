@@ -1,4 +1,4 @@
-"""Turns of messages that come in: how many at a time, and what becomes of those that dawdle."""
+"""The turns of incoming messages: how many are read at a time, and slow senders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.errors import BodyTimeout, Overloaded
 
 
 class Sender:
-    """Sends one message, when it is told to."""
+    """Sends one message when the test says so."""
 
     def __init__(self) -> None:
         self.is_read = asyncio.Event()
@@ -24,8 +24,8 @@ class Sender:
         return await self.message
 
 
-async def test_a_message_is_read_when_another_one_is_here() -> None:
-    """What nobody reads stays with its sender."""
+async def test_a_message_is_read_when_a_turn_is_free() -> None:
+    """Unread bytes stay with their sender."""
     receiving, first, second = Receiving(1), Sender(), Sender()
     one, other = (asyncio.ensure_future(receiving.message(sender, 20)) for sender in (first, second))
     await first.is_read.wait()
@@ -36,8 +36,8 @@ async def test_a_message_is_read_when_another_one_is_here() -> None:
     assert ["a", "b"] == await asyncio.gather(one, other)
 
 
-async def test_who_dawdles_is_refused_when_others_wait() -> None:
-    """And gives its turn to the next, who has no more time while there is a third."""
+async def test_a_slow_sender_is_refused_if_others_wait() -> None:
+    """The next sender gets its turn, and no more time if a third one waits."""
     receiving, slow, slower, quick = Receiving(1, timeout=0.01), Sender(), Sender(), Sender()
     waiting = [asyncio.ensure_future(receiving.message(sender, 20)) for sender in (slow, slower, quick)]
     for late in waiting[:2]:
@@ -48,8 +48,8 @@ async def test_who_dawdles_is_refused_when_others_wait() -> None:
     assert "c" == await waiting[2]
 
 
-async def test_who_dawdles_has_its_time_when_nobody_waits() -> None:
-    """Until it is over; the turn is free then."""
+async def test_a_slow_sender_has_its_full_time_if_no_other_waits() -> None:
+    """Then its turn is free."""
     receiving, slow, next_one = Receiving(1, timeout=0.0), Sender(), Sender()
     with pytest.raises(BodyTimeout):
         await receiving.message(slow, 0.01)
@@ -57,8 +57,8 @@ async def test_who_dawdles_has_its_time_when_nobody_waits() -> None:
     assert "a" == await receiving.message(next_one, 20)
 
 
-async def test_who_gets_no_turn_in_its_time_is_refused() -> None:
-    """It is the gateway that had no room."""
+async def test_a_sender_without_a_turn_in_time_is_refused() -> None:
+    """With the reason that the gateway had no room."""
     receiving, first, second = Receiving(1, timeout=20), Sender(), Sender()
     one = asyncio.ensure_future(receiving.message(first, 20))
     await first.is_read.wait()
@@ -68,8 +68,8 @@ async def test_who_gets_no_turn_in_its_time_is_refused() -> None:
     assert "a" == await one
 
 
-async def test_streams_wait_for_hours_while_memory_lasts() -> None:
-    """However many there are, and whatever the process had before."""
+async def test_idle_streams_stay_open_while_memory_lasts() -> None:
+    """Whatever their number, and whatever memory the process used before."""
     senders = [Sender() for _ in range(5)]
     looks: list[int] = []
     looked = asyncio.Event()
@@ -88,8 +88,8 @@ async def test_streams_wait_for_hours_while_memory_lasts() -> None:
     assert list(range(5)) == await asyncio.gather(*waiting)
 
 
-async def test_streams_that_wait_end_when_the_process_grows_too_much() -> None:
-    """One of them is sent something large; nobody knows which. A few may be sent the largest."""
+async def test_idle_streams_end_when_the_process_grows_too_much() -> None:
+    """One of them may be receiving a large message; it is unknown which. A few may receive the largest."""
     sizes = iter([100, 120, 151])
     streams = Streams(2, 50, lambda: next(sizes))
     waiting = [asyncio.ensure_future(streams.message(Sender())) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The gRPC edge over a gateway of fakes: codes, deadlines, trailers, TLS; what a request means is tested elsewhere."""
+"""The gRPC edge over a gateway of fakes: codes, deadlines, trailers, TLS. Other tests cover the content of requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _nothing() -> list[dict[str, Any]]:
 
 
 def make_server(stack: Any) -> RpcServer:
-    """The service over a stack's data plane."""
+    """Return the gRPC service over a stack's data plane."""
     gateway = stack.gateway
     return RpcServer(
         gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5,
@@ -51,7 +51,7 @@ class Caller:
 
 
 def texts(model: str, *items: str, **fields: Any) -> Any:
-    """A request with texts."""
+    """Return a request with texts."""
     request = pb.ModelInferRequest(model_name=model, **fields)
     tensor = request.inputs.add(name="text", datatype="BYTES", shape=[len(items)])
     tensor.contents.bytes_contents.extend(item.encode() for item in items)
@@ -70,13 +70,13 @@ async def caller(stack: Any) -> AsyncIterator[Caller]:
     await server.stop(0)
 
 
-def test_kinds_of_errors_that_reach_requests_have_a_code() -> None:
-    """What HTTP answers with 4xx and 503 is never INTERNAL here."""
+def test_every_error_kind_of_a_request_has_a_code() -> None:
+    """A kind with an HTTP status of 4xx or 503 is never INTERNAL."""
     assert {kind for kind, status in STATUS.items() if status < 500 or status in (503, 504)} <= set(CODES)
 
 
-async def test_answer_carries_who_served_it_and_stage_times(caller: Caller) -> None:
-    """As trailers, the request's id among them."""
+async def test_an_answer_names_its_version_and_stage_times(caller: Caller) -> None:
+    """In trailers, with the request's id."""
     call = caller.infer(texts("e", "good", id="r7"))
     answer = await call
     trailers = dict(await call.trailing_metadata())
@@ -88,7 +88,7 @@ async def test_answer_carries_who_served_it_and_stage_times(caller: Caller) -> N
 
 
 async def test_routing_keys_and_pins_are_read_from_the_metadata(stack: Any, caller: Caller) -> None:
-    """The same key, the same version; a pin goes past the canary."""
+    """The same key gets the same version. A pin bypasses the canary."""
     stack.deploy("c", "m1", version="1")
     stack.deploy("c", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["c/1", "c/2"]}
@@ -100,8 +100,8 @@ async def test_routing_keys_and_pins_are_read_from_the_metadata(stack: Any, call
     assert ["1", "2"] == [answer.model_version for answer in pinned]
 
 
-async def test_a_large_message_is_read_as_a_small_one(stack: Any, caller: Caller) -> None:
-    """Beside the event loop: its answer and its refusal are the same, and nothing is held afterwards."""
+async def test_large_messages_are_handled_like_small_ones(stack: Any, caller: Caller) -> None:
+    """In a thread, with the same answers and refusals. Its memory is freed afterwards."""
     text = "good " * 10_000
     reply = await caller.infer(texts("e", *[text] * 6))
     assert [6, 2] == list(reply.outputs[0].shape)
@@ -113,7 +113,7 @@ async def test_a_large_message_is_read_as_a_small_one(stack: Any, caller: Caller
 
 
 async def test_callers_deadline_ends_the_call_to_the_backend(stack: Any, caller: Caller) -> None:
-    """And it is counted: nothing goes on for nobody."""
+    """The request is counted, and no work continues for a caller that has left."""
     stack.backend.latency = 5
     with pytest.raises(grpc.aio.AioRpcError) as late:
         await caller.infer(texts("e", "good"), timeout=0.2)
@@ -130,7 +130,7 @@ async def _idle(stack: Any) -> bool:
 
 
 async def test_failing_model_is_internal_and_overload_is_exhausted(stack: Any, caller: Caller) -> None:
-    """The kind of error is in a trailer."""
+    """A trailer has the kind of error."""
     stack.backend.fail_with = ModelFailed("it broke")
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await caller.infer(texts("e", "good"))
@@ -140,7 +140,7 @@ async def test_failing_model_is_internal_and_overload_is_exhausted(stack: Any, c
 
 
 async def test_draining_gateway_is_unavailable_and_not_ready(stack: Any, caller: Caller) -> None:
-    """A load balancer and a caller both learn it."""
+    """Both a load balancer and a caller see it."""
     assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
     stack.gateway.health.is_draining = True
     assert not (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
@@ -158,8 +158,8 @@ async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, calle
     assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
 
 
-async def test_no_message_is_an_internal_error(caller: Caller) -> None:
-    """Whatever is in a well-formed message: an answer, or a code that names the caller's fault."""
+async def test_no_message_causes_an_internal_error(caller: Caller) -> None:
+    """Any well-formed message gets an answer or a code that names the caller's fault."""
     datatypes = st.sampled_from(["BYTES", "INT64", "FP32", "FP16", "BOOL", "UINT8", "", "X"])
     tensors = st.tuples(
         st.sampled_from(["text", "text_pair", "other", ""]), datatypes, st.lists(st.integers(-2, 3), max_size=3),
@@ -189,8 +189,8 @@ async def test_no_message_is_an_internal_error(caller: Caller) -> None:
     assert set(codes) <= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}, codes
 
 
-async def test_tls_with_callers_that_must_show_a_certificate_and_renewal(stack: Any, tmp_path: Path) -> None:
-    """The port speaks what the HTTP port speaks; replaced files are used for new connections."""
+async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path) -> None:
+    """As on the HTTP port. New connections use replaced files."""
     stack.deploy("e")
     await stack.served("e")
     old, new = trustme.CA(), trustme.CA()
@@ -226,8 +226,8 @@ async def test_tls_with_callers_that_must_show_a_certificate_and_renewal(stack: 
     await server.stop(0)
 
 
-async def test_taken_port_is_an_error_that_says_so() -> None:
-    """Not a server that silently answers half of the calls."""
+async def test_a_port_in_use_is_an_error() -> None:
+    """Without it, the server would silently answer half of the calls."""
     from gateway.__main__ import _reserve
 
     holder = _reserve("127.0.0.1", 0)

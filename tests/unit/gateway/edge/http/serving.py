@@ -17,7 +17,7 @@ GOOD = b'{"text": "good"}'
 
 
 def post(body: bytes = GOOD, path: str = "/serve/e", *headers: str) -> bytes:
-    """One request as bytes."""
+    """Return one request as bytes."""
     lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
@@ -46,19 +46,19 @@ class Wire:
         return int(lines[0].split()[1]), dict(line.lower().split(": ", 1) for line in lines[1:] if line)
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Read one answer: status, headers, decoded body."""
+        """Read one answer; return status, headers and decoded body."""
         status, headers = await self.head()
         async with asyncio.timeout(30):
             body = await self._reader.readexactly(int(headers["content-length"]))
         return status, headers, json.loads(body) if body else None
 
     async def rest(self) -> bytes:
-        """Everything until the server closes the connection."""
+        """Read until the server closes the connection."""
         async with asyncio.timeout(30):
             return await self._reader.read()
 
     def half_close(self) -> None:
-        """Send nothing more; go on reading."""
+        """Close the sending side and continue to read."""
         self._writer.write_eof()
 
     def close(self) -> None:
@@ -66,12 +66,12 @@ class Wire:
         self._writer.close()
 
     def reset(self) -> None:
-        """End it as one does that wants no answer any more."""
+        """Reset the connection, as a client that has left."""
         self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
 
     def abort(self) -> None:
-        """End it, also if there is something left to send that nobody reads: it would stay open for ever."""
+        """Close at once, even with unsent data. Otherwise the connection would stay open for ever."""
         self._writer.transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""Bodies that were packed: what unpacking costs, and where it happens."""
+"""Compressed bodies: the cost of unpacking, and the thread that does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 16 << 20
 
 
 class Counted:
-    """A decompressor that counts what it is given."""
+    """A decompressor that counts its input."""
 
     fed = 0
 
@@ -33,8 +33,8 @@ class Counted:
         return getattr(self._inner, name)
 
 
-def test_unpacking_many_members_looks_at_each_byte_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gzip file of thousands of tiny members costs in proportion to its length, not to the square of it."""
+def test_unpacking_many_gzip_members_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of tiny members used to take quadratic time."""
     make = zlib.decompressobj
     monkeypatch.setattr(zlib, "decompressobj", lambda bits: Counted(make(bits)))
     costs = []
@@ -46,8 +46,8 @@ def test_unpacking_many_members_looks_at_each_byte_a_bounded_number_of_times(mon
     assert costs[1] < 1.5 * costs[0], "bytes looked at for each byte that came"
 
 
-def test_members_of_any_size_unpack_to_what_was_packed() -> None:
-    """However the members lie to the pieces in which they are read; cut short anywhere is refused."""
+def test_members_of_any_size_are_unpacked() -> None:
+    """In pieces of any size. A truncated member is refused."""
     draw = random.Random(8)
     for _ in range(60):
         plain = [draw.randbytes(draw.choice([0, 1, 100, 16_384, 70_000])) for _ in range(draw.randint(1, 5))]
@@ -63,14 +63,14 @@ def test_members_of_any_size_unpack_to_what_was_packed() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 40, b"trailing"])
-def test_what_follows_the_last_member_must_be_a_member(garbage: bytes) -> None:
-    """Nothing that was sent is dropped silently."""
+def test_bytes_after_the_last_member_are_refused(garbage: bytes) -> None:
+    """Nothing is dropped silently."""
     with pytest.raises(MalformedBody):
         body.unpack(gzip.compress(b"{}") + garbage, b"gzip", limit=LIMIT)
 
 
-def test_unpacking_stops_at_the_limit_whatever_the_members() -> None:
-    """One large member, or many that together are too large."""
+def test_unpacking_stops_at_the_limit() -> None:
+    """For one large member, or many small ones."""
     for packed in (gzip.compress(b"x" * 10_001), gzip.compress(b"x" * 100) * 101):
         with pytest.raises(PayloadTooLarge, match="10000"):
             body.unpack(packed, b"gzip", limit=10_000)
@@ -86,8 +86,8 @@ def test_unpacking_stops_at_the_limit_whatever_the_members() -> None:
     ],
     ids=["small", "small packed and large unpacked", "large packed"],
 )  # fmt: skip
-async def test_only_what_is_small_is_unpacked_on_the_loop(packed: bytes, is_inline: bool) -> None:
-    """The result comes from the loop's own thread, or else from another, within the limit of the whole body."""
+async def test_only_small_bodies_are_unpacked_on_the_event_loop(packed: bytes, is_inline: bool) -> None:
+    """Larger ones are unpacked in a thread, within the limit of the whole body."""
     finished: list[bool] = []
     unpack = body.unpack
 
@@ -102,8 +102,8 @@ async def test_only_what_is_small_is_unpacked_on_the_loop(packed: bytes, is_inli
     assert [is_inline] == finished
 
 
-async def test_a_bomb_is_refused_with_the_limit_that_was_set() -> None:
-    """Not with the size up to which the loop unpacks by itself."""
+async def test_a_zip_bomb_is_refused_with_the_configured_limit() -> None:
+    """Not with the smaller limit of the event loop."""
     with pytest.raises(PayloadTooLarge, match="1000000"):
         await body.unpacked(gzip.compress(b" " * 4_000_000), b"gzip", limit=1_000_000)
     with pytest.raises(PayloadTooLarge, match="1000 "):

@@ -1,4 +1,4 @@
-"""A person who opens an address gets a page; a program gets the JSON it always got."""
+"""A browser gets an HTML page for a refusal; a program gets the same JSON as before."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
         ("/v2/models/nobody", 404, "nobody"),
     ],
 )
-async def test_browser_gets_a_page_with_the_sentence_and_the_hint(
-    stack: Any, path: str, status: int, said: str
-) -> None:
-    """The status stays; the page leads to what is served; what somebody typed is text in it."""
+async def test_a_browser_gets_a_page_with_the_error_and_the_hint(stack: Any, path: str, status: int, said: str) -> None:
+    """The status is the same. The page links to the served endpoints and escapes the typed address."""
     stack.deploy("e")
     await stack.served("e")
     page = await stack.client.get(path, headers=BROWSER)
@@ -38,15 +36,15 @@ async def test_browser_gets_a_page_with_the_sentence_and_the_hint(
     assert {k: v for k, v in plain.headers.items() if k not in kept}.items() <= page.headers.items()
 
 
-async def test_names_that_were_typed_are_text_in_the_page(stack: Any) -> None:
-    """An address is anybody's to choose."""
+async def test_typed_names_are_escaped_in_the_page(stack: Any) -> None:
+    """Anyone can choose an address."""
     page = await stack.client.get("/<script>alert(1)</script>", headers=BROWSER)
     assert 404 == page.status_code
     assert "<script>" not in page.text
 
 
-async def test_answers_and_what_is_no_refusal_of_ours_stay_as_they_are(stack: Any) -> None:
-    """Health, metrics and the page itself."""
+async def test_other_answers_are_not_turned_into_pages(stack: Any) -> None:
+    """Health, metrics and the status page."""
     for path in ("/readyz", "/metrics", "/v1/status"):
         assert "json" in (reply := await stack.client.get(path, headers=BROWSER)).headers["content-type"] or (
             path == "/metrics" and b"gateway_" in reply.content

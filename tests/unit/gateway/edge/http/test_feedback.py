@@ -1,4 +1,4 @@
-"""``POST /v1/feedback`` through a whole gateway: forms, refusals, rights, and what can be seen of it."""
+"""``POST /v1/feedback`` through a whole gateway: forms, refusals, rights, and the visible results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def served(stack: Any) -> None:
 
 
 async def test_the_forms_of_feedback(stack: Any) -> None:
-    """One, many, with the answer as it was given; counted by version, in the metrics at once."""
+    """One label or many, or with the whole answer. They are counted by version, in the metrics at once."""
     await served(stack)
     answer = (await stack.client.post("/serve/e/2", json={"text": "good"})).json()
     for body, counted in (
@@ -52,7 +52,7 @@ async def test_the_forms_of_feedback(stack: Any) -> None:
 
 
 async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> None:
-    """Labels come late; the endpoint is known, and so are its labels."""
+    """Labels come late. The endpoint and its labels are known."""
     await served(stack)
     reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
     assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
@@ -79,8 +79,10 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
         ({**ONE, "endpoint": "e/x"}, 404, "is not served here"),
     ],
 )
-async def test_what_cannot_be_counted_is_refused_whole(stack: Any, body: object, status: int, said: str) -> None:
-    """With what is wrong and where; nothing of the request is counted."""
+async def test_a_request_with_an_invalid_label_is_refused_whole(
+    stack: Any, body: object, status: int, said: str
+) -> None:
+    """With the reason and the position. Nothing of it is counted."""
     await served(stack)
     reply = await stack.client.post("/v1/feedback", json=body)
     assert status == reply.status_code, reply.text
@@ -89,7 +91,7 @@ async def test_what_cannot_be_counted_is_refused_whole(stack: Any, body: object,
 
 
 async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
-    """In the gateway's own words."""
+    """In the gateway's usual form."""
     await served(stack)
     assert 405 == (await stack.client.get("/v1/feedback")).status_code
     for content, kind, code in ((b"{", "application/json", "malformed_body"), (b"a=1", "a/form", "unsupported_media")):
@@ -99,8 +101,8 @@ async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
     assert 413 == (await stack.client.post("/v1/feedback", content=b"x" * ((1 << 20) + 1))).status_code
 
 
-async def test_a_canary_is_no_version(stack: Any) -> None:
-    """Its name stands for several: which one answered, the answer has said."""
+async def test_feedback_needs_a_version_not_a_canary(stack: Any) -> None:
+    """A canary has several versions; the answer says which one it came from."""
     await served(stack)
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
     await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
@@ -109,7 +111,7 @@ async def test_a_canary_is_no_version(stack: Any) -> None:
 
 
 async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_path: Any) -> None:
-    """And only for the endpoints of the key; who may ask may not yet judge."""
+    """And only for the key's endpoints. The right to infer does not include it."""
     texts, keys = {}, []
     for name, fields in {
         "asks": {"operations": ("infer",)}, "labels": {"operations": ("feedback",)},
@@ -135,12 +137,12 @@ async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_p
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway looks at its numbers ten times a second, not every five seconds."""
+    """The gateway publishes its numbers ten times a second, not every five seconds."""
     monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.1)
 
 
 async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
-    """Of all workers and over restarts: where drift is judged."""
+    """Over all workers and restarts, like drift."""
     await served(stack)
     right = {**ONE, "label": "GOOD"}
     await stack.client.post("/v1/feedback", json={"feedback": [right] * 9 + [ONE]})
@@ -157,8 +159,8 @@ async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
     assert 'gateway_accuracy_ratio{endpoint="e",of="real",version="1"} 0.9' in (await stack.client.get("/metrics")).text
 
 
-async def test_labels_count_among_the_bytes_of_requests(make_stack: Callable[..., Any]) -> None:
-    """A gateway that is full takes none; room is given back whatever becomes of them, and a large body is read too."""
+async def test_feedback_counts_towards_the_bytes_in_flight(make_stack: Callable[..., Any]) -> None:
+    """A full gateway refuses it. Its bytes are released after any outcome. A large body is read too."""
     stack = make_stack(max_bytes_in_flight=4 << 20)
     async with stack.gateway.running():
         await served(stack)

@@ -1,4 +1,4 @@
-"""The request forms of others over a gateway of fakes: shapes, refusals in their own words, the one pipeline."""
+"""Other APIs' request forms over a gateway of fakes: shapes, their own refusals, and the common pipeline."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def test_hugging_face_pairs_reach_the_head(served: Any) -> None:
     ],
 )
 async def test_wrong_hugging_face_bodies_are_refused(served: Any, body: Any, says: str) -> None:
-    """422, and what is wrong."""
+    """With 422 and the reason."""
     reply = await served.client.post("/serve/e", json=body)
     assert 422 == reply.status_code
     assert says in reply.json()["error"]
 
 
-async def test_hook_gets_inputs_as_they_came(stack: Any) -> None:
-    """A hook's own field named inputs is not ours to translate."""
+async def test_a_hook_gets_the_field_inputs_unchanged(stack: Any) -> None:
+    """A hook may have a field of that name."""
     stack.add_hook("h", "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n")
     await stack.served("h")
     assert {"inputs": [1]} == (await stack.client.post("/serve/h", json={"inputs": [1]})).json()
@@ -66,8 +66,8 @@ async def test_predict_answers_for_the_only_endpoint(served: Any) -> None:
     assert "BAD" == ours.json()["label"]
 
 
-async def test_predict_needs_one_thing_to_be_served(stack: Any) -> None:
-    """None, or several, is a 404 that says what to call."""
+async def test_predict_needs_exactly_one_endpoint(stack: Any) -> None:
+    """Otherwise it is a 404 with the names to call."""
     await stack.until(lambda: stack.gateway.health.first_sync_done)
     assert 404 == (await stack.client.post("/predict", json={"inputs": "x"})).status_code
     stack.deploy("a", "m1")
@@ -77,8 +77,8 @@ async def test_predict_needs_one_thing_to_be_served(stack: Any) -> None:
     assert (404, "call one of the 2 here by its name: a, b") == (reply.status_code, reply.json()["hint"])
 
 
-async def test_predict_means_the_canary_over_everything(stack: Any) -> None:
-    """A canary over all versions is one thing to its callers."""
+async def test_predict_calls_the_canary_over_all_versions(stack: Any) -> None:
+    """A canary over all versions counts as one endpoint."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
@@ -112,7 +112,7 @@ async def test_paths_and_methods_of_the_protocols(served: Any, method: str, path
 
 
 async def test_every_form_is_counted_once_under_its_version(served: Any) -> None:
-    """Forms go through the one pipeline: one request, one count, errors included."""
+    """All forms share the pipeline: one request is one count, also for errors."""
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["good"]}
     await served.client.post("/predict", json={"inputs": "good"})
     await served.client.post("/v2/models/e/infer", json={"inputs": [tensor]})
@@ -132,8 +132,8 @@ async def test_protocol_parameters_bound_the_time(served: Any) -> None:
     assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
 
 
-async def test_failing_canary_is_answered_for_in_every_form(stack: Any) -> None:
-    """The stable version answers tensors as it answers text."""
+async def test_stable_answers_for_a_failing_canary_in_every_form(stack: Any) -> None:
+    """Tensors as well as texts."""
     from gateway.errors import ModelFailed
 
     stack.deploy("e", "m1", version="1")
@@ -176,8 +176,8 @@ _TENSOR = st.fixed_dictionaries(
 _PATHS = ("/serve/e", "/predict", "/v1/embeddings", "/v1/models/e:predict", "/v2/models/e/infer")
 
 
-async def test_no_body_is_answered_with_a_failure_of_ours(served: Any) -> None:
-    """Whatever is sent, the answer is 200 or a 4xx with the form's error object: never a 500, never a hang."""
+async def test_no_body_causes_a_server_error(served: Any) -> None:
+    """The answer is 200 or a 4xx in the form's error shape, never a 500 or a hang."""
 
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(_PATHS), _JSON | st.builds(lambda t: {"inputs": t}, st.lists(_TENSOR, max_size=3)))
@@ -203,7 +203,7 @@ def _fits(body: Any) -> bool:
 
 @pytest.mark.parametrize("length", ["0", "-1", "abc", "999999", "10"])
 async def test_wrong_header_lengths_are_refused(served: Any, length: str) -> None:
-    """The binary extension's header must be true."""
+    """The binary extension's header must match the body."""
     reply = await served.client.post(
         "/v2/models/e/infer", content=b'{"inputs": []}', headers={"inference-header-content-length": length}
     )

@@ -1,4 +1,4 @@
-"""How connections end: with an answer, never with a request on its way; and how certificates are renewed."""
+"""Connections end with an answer, never with a request in transit; and the renewal of certificates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = b'{"text": "good"}'
 
 
 def request(path: str = "/serve/e") -> bytes:
-    """One request that asks for keep-alive, as HTTP/1.1 does by itself."""
+    """Return one request with keep-alive, the default of HTTP/1.1."""
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
     return head.encode() + BODY
 
@@ -31,7 +31,7 @@ class Caller:
         self._reader, self._writer = reader, writer
 
     async def ask(self, raw: bytes = b"") -> tuple[int, bool]:
-        """Send, read the answer: its status, and whether it was said to be the last one."""
+        """Send a request. Return its status, and whether the answer closes the connection."""
         self._writer.write(raw or request())
         async with asyncio.timeout(30):
             head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
@@ -39,12 +39,12 @@ class Caller:
         return int(head.split()[1]), b"connection: close" in head
 
     async def is_closed(self) -> bool:
-        """True when the server has ended the connection."""
+        """Return whether the server has closed the connection."""
         async with asyncio.timeout(30):
             return await self._reader.read(1) == b""
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._writer.close()
 
 
@@ -61,7 +61,7 @@ class Port:
         self._task = asyncio.create_task(self._server._serve())
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Caller:
-        """Open a connection; it ends with the port at the latest."""
+        """Open a connection that is closed with the port at the latest."""
         while not self._server.started:
             await asyncio.sleep(0.005)
         port = self._server.servers[0].sockets[0].getsockname()[1]
@@ -85,8 +85,8 @@ async def deployed(stack: Any, **options: Any) -> Port:
 
 
 @pytest.mark.parametrize("path", ["/serve/e", "/serve/e?version=", "/v1/status"], ids=["fast", "task", "operations"])
-async def test_leaving_gateway_answers_everything_and_says_that_it_was_the_last(stack: Any, path: str) -> None:
-    """On connections that were open and on new ones; readiness tells balancers at once, liveness stays."""
+async def test_a_draining_gateway_answers_and_closes_each_connection(stack: Any, path: str) -> None:
+    """On open and new connections. Readiness fails at once, liveness does not."""
     port = await deployed(stack)
     raw = request(path) if path.startswith("/serve") else f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
     old = await port.connect()
@@ -104,8 +104,8 @@ async def test_leaving_gateway_answers_everything_and_says_that_it_was_the_last(
     await port.stop()
 
 
-async def test_request_in_flight_when_leaving_begins_gets_the_last_answer(stack: Any) -> None:
-    """It is answered, with the word that it was the last."""
+async def test_a_request_in_flight_when_draining_begins_is_answered(stack: Any) -> None:
+    """With `connection: close`."""
     port = await deployed(stack)
     stack.backend.hold = asyncio.Event()
     caller = await port.connect()
@@ -119,8 +119,8 @@ async def test_request_in_flight_when_leaving_begins_gets_the_last_answer(stack:
     await port.stop()
 
 
-async def test_connection_of_age_ends_with_an_answer(stack: Any) -> None:
-    """It is not closed by itself: a request might be on its way."""
+async def test_an_old_connection_ends_with_an_answer(stack: Any) -> None:
+    """It is not closed while idle, because a request might be in transit."""
     stack.gateway.connections.age = 1.0
     port = await deployed(stack)
     caller = await port.connect()
@@ -143,14 +143,14 @@ def issue(authority: trustme.CA, folder: Path, *names: str) -> tuple[Path, Path]
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    """A client that trusts only this authority."""
+    """Return a client that trusts only this authority."""
     context = ssl.create_default_context()
     context.load_verify_locations(cadata=authority.cert_pem.bytes().decode())
     return context
 
 
-async def test_https_and_callers_that_must_show_a_certificate(stack: Any, tmp_path: Path) -> None:
-    """With one the request is answered, without one the handshake fails."""
+async def test_mutual_tls(stack: Any, tmp_path: Path) -> None:
+    """With a client certificate the request is answered, without one the handshake fails."""
     authority = trustme.CA()
     certificate, key = issue(authority, tmp_path, "gateway")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -169,7 +169,7 @@ async def test_https_and_callers_that_must_show_a_certificate(stack: Any, tmp_pa
 
 
 async def test_renewed_certificate_is_shown_to_new_connections(stack: Any, tmp_path: Path) -> None:
-    """The files are looked at again after a while; a pair that does not fit yet changes nothing."""
+    """The files are checked regularly. A certificate that does not match its key changes nothing."""
     old, new = trustme.CA(), trustme.CA()
     certificate, key = issue(old, tmp_path, "gateway")
     port = await deployed(stack, ssl_certfile=str(certificate), ssl_keyfile=str(key), ssl_context_factory=tls_context)

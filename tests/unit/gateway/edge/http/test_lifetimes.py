@@ -1,4 +1,4 @@
-"""What one request holds, over a real port, with the fast path and without: its version, its permit, its deadline."""
+"""A request's version, permit and deadline, over a real port, with and without the fast path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Preprocess:
 
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
 def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Serve:
-    """Serve a stack with settings of the test's own, on each path."""
+    """Serve a stack with the test's settings, on each path."""
 
     @asynccontextmanager
     async def make(**settings: Any) -> AsyncIterator[Port]:
@@ -44,7 +44,7 @@ def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Ser
 
 
 async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(serve: Serve) -> None:
-    """The version was chosen with the head and closed before the body was there: 500. It is chosen with the body."""
+    """The version is chosen with the body. Chosen with the head, it could be closed before the body came (500)."""
     async with serve() as port:
         stack = port.stack
         stack.add_hook("h", HOOK % "old")
@@ -62,7 +62,7 @@ async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(ser
 
 
 async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) -> None:
-    """A redeploy while the model works: the old version answers what it has."""
+    """After a redeploy, the old version still answers its requests."""
     async with serve() as port:
         stack = port.stack
         stack.deploy("e")
@@ -82,8 +82,8 @@ async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) ->
         await stack.until(lambda: old._leases == 0)
 
 
-async def test_every_path_has_the_deadline(serve: Serve) -> None:
-    """A model that never answers: 504 when the time is over, and everything is free again."""
+async def test_the_deadline_holds_on_every_path(serve: Serve) -> None:
+    """A model never answers: the request gets 504 in time, and everything is released."""
     async with serve(request_timeout="300ms") as port:
         stack = port.stack
         stack.deploy("e")
@@ -100,7 +100,7 @@ async def test_every_path_has_the_deadline(serve: Serve) -> None:
         assert 200 == (await wire.answer())[0]
 
 
-async def test_a_client_that_leaves_frees_what_it_holds(serve: Serve) -> None:
+async def test_a_client_that_leaves_releases_its_resources(serve: Serve) -> None:
     """Permit, bytes and lease."""
     async with serve() as port:
         stack = port.stack
@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_frees_what_it_holds(serve: Serve) -> None:
 
 
 async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
-    """More than may be here at a time: 429 on the head alone, while the first still sends its body."""
+    """Above the limit, a head alone gets 429, while the first request still sends its body."""
     async with serve(max_in_flight=1) as port:
         port.stack.deploy("e")
         await port.stack.served("e")
@@ -133,8 +133,8 @@ async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
 
 
-async def test_a_permit_is_held_until_the_client_has_taken_its_answer(serve: Serve) -> None:
-    """Answers that nobody reads are memory as well: their requests count until the client reads, or leaves."""
+async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serve) -> None:
+    """Unread answers take memory too, so they count until the client reads or leaves."""
     async with serve() as port:
         stack = port.stack
         stack.add_hook("h", HUGE)
@@ -155,8 +155,8 @@ async def test_a_permit_is_held_until_the_client_has_taken_its_answer(serve: Ser
         await stack.until(lambda: permits.in_flight == 0)
 
 
-async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:
-    """What is announced counts as well as what comes without a length; the rest is told to come back."""
+async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
+    """Announced lengths and chunked bodies count. Other requests get 429."""
     text = b'{"text": "%b"}' % (b"good " * 4000)
     async with serve(max_bytes_in_flight=30_000) as port:
         port.stack.deploy("e")
@@ -178,8 +178,8 @@ async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:
         await port.stack.until(lambda: permits.held_bytes == 0)
 
 
-async def test_remembered_answers_take_no_more_than_their_bytes(serve: Serve) -> None:
-    """The longest unused go first; an answer too large for the memory is not kept."""
+async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve) -> None:
+    """The least recently used go first. An answer above the limit is not cached."""
     async with serve(response_cache_entries=1000, response_cache_bytes=8192) as port:
         stack = port.stack
         stack.deploy("e")
@@ -198,8 +198,8 @@ async def test_remembered_answers_take_no_more_than_their_bytes(serve: Serve) ->
         assert held == handler.held_bytes
 
 
-def test_the_size_of_an_answer_is_that_of_its_parts() -> None:
-    """Arrays count with what they keep alive: a row of a batch is a view into the whole batch."""
+def test_the_size_of_an_answer_includes_arrays_it_refers_to() -> None:
+    """A row of a batch is a view that keeps the whole batch in memory."""
     import numpy as np
 
     batch = np.zeros((64, 384), dtype=np.float32)

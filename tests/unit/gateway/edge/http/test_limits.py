@@ -1,4 +1,4 @@
-"""What a connection may take from the process: bytes and lines of a head, time, places; and what it is told."""
+"""Limits of a connection: the size and lines of a head, time and number; and the answers when they are exceeded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Preprocess:
 
 @pytest.fixture
 def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
-    """Serve the endpoint `e` with settings of the test's own."""
+    """Serve the endpoint `e` with the test's settings."""
 
     @asynccontextmanager
     async def make(**settings: Any) -> AsyncIterator[Port]:
@@ -54,8 +54,8 @@ def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
     ],
     ids=["one line", "many lines", "a name", "whole"],
 )  # fmt: skip
-async def test_a_head_beyond_the_limit_is_431_and_the_end_of_the_connection(port: Any, head: bytes) -> None:
-    """Before it is whole, in one piece or in many; the sentence names the limit."""
+async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any, head: bytes) -> None:
+    """Before it is complete, in one piece or many. The message names the limit."""
     async with port(max_head_bytes=4096, max_headers=1000) as served:
         for cut in (len(head), 1000):
             wire = await served.connect()
@@ -67,7 +67,7 @@ async def test_a_head_beyond_the_limit_is_431_and_the_end_of_the_connection(port
 
 
 async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
-    """A line costs more than its bytes."""
+    """Each line costs more than its bytes."""
     async with port(max_headers=20) as served:
         wire = await served.connect()
         wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
@@ -78,8 +78,8 @@ async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
         assert "20 lines" in body["error"]
 
 
-async def test_lines_after_a_chunked_body_count_as_well(port: Any) -> None:
-    """Trailers, one endless trailer, and endless chunk extensions: what is beside a body has the limit of a head."""
+async def test_trailers_and_chunk_extensions_count_as_head(port: Any) -> None:
+    """Many trailers, an endless one, and endless chunk extensions."""
     begin = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
     async with port(max_head_bytes=4096, max_headers=50) as served:
         for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
@@ -95,7 +95,7 @@ async def test_lines_after_a_chunked_body_count_as_well(port: Any) -> None:
 async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
     port: Any, caplog: pytest.LogCaptureFixture, late: bool
 ) -> None:
-    """Longer than the parser of addresses can count, with the body behind it or with it."""
+    """Longer than the URL parser can handle; with the body later or in the same piece."""
     head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
     async with port(max_head_bytes=1 << 20) as served:
         wire = await served.connect()
@@ -109,8 +109,8 @@ async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 
-async def test_connections_that_are_ended_are_counted_by_why(make_stack: Callable[..., Any]) -> None:
-    """What the client was told, or what it did not do; one that is idle after its answer ends uncounted."""
+async def test_connections_closed_by_the_gateway_are_counted_by_reason(make_stack: Callable[..., Any]) -> None:
+    """A connection that is closed while idle is not counted."""
     stack = make_stack(max_head_bytes=4096, head_timeout="200ms", keep_alive="200ms")
     async with stack.gateway.running(), stack.client:
         stack.deploy("e")
@@ -129,8 +129,8 @@ async def test_connections_that_are_ended_are_counted_by_why(make_stack: Callabl
             assert expected == await ended_connections(stack)
 
 
-async def test_a_connection_that_makes_room_is_counted(make_stack: Callable[..., Any]) -> None:
-    """The one that has waited longest."""
+async def test_a_connection_closed_to_make_room_is_counted(make_stack: Callable[..., Any]) -> None:
+    """It is the one that has been idle longest."""
     stack = make_stack(max_connections=2)
     async with stack.gateway.running(), stack.client, serving(stack) as served:
         waits = [await served.connect() for _ in range(3)]
@@ -139,7 +139,7 @@ async def test_a_connection_that_makes_room_is_counted(make_stack: Callable[...,
 
 
 async def ended_connections(stack: Any) -> dict[str, float]:
-    """Return how many were counted by reason."""
+    """Return the numbers of closed connections by reason."""
     text = (await stack.client.get("/metrics")).text
     found = re.findall(r'gateway_ended_connections_total\{reason="(\w+)"\} (\S+)', text)
     return {reason: float(number) for reason, number in found}
@@ -150,7 +150,7 @@ async def ended_connections(stack: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n\r\n", b"POST /ser", post()[:60]], ids=["nothing", "lines", "url", "head"])
 async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: bytes) -> None:
-    """Nothing was asked: closed. Something was begun: 408 first."""
+    """A silent one is closed. One with a partial head gets 408 first."""
     async with port(head_timeout="200ms") as served:
         wire = await served.connect()
         wire.send(sent)
@@ -160,8 +160,8 @@ async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: by
         assert b"" == await wire.rest()
 
 
-async def test_a_head_that_drips_ends_as_one_that_stalls(port: Any) -> None:
-    """Each byte is not a new beginning; the second request's head has the same time as the first one's."""
+async def test_a_slow_head_times_out_like_a_stalled_one(port: Any) -> None:
+    """A new byte does not restart the time. A second request has the same time as the first."""
     async with port(head_timeout="300ms") as served:
         wire = await served.connect()
         for answered in (200, 408):
@@ -174,7 +174,7 @@ async def test_a_head_that_drips_ends_as_one_that_stalls(port: Any) -> None:
 
 
 async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port: Any) -> None:
-    """Also where the answer did not wait for it, and where nobody reads bodies."""
+    """Also if the answer did not need the body, or no route reads it."""
     head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
     async with port(request_timeout="300ms") as served:
         for line, expected in ((b"POST /serve/e", 408), (b"POST /serve/none", 404), (b"GET /v1/status", 200)):
@@ -184,8 +184,8 @@ async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port:
             assert b"" == await wire.rest(), line
 
 
-async def test_a_client_that_does_not_read_does_not_stay(port: Any) -> None:
-    """Answers pile up behind one that reads nothing: after a while the connection is dropped."""
+async def test_a_client_that_does_not_read_is_disconnected(port: Any) -> None:
+    """After a while, because its answers pile up."""
     async with port(keep_alive="200ms", request_timeout="400ms") as served:
         wire = await served.connect()
         wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -197,7 +197,7 @@ async def test_a_client_that_does_not_read_does_not_stay(port: Any) -> None:
 
 
 async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
-    """A connection that was used has that long for its next request, which starts the time anew."""
+    """Each request restarts the time."""
     async with port(keep_alive="1500ms") as served:
         wire = await served.connect()
         end = asyncio.get_running_loop().time() + 1.8
@@ -213,8 +213,8 @@ async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-async def test_when_the_process_is_full_the_connection_that_waits_longest_makes_room(port: Any) -> None:
-    """Silent ones, half-sent heads and idle ones alike; whoever asks is answered."""
+async def test_at_the_limit_the_longest_idle_connection_is_closed(port: Any) -> None:
+    """Silent, half-sent and idle ones alike. Connections with a request are answered."""
     async with port(max_connections=6) as served:
         used = await served.connect()
         used.send(post())
@@ -235,8 +235,8 @@ async def test_when_the_process_is_full_the_connection_that_waits_longest_makes_
             assert b"" == await wire.rest()
 
 
-async def test_when_every_connection_is_busy_the_newest_is_told_to_come_back(port: Any) -> None:
-    """503 with Retry-After; those that are being answered are answered."""
+async def test_if_all_connections_are_busy_a_new_one_gets_503(port: Any) -> None:
+    """With Retry-After. The busy ones are answered."""
     async with port(max_connections=3) as served:
         served.stack.backend.hold = asyncio.Event()
         busy = [await served.connect() for _ in range(3)]
@@ -253,7 +253,7 @@ async def test_when_every_connection_is_busy_the_newest_is_told_to_come_back(por
 
 
 async def test_pipelined_requests_are_bounded(port: Any) -> None:
-    """A read full of tiny requests does not become thousands of waiting ones: the first are answered, then it ends."""
+    """Of thousands of tiny requests in one read, the first are answered, then the connection is closed."""
     async with port() as served:
         wire = await served.connect()
         wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
@@ -268,7 +268,7 @@ async def test_pipelined_requests_are_bounded(port: Any) -> None:
 
 @pytest.mark.parametrize("path", ["/serve/e", "/livez", "/metrics", "/", "/v1/status", "/v1/models", "/v2", "/nothing"])
 async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, path: str) -> None:
-    """The next answer on the connection begins where the first one's head ended."""
+    """The next answer follows directly after the head."""
     async with port() as served:
         wire = await served.connect()
         found = []
@@ -289,7 +289,7 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, pat
      (b"HEAD /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), 431)],
 )  # fmt: skip
 async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, status: int) -> None:
-    """Also if its head cannot be read to the end."""
+    """Also if its own head cannot be read to the end."""
     async with port() as served:
         wire = await served.connect()
         wire.send(head)
@@ -299,8 +299,8 @@ async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, statu
         assert b"" == await wire.rest()
 
 
-async def test_what_follows_a_head_request_is_refused_with_a_body(port: Any) -> None:
-    """It has no method, and the parser still has the last one."""
+async def test_an_unreadable_request_after_head_is_refused_with_a_body(port: Any) -> None:
+    """It has no method, and the parser still has the previous one."""
     async with port() as served:
         wire = await served.connect()
         wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -311,7 +311,7 @@ async def test_what_follows_a_head_request_is_refused_with_a_body(port: Any) -> 
 
 
 async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
-    """What is behind a `#` is no part of the name."""
+    """The part after `#` does not belong to the endpoint's name."""
     request = post(GOOD, "/serve/e#f")
     async with port() as served:
         for pieces in ((request,), (request[:30], request[30:]), (request[:-5], request[-5:])):
@@ -322,8 +322,8 @@ async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: A
 
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("path", ["/serve/e", "/v1/status", "/serve/none"])
-async def test_a_client_that_only_ended_its_sending_side_is_answered(port: Any, path: str, pieces: int) -> None:
-    """Also several requests in a row."""
+async def test_a_half_closed_connection_is_answered(port: Any, path: str, pieces: int) -> None:
+    """Also for several requests in a row."""
     async with port() as served:
         wire = await served.connect()
         wire.send(*[post(GOOD, path)] * pieces)
@@ -335,8 +335,8 @@ async def test_a_client_that_only_ended_its_sending_side_is_answered(port: Any, 
         assert 1 >= rest.lower().count(b"connection: close")
 
 
-async def test_a_client_that_ended_its_sending_side_is_answered_late_and_one_that_left_is_noticed(port: Any) -> None:
-    """Both look alike when they happen; the one that left frees its place at once."""
+async def test_half_closed_clients_are_answered_late_and_gone_clients_noticed(port: Any) -> None:
+    """Both look alike at first. A client that left releases its place at once."""
     async with port() as served:
         stack = served.stack
         stack.backend.hold = asyncio.Event()
@@ -355,8 +355,8 @@ async def test_a_client_that_ended_its_sending_side_is_answered_late_and_one_tha
         assert b"" == await waiting.rest()
 
 
-async def test_a_request_that_is_cut_off_gets_no_answer(port: Any) -> None:
-    """Half a head or half a body, and then the end: nobody asked for anything whole."""
+async def test_an_incomplete_request_gets_no_answer(port: Any) -> None:
+    """Half a head or half a body, then the end of the stream."""
     async with port() as served:
         for at in (10, 50, -3):
             wire = await served.connect()
@@ -366,8 +366,8 @@ async def test_a_request_that_is_cut_off_gets_no_answer(port: Any) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends its sending side"])
-async def test_requests_before_one_that_cannot_be_read_are_answered_first(port: Any, ends: bool) -> None:
-    """In their order, and then the refusal."""
+async def test_requests_before_an_unreadable_one_are_answered_first(port: Any, ends: bool) -> None:
+    """In order, then the refusal."""
     async with port() as served:
         served.stack.backend.hold = asyncio.Event()
         wire = await served.connect()
@@ -382,8 +382,8 @@ async def test_requests_before_one_that_cannot_be_read_are_answered_first(port: 
         assert b"" == await wire.rest()
 
 
-async def test_a_refused_request_that_expects_100_is_the_last_one(port: Any) -> None:
-    """Nobody knows whether the body still comes: what comes next must not be taken for it."""
+async def test_a_refused_request_with_expect_100_closes_the_connection(port: Any) -> None:
+    """Its body may still come and must not be read as a request."""
     async with port() as served:
         wire = await served.connect()
         wire.send(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
@@ -399,8 +399,8 @@ async def test_a_refused_request_that_expects_100_is_the_last_one(port: Any) -> 
         assert (200, False) == (status, "connection" in headers)
 
 
-async def test_a_client_that_offers_another_protocol_is_served_in_this_one(port: Any) -> None:
-    """As Java's client does with its first request; what follows in the same read is served too."""
+async def test_an_upgrade_offer_is_ignored(port: Any) -> None:
+    """Java's client sends one with its first request. Further requests in the same read are served too."""
     async with port() as served:
         wire = await served.connect()
         asking = post(
@@ -416,7 +416,7 @@ async def test_a_client_that_offers_another_protocol_is_served_in_this_one(port:
 
 
 async def hooked(served: Port, **body: Any) -> Wire:
-    """Ask the hook for an answer with these headers."""
+    """Call the hook, which answers with these headers."""
     import json
 
     if "h" not in served.stack.gateway.table.current.endpoints:
@@ -432,8 +432,8 @@ async def hooked(served: Port, **body: Any) -> Wire:
     [("x-mine", "a\r\nx-theirs: b"), ("x-mine", "a\r\n\r\nHTTP/1.1 200 OK"), ("x-mine", "a\nb"), ("x\r\ny", "a"),
      ("x y", "a"), ("", "a"), ("x-mine", "a\0b")],
 )  # fmt: skip
-async def test_a_hooks_header_cannot_end_the_line_it_is_in(port: Any, header: tuple[str, str]) -> None:
-    """It is the hook's mistake, said by name; nothing of the header is sent."""
+async def test_a_hooks_header_cannot_contain_a_line_break(port: Any, header: tuple[str, str]) -> None:
+    """It is reported as the hook's error, and nothing of the header is sent."""
     async with port() as served:
         wire = await hooked(served, headers=[header])
         status, headers, body = await wire.answer()
@@ -445,8 +445,8 @@ async def test_a_hooks_header_cannot_end_the_line_it_is_in(port: Any, header: tu
 
 
 @pytest.mark.parametrize("http", [FastProtocol, GatewayProtocol], ids=["fast", "ordinary"])
-async def test_a_header_that_nobody_checked_is_not_written_either(stack: Any, http: Any) -> None:
-    """Whatever an application says: one answer (an error), or none, and never a line or an answer of the header's."""
+async def test_unchecked_headers_of_an_application_are_not_written(stack: Any, http: Any) -> None:
+    """The client gets one error or nothing, never an injected line or answer."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         del receive
@@ -468,8 +468,8 @@ async def test_a_header_that_nobody_checked_is_not_written_either(stack: Any, ht
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 304, 404])
-async def test_a_hooks_headers_about_the_connection_are_not_the_hooks(port: Any, status: int) -> None:
-    """Transfer codings and `connection` are the server's, and refused; statuses without a body have none."""
+async def test_a_hook_may_not_set_connection_headers(port: Any, status: int) -> None:
+    """Transfer codings and `connection` belong to the server. Statuses without a body have none."""
     async with port() as served:
         for header in (["transfer-encoding", "chunked"], ["connection", "close"]):
             wire = await hooked(served, headers=[header], status=status, content="")
@@ -485,8 +485,8 @@ async def test_a_hooks_headers_about_the_connection_are_not_the_hooks(port: Any,
 
 
 @pytest.mark.parametrize("status", [0, 99, 101, 600, 1000])
-async def test_a_hooks_status_is_one_that_ends_a_request(port: Any, status: int) -> None:
-    """Anything else is the hook's mistake."""
+async def test_a_hooks_status_must_be_a_final_one(port: Any, status: int) -> None:
+    """Other statuses are the hook's error."""
     async with port() as served:
         wire = await hooked(served, headers=[], status=status)
         found, _, body = await wire.answer()

@@ -1,4 +1,4 @@
-"""The gateway's page: drawn from the status, safe whatever names say, and alive in a real browser."""
+"""The status page: drawn from the status, safe for any names, and updated in a real browser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STATUS: dict[str, Any] = {
 
 
 class Tags(HTMLParser):
-    """Counts what the browser would make of a page."""
+    """Counts the tags that a browser would find in a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -60,26 +60,26 @@ class Tags(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_names_are_text_wherever_they_stand() -> None:
-    """The only script is ours, whatever endpoints, models, variables and errors are called; open rows too."""
+def test_names_are_escaped_everywhere() -> None:
+    """Names of endpoints, models and variables, and errors, also in open rows, add no script."""
     for opened in ((), (EVIL,)):
         assert 1 == Tags(render_page(STATUS, f"/{EVIL}/", opened)).tags.count("script")
 
 
 @pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is building: x"], ">ready, degraded<")])
-def test_a_ready_gateway_says_whether_it_is_whole(degraded: list[str], said: str) -> None:
-    """What is not served is in the list of endpoints."""
+def test_a_ready_gateway_shows_whether_it_is_degraded(degraded: list[str], said: str) -> None:
+    """Versions that are not served are in the list of endpoints."""
     assert said in render_page({**STATUS, "ready": True, "degraded": degraded}, "/serve/")
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
-    """One document: its only addresses are links to this gateway."""
+def test_the_page_loads_nothing_from_other_hosts() -> None:
+    """It is one document with links only to this gateway."""
     addresses = set(Tags(render_page(STATUS, "/serve/")).addresses)
     assert {"/docs", "/metrics", "/v1/status"} == {address for address in addresses if not address.startswith("?open=")}
 
 
-def test_page_of_a_gateway_that_serves_nothing_says_so() -> None:
-    """And has no empty sections."""
+def test_the_page_of_an_empty_gateway() -> None:
+    """It says so and has no empty sections."""
     empty: dict[str, Any] = {"endpoints": [], "pending": [], "last_minute": [], "drift": [], "canaries": {}}
     page = render_page({**STATUS, **empty}, "/serve/")
     assert "Nothing is deployed yet." in page
@@ -89,7 +89,7 @@ def test_page_of_a_gateway_that_serves_nothing_says_so() -> None:
 
 
 def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: str = "", broken: str = "") -> Any:
-    """What the status says of one endpoint: the parts to put together."""
+    """Return the status of one endpoint with the given parts."""
     served = {"url": f"{name}/1", "endpoint": name, "version": "1", "details": {}, "model_name": f"model of {name}",
               "model_id": "", "successor": None}  # fmt: skip
     counted = {"endpoint": name, "version": "1", "route": "direct", "rate": 1970.0, "share": 1.0, "failed": failed,
@@ -104,7 +104,7 @@ def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: st
 
 
 def status_of(*endpoints: Any) -> dict[str, Any]:
-    """A status of a gateway that is ready and serves these."""
+    """Return the status of a ready gateway with these endpoints."""
     return {
         **STATUS, "ready": True, "degraded": [], "faults": [], "canaries": {}, "triton": {}, "registry": {"error": ""},
         "serving_task": {"id": "t", "name": "task"}, "endpoints": [e[0] for e in endpoints],
@@ -113,8 +113,8 @@ def status_of(*endpoints: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_an_objective_with_nothing_left_is_looked_at_and_told_with_what_was_seen() -> None:
-    """One of an endpoint that is gone makes no row."""
+def test_a_spent_objective_is_a_warning_with_its_numbers() -> None:
+    """An objective of a removed endpoint makes no row."""
     of = {"objective": "latency", "target": 0.95, "within": 0.3, "requests": 1000.0, "bad": 60.0, "left": -0.2,
           "seconds": 7200.0, "is_default": False}  # fmt: skip
     kept = {**of, "objective": "availability", "target": 0.999, "within": None, "bad": 0.0, "left": 1.0}
@@ -126,8 +126,8 @@ def test_an_objective_with_nothing_left_is_looked_at_and_told_with_what_was_seen
     assert "99.9% answered: <span class=ok>100% of the budget left" in page
 
 
-def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_otherwise_is_told() -> None:
-    """The first makes every comparison unfair; the second is what new models are for. What is alike is only named."""
+def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() -> None:
+    """Other texts make every comparison unfair. Other answers are the purpose of a new model."""
     answers, texts = one("predicted_label", "answers", UNEVEN), one("language", "texts", UNEVEN)
     page = render_page(status_of(endpoint("e")) | {"compared": [answers]}, "/serve/", ("e",))
     assert "<span class=ok>serving</span>" in page
@@ -145,7 +145,7 @@ def test_a_canary_that_is_asked_other_texts_is_looked_at_and_one_that_answers_ot
 
 
 def test_variables_that_changed_come_first() -> None:
-    """On a phone a dozen histograms are several screens."""
+    """On a phone, a dozen histograms take several screens."""
     served, counted, drifted, pending = endpoint("e")
     found = status_of((served, counted, drifted, pending))
     found["drift"] = [
@@ -156,8 +156,8 @@ def test_variables_that_changed_come_first() -> None:
     assert ["moved", "drift", "toofew", "steady"] == re.findall(r"<div class=drift><p><code>(\w+)</code>", page)
 
 
-def test_the_worst_come_first_and_keep_their_place() -> None:
-    """By how bad it is, then by name; a rate that moves moves no row. Callers' mistakes are no fault."""
+def test_the_worst_rows_come_first_and_keep_their_place() -> None:
+    """Sorted by state, then by name. A changing rate moves no row. Client errors are not faults."""
     found = status_of(
         endpoint("calm"), endpoint("broken", broken="no such model"), endpoint("mistaken", refused=0.5),
         endpoint("failing", failed=0.2), endpoint("adrift", drifts="drift"), endpoint("busy"),
@@ -170,7 +170,7 @@ def test_the_worst_come_first_and_keep_their_place() -> None:
 
 
 def test_requests_that_fail_are_named_before_a_version_that_does_not_start() -> None:
-    """An endpoint that serves an older version well is not as bad as one whose callers get errors."""
+    """An endpoint whose callers get errors is worse than one that serves an older version."""
     both = endpoint("both", failed=0.2, broken="no such model")
     page = render_page(status_of(endpoint("broken", broken="no such model"), both), "/serve/")
     assert ["both", "broken"] == re.findall(r"data-name='(\w+)'", page)
@@ -184,7 +184,7 @@ def test_requests_that_fail_are_named_before_a_version_that_does_not_start() -> 
 
 
 def test_the_outcomes_of_most_failures_are_named() -> None:
-    """What fails says where to look: over all routes, by how many requests; escaped."""
+    """The most frequent outcomes over all routes, escaped."""
     found = status_of(endpoint("e", failed=0.2))
     (row,) = found["last_minute"]
     few = {"model_failed": 0.15, "deadline_exceeded": 0.05}
@@ -193,8 +193,8 @@ def test_the_outcomes_of_most_failures_are_named() -> None:
     assert "20.00% of requests fail: &lt;b&gt;, model_failed<" in page
 
 
-def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
-    """Three hundred endpoints are a small page; what is asked for is there without scripts, too."""
+def test_only_open_rows_are_drawn_whole() -> None:
+    """A page of 300 endpoints stays small. Rows can be opened without scripts too."""
     found = status_of(*(endpoint(f"e{i:03d}") for i in range(300)))
     page = render_page(found, "/serve/", ("e007",))
     assert (300, 1) == (page.count("<details"), page.count(" open><summary>"))
@@ -204,15 +204,15 @@ def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
 
 
 def test_numbers_are_written_as_people_write_them() -> None:
-    """No powers of ten; a share that is there is never shown as none."""
+    """Without powers of ten. A share above zero is never shown as 0."""
     page = render_page(status_of(endpoint("e", failed=0.00001)), "/serve/", ("e",))
     for shown in ("1,970/s", "12.3 ms", "1.3 s", "12.0 s", "64.0", "under 0.01%", "n 3,000"):
         assert shown in page, shown
     assert not re.search(r"\de[+-]\d", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S))
 
 
-def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> None:
-    """By their hashes; so no element may have a style or a handler of its own."""
+def test_the_policy_allows_only_the_pages_own_style_and_script() -> None:
+    """By their hashes, so no element may have a style or an event handler."""
     page = render_page(status_of(endpoint("e", broken="x")), "/serve/", ("e",))
     for tag in ("style", "script"):
         (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, flags=re.S)
@@ -222,14 +222,14 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> 
 
 
 def luminance(colour: str) -> float:
-    """WCAG 2.2's relative luminance of ``#rrggbb`` or ``#rgb``."""
+    """Return WCAG 2.2's relative luminance of ``#rrggbb`` or ``#rgb``."""
     digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
     parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_every_colour_of_text_can_be_read_in_light_and_dark() -> None:
+def test_every_text_colour_has_enough_contrast_in_light_and_dark() -> None:
     """At least 4.5 to 1 on the paper and on cards (WCAG 2.2, 1.4.3)."""
     page = render_page(status_of(), "/serve/")
     schemes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{([^}]*)\}", page)]
@@ -241,8 +241,8 @@ def test_every_colour_of_text_can_be_read_in_light_and_dark() -> None:
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name} on {ground}"
 
 
-async def test_page_is_packed_and_guarded(stack: Any) -> None:
-    """Headers that keep other pages and other content types away."""
+async def test_the_page_is_compressed_and_has_security_headers(stack: Any) -> None:
+    """They prevent framing and other content types."""
     reply = await stack.client.get("/", headers={"accept-encoding": "gzip"})
     assert "gzip" == reply.headers["content-encoding"]
     assert ("nosniff", POLICY) == (
@@ -253,7 +253,7 @@ async def test_page_is_packed_and_guarded(stack: Any) -> None:
 
 
 async def traffic(stack: Any, seconds: float) -> None:
-    """Requests to a canary and beside it, like the reference but for the scores."""
+    """Send requests to a canary and its stable version, like the reference except for the scores."""
     rng = np.random.default_rng(1)
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
@@ -271,7 +271,7 @@ async def traffic(stack: Any, seconds: float) -> None:
 
 
 def chromium() -> str:
-    """The browser; a test that needs it fails without it, it is never skipped."""
+    """Return the browser. A test that needs it fails without it and is never skipped."""
     found = shutil.which("chromium")
     assert found, "chromium is not on PATH: install Debian's chromium, or leave these tests out: -m 'not browser'"
     return found
@@ -279,7 +279,7 @@ def chromium() -> str:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's numbers are read every half a second, not every five."""
+    """The page's numbers are updated every 0.5 s, not every 5 s."""
     if not os.environ.get("PAGE_SCREENSHOT"):
         monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.5)
 
@@ -406,7 +406,7 @@ const page=async()=>new Response(document.documentElement.outerHTML);let answer=
 
 
 def run_in_browser(page: str, script: str, folder: Path, *, width: int = 800, virtual_ms: int = 30_000) -> Any:
-    """Run a script beside the page's own in Chromium; return what it has put into `said`."""
+    """Run a script in the page in Chromium. Return the value that it puts into `said`."""
     document = folder / "page.html"
     document.write_text(page.replace("<head>", f"<head><script>{_SCRIPTED}{script}</script>", 1))
     done = subprocess.run(
@@ -441,8 +441,8 @@ def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: 
 
 
 @pytest.mark.browser
-def test_a_table_stays_where_it_was_moved_when_the_page_is_updated(tmp_path: Path) -> None:
-    """On a narrow screen the quantiles are at the right: who reads them is not sent back every three seconds."""
+def test_a_table_keeps_its_scroll_position_over_updates(tmp_path: Path) -> None:
+    """On a narrow screen the quantiles are at the right."""
     script = (
         "addEventListener('load',()=>{const table=()=>[...document.querySelectorAll('.wide')].at(-1);"
         "table().scrollLeft=60;const was=table();"
@@ -462,8 +462,8 @@ said.textContent=JSON.stringify([...held,asked]);document.body.append(said);},70
 
 
 @pytest.mark.browser
-def test_what_somebody_selects_stays_until_it_is_let_go(tmp_path: Path) -> None:
-    """An error can be copied: while text is selected the page is not drawn anew, and afterwards it is again."""
+def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
+    """So that an error can be copied. The page is updated again afterwards."""
     page = render_page(status_of(endpoint("broken", broken="no such model")), "/serve/")
     document = tmp_path / "page.html"
     document.write_text(page.replace("<head>", f"<head><script>{_SELECTED}</script>", 1))
@@ -483,7 +483,7 @@ def test_what_somebody_selects_stays_until_it_is_let_go(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
-    """With no endpoint, three and 300, one of them open; light and dark."""
+    """With no endpoint, three and 300, one of them open, in light and dark."""
     worst = [
         endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
         endpoint("adrift", drifts="drift"),
@@ -517,8 +517,8 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
     assert [] == found["faults"]
 
 
-def test_words_that_moved_stand_beside_the_variable_escaped() -> None:
-    """They are what callers wrote: no markup of theirs is the page's."""
+def test_moved_words_are_shown_beside_the_variable_escaped() -> None:
+    """They are callers' words and must not add markup."""
     moved = {"rose": [{"word": "<b>flimmer", "now": 0.012, "was": None}], "fell": []}
     assert "<p>rose: <code>&lt;b&gt;flimmer</code> 1.2%</p>" == page._words({"words": moved})
     assert "<p>new values: <code>&lt;b&gt;</code> 7.1%</p>" == page._new({"new": {"<b>": 0.071}})

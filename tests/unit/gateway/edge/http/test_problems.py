@@ -1,4 +1,4 @@
-"""The one map from kinds to statuses is complete."""
+"""The table from error kinds to statuses is complete."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def _all(error: type[errors.GatewayError]) -> list[type[errors.GatewayError]]:
 
 
 def test_every_error_has_a_status() -> None:
-    """No error of the tree can reach the edge without a status, and no status is for nothing."""
+    """Every error of the tree has a status, and every status belongs to an error."""
     assert {e.kind for e in _all(errors.GatewayError)} == set(STATUS)
 
 
-def test_callers_faults_are_4xx_and_ours_are_not() -> None:
-    """RequestError is 4xx; everything that is not the caller's fault is 5xx, save shedding and departure."""
+def test_only_client_errors_are_4xx() -> None:
+    """RequestError is 4xx. Other errors are 5xx, except shedding and a client that left."""
     for error in _all(errors.RequestError):
         assert 400 <= STATUS[error.kind] < 500
     for error in _all(errors.Unavailable):
@@ -27,7 +27,7 @@ def test_callers_faults_are_4xx_and_ours_are_not() -> None:
 
 
 def test_problem_has_error_code_request_id_and_hint() -> None:
-    """The body's fields are fixed."""
+    """The fields of an error body are fixed."""
     status, headers, body = problem(errors.Overloaded("full", hint="wait", retry_after=3), "id1")
     assert 429 == status
     assert (b"retry-after", b"3") in headers

@@ -1,4 +1,4 @@
-"""Schemas of endpoints: pydantic's dialect in OpenAPI's, examples of bundles, and one document per swap."""
+"""Schemas of endpoints: pydantic's in OpenAPI's dialect, examples of bundles, and one document per swap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Inner(BaseModel):
 
 
 class Body(BaseModel):
-    """What a typed hook declares."""
+    """The declared body of a typed hook."""
 
     text: str | None = None
     kind: str = Field("a", pattern="^a$")
@@ -28,8 +28,8 @@ class Body(BaseModel):
     above: float = Field(gt=0)
 
 
-def test_pydantics_schema_becomes_openapis() -> None:
-    """No `$ref`, no `null` type, no numbers for exclusive bounds: what version 3.0 knows."""
+def test_a_pydantic_schema_is_converted_to_openapi_3_0() -> None:
+    """Without `$ref`, `null` types and numeric exclusive bounds, which 3.0 does not have."""
     found = openapi_30(Body.model_json_schema())
     text = json.dumps(found)
     assert "$ref" not in text
@@ -41,22 +41,22 @@ def test_pydantics_schema_becomes_openapis() -> None:
     assert "name" in found["properties"]["part"]["properties"]
 
 
-def test_declared_schemas_go_before_everything() -> None:
-    """A typed hook knows best."""
+def test_declared_schemas_take_precedence() -> None:
+    """A typed hook's own schema is the most exact."""
     declared = {"type": "object", "properties": {"x": {"type": "integer"}}}
     assert declared == request_schema({"request_schema": declared, "example": {"y": 1}})
     assert declared == response_schema({"response_schema": declared, "task": "ranking"})
 
 
 @pytest.mark.parametrize("task", sorted(HEADS))
-def test_every_task_has_schemas_of_its_own(task: str) -> None:
-    """A task that is added is described here, too."""
+def test_every_task_has_schemas(task: str) -> None:
+    """A new task needs them too."""
     assert "anyOf" in response_schema({"task": task})
     assert request_schema({"task": task})["required"]
 
 
 def test_schema_of_an_example_has_its_types() -> None:
-    """For what describes itself by an example alone."""
+    """For endpoints that are described only by an example."""
     assert {
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"type": "number"}}, "b": {"type": "boolean"}, "c": {}},
@@ -64,7 +64,7 @@ def test_schema_of_an_example_has_its_types() -> None:
 
 
 async def test_document_is_written_once_per_swap(stack: Any) -> None:
-    """The same object until something else is served."""
+    """The same object is returned until the served versions change."""
     stack.deploy("one", "m1")
     await stack.served("one")
     app = stack.gateway._ops
@@ -78,7 +78,7 @@ async def test_document_is_written_once_per_swap(stack: Any) -> None:
 
 
 async def test_example_is_the_bundles_own_sample(stack: Any) -> None:
-    """`warmup.json` goes before the task's example; its answer is shown with it."""
+    """`warmup.json` takes precedence over the task's example. Its answer is shown with it."""
     sample = {"samples": [{"body": {"text": "bad film"}}]}
     stack.add_text_model("m1")
     bundle = stack.folder / "with-sample"
