@@ -63,7 +63,7 @@ WRONG = {
 
 
 class Keyring:
-    """A file of keys, one for each kind of credentials."""
+    """A file with one key for each kind of credentials."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "keys.json"
@@ -106,7 +106,7 @@ def keyring(tmp_path: Path) -> Keyring:
 
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
 async def port(request: Any, keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
-    """A gateway that knows callers, with the endpoints `e` and `other`, on a real port."""
+    """A gateway with keys and the endpoints `e` and `other`, at a real port."""
     stack = make_stack(fast_path=request.param, keys_file=str(keyring.path), allow_pins=True)
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("e")
@@ -116,7 +116,7 @@ async def port(request: Any, keyring: Keyring, make_stack: Callable[..., Any]) -
 
 
 def request(method: str, path: str, body: object, *headers: str) -> bytes:
-    """One request as bytes."""
+    """Return one request as bytes."""
     raw = b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "host: x", *headers]
     if method == "POST":
@@ -125,7 +125,7 @@ def request(method: str, path: str, body: object, *headers: str) -> bytes:
 
 
 async def ask(wire: Wire, method: str, path: str, body: object, *headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer."""
+    """Return status, headers and body of the answer."""
     wire.send(request(method, path, body, *headers))
     status, found = await wire.head()
     if found.get("transfer-encoding") == "chunked":
@@ -135,7 +135,7 @@ async def ask(wire: Wire, method: str, path: str, body: object, *headers: str) -
 
 
 def everything(port: Port) -> list[tuple[str, str, object]]:
-    """Method, address and body of one request to every address that there is."""
+    """Return method, address and body of one request to every address."""
     found: list[tuple[str, str, object]] = [("POST", path, body) for path, body in INFERENCE.items()]
     found += [(method, path, None) for path, (method, _) in MODELS.items()]
     for route in port.stack.gateway._ops.routes:
@@ -148,21 +148,21 @@ def everything(port: Port) -> list[tuple[str, str, object]]:
 
 
 async def test_every_route_of_the_application_has_a_rule(port: Port) -> None:
-    """And those without a right are the probes'."""
+    """Only the health probes need no right."""
     paths = {path for method, path, _ in everything(port) if path not in INFERENCE}
     assert not [path for path in paths if rule_of(path) is None]
     assert {path for path in paths if (rule := rule_of(path)) and rule.operation == OPEN} == OPEN_PATHS
     assert set(INFERENCE) == {path for path in INFERENCE if port.stack.gateway._addresses.at(path) is not None}
 
 
-def test_every_address_of_the_table_is_asked_here() -> None:
-    """But for those that name no endpoint: they have tests of their own below."""
+def test_every_address_of_the_table_is_tested_here() -> None:
+    """Except those that name no endpoint; they have their own tests below."""
     named = {a.path.format(endpoint="e", task="text-classification") for a in ADDRESSES}
     assert named - {"/predict", *ROUTES} == set(INFERENCE)
 
 
-async def test_addresses_that_name_nobody_tell_nobody_what_is_served(make_stack: Any, keyring: Keyring) -> None:
-    """Text Embeddings Inference's bare routes ask what a setting names: who may not ask it is not told its name."""
+async def test_bare_routes_do_not_reveal_endpoints(make_stack: Any, keyring: Keyring) -> None:
+    """TEI's bare routes call the setting's endpoint. A caller without its right does not learn its name."""
     stack = make_stack(keys_file=str(keyring.path), tei_endpoints="secret")
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("secret")
@@ -184,8 +184,8 @@ async def test_addresses_that_name_nobody_tell_nobody_what_is_served(make_stack:
         assert 200 == (await ask(wire, "GET", "/info", None, *keyring.lines("good")))[0]
 
 
-async def test_nobody_gets_anywhere_without_being_known(port: Port, keyring: Keyring) -> None:
-    """Everything but health is refused with 401 and why, whatever is asked; nothing is read of it."""
+async def test_without_credentials_everything_but_health_is_401(port: Port, keyring: Keyring) -> None:
+    """With the reason. The body is not read."""
     keyring.end("revoked")
     await port.stack.gateway._callers.look()
     calls = len(port.stack.backend.calls)
@@ -214,8 +214,8 @@ async def test_nobody_gets_anywhere_without_being_known(port: Port, keyring: Key
     assert calls == len(port.stack.backend.calls)
 
 
-async def test_a_good_key_gets_everywhere(port: Port, keyring: Keyring) -> None:
-    """What it gets is not refused for who asks."""
+async def test_a_key_with_all_rights_is_refused_nowhere(port: Port, keyring: Keyring) -> None:
+    """No answer is a refusal because of the caller."""
     for method, path, body in everything(port):
         wire = await port.connect()
         for _ in range(2):  # the second time its head may be known
@@ -230,8 +230,8 @@ async def test_a_good_key_gets_everywhere(port: Port, keyring: Keyring) -> None:
     assert 200 == status
 
 
-async def test_another_tenants_key_gets_nothing_of_this_one(port: Port, keyring: Keyring) -> None:
-    """Not an answer, not a description, not a name: 403 for what it names, lists without it."""
+async def test_a_key_gets_nothing_of_other_tenants(port: Port, keyring: Keyring) -> None:
+    """No answer, description or name: 403 for named endpoints, lists without them."""
     for method, path, body in everything(port):
         wire = await port.connect()
         for _ in range(2):
@@ -250,8 +250,8 @@ async def test_another_tenants_key_gets_nothing_of_this_one(port: Port, keyring:
         wire.close()
 
 
-async def test_a_name_that_does_not_exist_looks_like_one_that_may_not_be_used(port: Port, keyring: Keyring) -> None:
-    """Who may not use an endpoint does not learn whether there is one; hints name nobody else's."""
+async def test_unknown_and_forbidden_endpoints_get_the_same_answer(port: Port, keyring: Keyring) -> None:
+    """So a caller cannot find out which endpoints exist. Hints do not name others' endpoints."""
     wire = await port.connect()
     seen = [await ask(wire, "POST", f"/serve/{name}", TEXT, *keyring.lines("others")) for name in ("e", "none")]
     assert [403, 403] == [status for status, _, _ in seen]
@@ -273,10 +273,10 @@ async def test_a_name_that_does_not_exist_looks_like_one_that_may_not_be_used(po
         ("reads", "/serve/e", "infer"), ("reads", "/v1/embeddings", "infer"), ("reads", "/", "status"),
     ],
 )  # fmt: skip
-async def test_the_right_that_is_lacking_is_named(
+async def test_a_refusal_names_the_missing_right(
     port: Port, keyring: Keyring, name: str, path: str, lacks: str
 ) -> None:
-    """In the words of the address's protocol."""
+    """In the form of the address's protocol."""
     wire = await port.connect()
     method = "POST" if path in INFERENCE else "GET"
     for _ in range(2):
@@ -286,8 +286,8 @@ async def test_the_right_that_is_lacking_is_named(
         assert keyring.texts[name] not in content.decode()
 
 
-async def test_pins_need_their_right_and_an_endpoint_of_the_callers(port: Port, keyring: Keyring) -> None:
-    """A pin goes past the address's own endpoint."""
+async def test_a_pin_needs_its_right_and_a_permitted_endpoint(port: Port, keyring: Keyring) -> None:
+    """A pin can name another endpoint than the address."""
     wire = await port.connect()
     assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, "x-route-to: e", *keyring.lines("good")))[0]
     for name, path in (("infers", "/serve/e"), ("others", "/serve/other")):
@@ -295,8 +295,8 @@ async def test_pins_need_their_right_and_an_endpoint_of_the_callers(port: Port, 
         assert 403 == status
 
 
-async def test_a_key_that_is_revoked_while_it_is_used_ends_with_the_next_request(port: Port, keyring: Keyring) -> None:
-    """On the same connection, with a head that was seen before; within two seconds of the file's replacement."""
+async def test_a_revoked_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
+    """Also on an open connection with a cached head, within two seconds after the file was replaced."""
     wire = await port.connect()
     for _ in range(3):
         assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("revoked")))[0]
@@ -310,8 +310,8 @@ async def test_a_key_that_is_revoked_while_it_is_used_ends_with_the_next_request
     assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("good")))[0]
 
 
-async def test_a_key_whose_time_ends_while_it_is_used_ends_with_it(port: Port, keyring: Keyring) -> None:
-    """A known head does not outlive its caller."""
+async def test_an_expired_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
+    """A cached head does not outlive its key."""
     access = port.stack.gateway._callers.access
     now = seconds("2026-01-01")
     access._clock = lambda: now
@@ -329,7 +329,7 @@ async def test_a_key_whose_time_ends_while_it_is_used_ends_with_it(port: Port, k
 async def test_refusals_are_counted_and_no_key_is_logged(
     port: Port, keyring: Keyring, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By why, and inference as every request is."""
+    """By reason. Refused inferences count like all requests."""
     wire = await port.connect()
     for name in ("none", "wrong", "expired"):
         await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines(name))
@@ -346,8 +346,8 @@ async def test_refusals_are_counted_and_no_key_is_logged(
     assert json.loads(content)["callers"]["keys_file"]["known"].startswith("7 keys")
 
 
-async def test_who_has_no_right_is_not_told_that_there_is_no_room(port: Port, keyring: Keyring) -> None:
-    """Whether an endpoint is busy is nobody's business who may not ask it; the body names it, so it comes after."""
+async def test_a_caller_without_rights_does_not_learn_that_an_endpoint_is_busy(port: Port, keyring: Keyring) -> None:
+    """Where the body names the endpoint, the check of rights comes after the body."""
     stack = port.stack
     endpoint, permits = stack.gateway.table.current.endpoints["e"], stack.gateway.permits
     permits.in_flight = permits.max_requests - 1
@@ -369,7 +369,7 @@ async def test_who_has_no_right_is_not_told_that_there_is_no_room(port: Port, ke
 
 @pytest.fixture
 async def rpc(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
-    """The service of a gateway that knows callers: a client, and the stack."""
+    """A client of the service of a gateway with keys, and the stack."""
     stack = make_stack(keys_file=str(keyring.path), allow_pins=True)
     async with stack.gateway.running():
         stack.deploy("e")
@@ -397,7 +397,7 @@ REQUESTS: dict[str, Any] = {
 
 
 async def call(rpc: Any, method: str, metadata: tuple[tuple[str, str], ...]) -> tuple[str, str, Any]:
-    """Code, reason and answer of one call."""
+    """Return code, reason and answer of one call."""
     client, _, channel = rpc
     request, response = REQUESTS[method]
     try:
@@ -414,17 +414,17 @@ async def call(rpc: Any, method: str, metadata: tuple[tuple[str, str], ...]) -> 
 
 
 def shown(keyring: Keyring, name: str) -> tuple[tuple[str, str], ...]:
-    """Credentials as metadata."""
+    """Return credentials as metadata."""
     return (("authorization", f"Bearer {keyring.texts[name]}"),) if name in keyring.texts else ()
 
 
 def test_every_method_has_a_rule() -> None:
-    """And every method of the service that is answered is in this file."""
+    """Every method that the service answers is in this file."""
     assert set(RPC) == set(REQUESTS)
 
 
-async def test_every_method_asks_who_calls(rpc: Any, keyring: Keyring) -> None:
-    """Each kind of credentials; the answers' codes are gRPC's own."""
+async def test_every_method_checks_credentials(rpc: Any, keyring: Keyring) -> None:
+    """For each kind of credentials, with gRPC's codes."""
     keyring.end("revoked")
     await rpc[1].gateway._callers.look()
     for method in REQUESTS:
@@ -447,7 +447,7 @@ async def test_every_method_asks_who_calls(rpc: Any, keyring: Keyring) -> None:
 
 
 async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) -> None:
-    """At the next message."""
+    """At the next message after the key ends."""
     _, stack, channel = rpc
     stream = channel.stream_stream(
         "/inference.GRPCInferenceService/ModelStreamInfer",
@@ -462,8 +462,8 @@ async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) ->
     assert grpc.StatusCode.UNAUTHENTICATED is await stream.code()
 
 
-async def test_a_refusal_does_not_tell_what_there_is(port: Port, keyring: Keyring) -> None:
-    """Neither by how a name is read (an endpoint without versions is its version 1), nor by naming the only one."""
+async def test_a_refusal_does_not_reveal_endpoints(port: Port, keyring: Keyring) -> None:
+    """Neither by the reading of a name (without versions it is version 1) nor by naming the only one."""
     wire = await port.connect()
     seen = [
         (await ask(wire, "POST", f"/v2/models/{name}/versions/1/infer", TENSORS, *keyring.lines("others")))[2].replace(
@@ -486,8 +486,8 @@ async def test_a_refusal_does_not_tell_what_there_is(port: Port, keyring: Keyrin
         assert b"other" not in content
 
 
-async def test_credentials_that_are_there_twice_are_none(port: Port, keyring: Keyring) -> None:
-    """What is in front of the gateway may have looked at the other ones."""
+async def test_duplicate_credentials_are_refused(port: Port, keyring: Keyring) -> None:
+    """A proxy in front of the gateway may have checked the other ones."""
     wire = await port.connect()
     good, wrong = f"Bearer {keyring.texts['good']}", f"Bearer {keyring.texts['wrong']}"
     for lines in (
@@ -502,14 +502,14 @@ async def test_credentials_that_are_there_twice_are_none(port: Port, keyring: Ke
         assert len(port.stack.gateway.fast_path.heads)
 
 
-async def test_a_header_made_to_break_its_reader_is_refused(port: Port, keyring: Keyring) -> None:
-    """By anybody, on a connection that goes on."""
+async def test_hostile_authorization_headers_are_refused(port: Port, keyring: Keyring) -> None:
+    """The connection stays open."""
     wire = await port.connect()
     for line in ("authorization: Bearer ..", f"authorization: Bearer {'W' * 3000}.W.W", "authorization: Basic W"):
         assert 401 == (await ask(wire, "POST", "/serve/e", TEXT, line))[0]
 
 
-async def test_grpc_credentials_that_are_there_twice_are_none(rpc: Any, keyring: Keyring) -> None:
+async def test_duplicate_grpc_credentials_are_refused(rpc: Any, keyring: Keyring) -> None:
     """As over HTTP."""
     metadata = (*shown(keyring, "wrong"), *shown(keyring, "good"))
     assert ("UNAUTHENTICATED", "ambiguous_credentials") == (await call(rpc, "ModelInfer", metadata))[:2]

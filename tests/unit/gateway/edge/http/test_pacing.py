@@ -1,4 +1,4 @@
-"""Who is read next while there is no room: in simulated time, and over a real port."""
+"""The order of connections while the gateway is full: in simulated time, and over a real port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Port]]
 
 
 class Asker:
-    """A connection that asks again as soon as it is told anything."""
+    """A connection that sends the next request as soon as it gets an answer."""
 
     def __init__(self, crowd: Crowd, address: str = "a") -> None:
         self.crowd, self.address = crowd, address
@@ -38,7 +38,7 @@ class Asker:
         self.is_gone = False
 
     def ask(self) -> None:
-        """What the protocol does with what comes."""
+        """Do as the protocol does with a new request."""
         pacer, now = self.crowd.pacer, self.crowd.now
         if self.crowd.room > 0:
             self.crowd.room -= 1
@@ -85,8 +85,8 @@ class Crowd:
             self.pacer.tick(self.now)
 
 
-def test_a_flood_is_refused_at_a_bounded_rate_and_everybody_is_told() -> None:
-    """Without a bound it is as many as the core can; nobody is forgotten in the line."""
+def test_a_flood_is_refused_at_a_limited_rate_and_every_request_is_answered() -> None:
+    """Without a limit, refusals would use the whole core. No waiting connection is forgotten."""
     crowd = Crowd()
     askers = [Asker(crowd) for _ in range(4000)]
     for asker in askers:
@@ -101,8 +101,8 @@ def test_a_flood_is_refused_at_a_bounded_rate_and_everybody_is_told() -> None:
     assert 0.8 * 5 * RETRIES_PER_SECOND <= again <= 1.1 * 5 * RETRIES_PER_SECOND
 
 
-def test_a_loop_that_is_late_refuses_fewer() -> None:
-    """Ten times too late: what answers has no time to lose."""
+def test_a_late_event_loop_refuses_fewer() -> None:
+    """If it is ten times too late, answers need its time."""
 
     def told(tick: float) -> int:
         crowd = Crowd(tick=tick)
@@ -118,8 +118,8 @@ def test_a_loop_that_is_late_refuses_fewer() -> None:
     assert told(TICK_S) >= 3.5 * told(0.05)
 
 
-def test_who_comes_first_time_is_told_at_once_beside_those_who_come_again() -> None:
-    """Three thousand ask again and again; a new one waits for no more than a few looks."""
+def test_a_new_connection_is_refused_before_those_that_repeat() -> None:
+    """Three thousand connections repeat their request. A new one waits for a few looks at most."""
     crowd = Crowd()
     for _ in range(3000):
         Asker(crowd).ask()
@@ -133,8 +133,8 @@ def test_who_comes_first_time_is_told_at_once_beside_those_who_come_again() -> N
         assert stranger.told[0] - began <= 0.03
 
 
-def test_addresses_take_turns() -> None:
-    """Whoever opens thousands of connections waits behind itself, not in front of somebody else."""
+def test_client_addresses_take_turns() -> None:
+    """A client that opens thousands of connections delays only itself."""
     crowd = Crowd()
     for _ in range(5000):
         Asker(crowd).ask()
@@ -145,8 +145,8 @@ def test_addresses_take_turns() -> None:
     assert other.told[0] - began <= 4 * TICK_S
 
 
-def test_who_rests_goes_on_as_soon_as_there_is_room() -> None:
-    """A rest is no punishment: places that are free are taken."""
+def test_paused_connections_are_read_as_soon_as_there_is_room() -> None:
+    """A pause is not a punishment: free places are used."""
     crowd = Crowd()
     asker = Asker(crowd)
     asker.ask()
@@ -157,8 +157,8 @@ def test_who_rests_goes_on_as_soon_as_there_is_room() -> None:
     assert [asker] == crowd.let_in
 
 
-def test_who_rests_has_its_turn_however_many_come_for_the_first_time() -> None:
-    """More of them all the time than can be refused: whoever had been refused once was never looked at again."""
+def test_paused_connections_get_their_turn_among_new_ones() -> None:
+    """If more new ones came than could be refused, a paused connection used to wait for ever."""
     crowd = Crowd()
     patient = Asker(crowd)
     patient.ask()
@@ -170,8 +170,8 @@ def test_who_rests_has_its_turn_however_many_come_for_the_first_time() -> None:
     assert len(patient.told) >= 3
 
 
-def test_nobody_rests_longer_for_those_who_have_gone() -> None:
-    """Thousands of a flood have left while they rested: reading them again would take seconds of everybody's turns."""
+def test_closed_connections_do_not_prolong_the_pause_of_others() -> None:
+    """Thousands of a flood have left during their pause. Reading them again would take seconds."""
     crowd = Crowd()
     flood = [Asker(crowd) for _ in range(5000)]
     for asker in flood:
@@ -187,8 +187,8 @@ def test_nobody_rests_longer_for_those_who_have_gone() -> None:
     assert len(last.told) >= 2
 
 
-async def test_what_one_connection_raises_stops_nobody_elses_turn() -> None:
-    """The clock of the turns goes on: without it, who rests or waits would do so for ever."""
+async def test_an_exception_of_one_connection_does_not_stop_the_turns_of_others() -> None:
+    """Otherwise all paused and waiting connections would wait for ever."""
     connections = Connections(room=lambda: 0)
     went_on = asyncio.Event()
 
@@ -214,8 +214,8 @@ async def test_what_one_connection_raises_stops_nobody_elses_turn() -> None:
     assert ["broken"] == [str(error) for error in said]
 
 
-def test_what_is_said_of_the_time_to_wait_grows_with_those_who_rest() -> None:
-    """``Retry-After`` is when they are read again."""
+def test_retry_after_grows_with_the_number_of_paused_connections() -> None:
+    """``Retry-After`` is the time until they are read again."""
     crowd = Crowd()
     for _ in range(4000):
         Asker(crowd).ask()
@@ -224,8 +224,8 @@ def test_what_is_said_of_the_time_to_wait_grows_with_those_who_rest() -> None:
     assert 2.5 <= crowd.pacer.retry_after <= 4
 
 
-def test_the_clock_stops_when_nobody_is_left() -> None:
-    """And goes on with the next refusal, or when somebody comes back who still rests."""
+def test_the_clock_stops_without_paused_connections() -> None:
+    """It starts again with the next refusal, or when a paused connection sends again."""
     pacer = RefusalPacer(lambda: 0)
     pacer.count_refusal()
     assert pacer.start(1.0)
@@ -237,8 +237,8 @@ def test_the_clock_stops_when_nobody_is_left() -> None:
     assert pacer.start(9.0)
 
 
-def test_everybody_goes_on_when_the_process_leaves() -> None:
-    """What waits is told, not dropped."""
+def test_waiting_connections_are_answered_when_the_process_drains() -> None:
+    """They are not dropped."""
     crowd = Crowd()
     for _ in range(500):
         Asker(crowd).ask()
@@ -271,7 +271,7 @@ def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Ser
 
 
 async def busy(port: Port) -> Any:
-    """Take the only place there is."""
+    """Take the only permit."""
     wire = await port.connect()
     wire.send(post())
     await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
@@ -279,7 +279,7 @@ async def busy(port: Port) -> Any:
 
 
 async def test_a_refused_connection_is_not_read_until_there_is_room(serve: Serve) -> None:
-    """It was refused as often as it asked: 15,000 times a second, while what was let in waited."""
+    """It used to be refused 15,000 times a second, while admitted requests waited."""
     async with serve() as port:
         first = await busy(port)
         second = await port.connect()
@@ -294,8 +294,8 @@ async def test_a_refused_connection_is_not_read_until_there_is_room(serve: Serve
         assert 200 == (await second.answer())[0]  # it rested until there was room, and was not refused again
 
 
-async def test_who_rests_is_refused_again_when_its_time_is_over(serve: Serve) -> None:
-    """As long as nothing becomes free."""
+async def test_a_paused_connection_is_refused_again_after_its_pause(serve: Serve) -> None:
+    """As long as no permit becomes free."""
     async with serve() as port:
         await busy(port)
         second = await port.connect()
@@ -304,8 +304,8 @@ async def test_who_rests_is_refused_again_when_its_time_is_over(serve: Serve) ->
             assert 429 == (await second.answer())[0]
 
 
-async def test_who_comes_back_while_it_still_rests_is_looked_at(serve: Serve) -> None:
-    """Nobody else was refused meanwhile: the clock of the turns had stopped, and it waited for ever."""
+async def test_a_paused_connection_that_sends_again_is_answered(serve: Serve) -> None:
+    """Without other refusals, the clock of the turns had stopped and it waited for ever."""
     async with serve() as port:
         await busy(port)
         wire = await port.connect()
@@ -317,8 +317,8 @@ async def test_who_comes_back_while_it_still_rests_is_looked_at(serve: Serve) ->
         assert 429 == (await wire.answer())[0]
 
 
-async def test_refusals_are_alike_whoever_makes_them(serve: Serve) -> None:
-    """One that was written before and one that is made: the same but for the id, on every address."""
+async def test_prepared_and_rendered_refusals_are_equal(serve: Serve) -> None:
+    """Except for the id, at every address."""
     async with serve() as port:
         await busy(port)
         for path in ("/serve/e", "/v1/models/e:predict"):
@@ -336,8 +336,8 @@ async def test_refusals_are_alike_whoever_makes_them(serve: Serve) -> None:
             assert [found[0]] * 4 == found
 
 
-async def test_what_was_refused_is_counted_once(serve: Serve) -> None:
-    """Under the endpoint that was asked: there was no room for its request."""
+async def test_a_refused_request_is_counted_once(serve: Serve) -> None:
+    """Under the endpoint that it called."""
     async with serve() as port:
         await busy(port)
         wire = await port.connect()
@@ -348,8 +348,8 @@ async def test_what_was_refused_is_counted_once(serve: Serve) -> None:
         assert 'gateway_requests_total{endpoint="e",outcome="overloaded",route="",version=""} 3.0' in text
 
 
-async def test_who_leaves_while_it_rests_leaves_nothing(serve: Serve) -> None:
-    """Bytes that were kept for it are given back."""
+async def test_a_connection_that_closes_during_its_pause_is_freed(serve: Serve) -> None:
+    """Its buffered bytes are released."""
     async with serve() as port:
         await busy(port)
         wire = await port.connect()
@@ -362,8 +362,8 @@ async def test_who_leaves_while_it_rests_leaves_nothing(serve: Serve) -> None:
         await port.stack.until(lambda: len(pacer) == 0 and pacer.buffered_bytes == 0)
 
 
-async def test_health_is_told_while_there_is_no_room(serve: Serve) -> None:
-    """A probe is no request of the flood."""
+async def test_health_is_answered_while_the_gateway_is_full(serve: Serve) -> None:
+    """A probe does not belong to the flood."""
     async with serve() as port:
         await busy(port)
         for _ in range(3):
@@ -373,7 +373,7 @@ async def test_health_is_told_while_there_is_no_room(serve: Serve) -> None:
 
 
 async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callable[..., Any]) -> None:
-    """99 of 100 requests of two others failed: the limit knew no endpoints."""
+    """With a limit over all endpoints, 99 of 100 requests of two others failed."""
     for fast_path in (True, False):
         stack = make_stack(fast_path=fast_path, max_in_flight=32)
         stack.registry.endpoints = {}
@@ -423,8 +423,8 @@ async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
         assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text
 
 
-async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
-    """By the work in hand, on either path; what is refused holds no byte, and the others are answered."""
+async def test_a_request_beyond_the_work_limit_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
+    """On either path. It holds no bytes. The others are answered."""
     for fast_path in (True, False):
         stack = make_stack(fast_path=fast_path, work_limit="0.1ms")
         stack.registry.endpoints = {}
@@ -450,12 +450,12 @@ async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(ma
 
 
 class Stuck(RefusalPacer):
-    """As many were refused as may be, and nobody's turn comes."""
+    """The limit on refusals is reached, and no turn comes."""
 
     is_stuck = True
 
     def begin(self, now: float) -> bool:
-        """Never."""
+        """Never begin."""
         del now
         return False
 
@@ -470,14 +470,14 @@ class Stuck(RefusalPacer):
 
 
 def stick(port: Port) -> Stuck:
-    """Let everybody wait who comes from now on."""
+    """Make all new connections wait."""
     pacer = port.stack.gateway.connections.pacer = Stuck(port.stack.gateway.permits.free)
     return pacer
 
 
 @pytest.mark.parametrize("line", ["X-Priority: critical", "x-priority:critical", "X-PRIORITY: \t CRITICAL "])
-async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(serve: Serve, line: str) -> None:
-    """It was read when the flood's refusals left time for it, seconds later. Its place is one beyond the others'."""
+async def test_a_critical_request_is_read_before_waiting_refusals(serve: Serve, line: str) -> None:
+    """It used to be read seconds later. It has its own permit beyond the others'."""
     async with serve() as port:
         port.stack.gateway.permits.ceilings = (2, 1, 1)
         await busy(port)
@@ -492,8 +492,8 @@ async def test_a_critical_request_is_looked_at_however_many_wait_to_be_refused(s
         assert 200 == (await critical.answer())[0]
 
 
-async def test_who_only_says_so_of_itself_waits_when_too_many_did(serve: Serve) -> None:
-    """Strangers may write what they like: out of turn so many are looked at as are refused in some milliseconds."""
+async def test_unproven_critical_requests_wait_if_too_many_come(serve: Serve) -> None:
+    """Any stranger can send the header. Only as many are read out of turn as are refused in a few milliseconds."""
     async with serve() as port:
         await busy(port)
         pacer = stick(port)
@@ -504,8 +504,8 @@ async def test_who_only_says_so_of_itself_waits_when_too_many_did(serve: Serve) 
 
 
 @pytest.mark.parametrize("serve", [True], indirect=True)
-async def test_who_would_be_let_in_does_not_wait_for_those_who_are_refused(serve: Serve) -> None:
-    """There is a place for it: that of a caller who was answered."""
+async def test_an_admissible_request_does_not_wait_for_refusals(serve: Serve) -> None:
+    """A permit is free because another caller was answered."""
     async with serve() as port:
         port.stack.may_answer.set()
         wire = await port.connect()
@@ -519,10 +519,10 @@ async def test_who_would_be_let_in_does_not_wait_for_those_who_are_refused(serve
 
 
 @pytest.mark.parametrize("serve", [True], indirect=True)
-async def test_who_has_waited_for_long_is_refused_though_there_is_room(
+async def test_a_request_that_waited_too_long_is_refused_despite_room(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who come now are answered in its place, quickly; it is told to ask again. Critical ones are answered."""
+    """Newer requests are answered quickly in its place. Critical ones are answered."""
     monkeypatch.setattr("gateway.edge.http.fast._MAX_WAIT_S", -1.0)
     async with serve() as port:
         asks = post(b'{"text": "good"}', "/serve/e", "x-priority: critical")
@@ -548,8 +548,8 @@ async def test_who_has_waited_for_long_is_refused_though_there_is_room(
         assert 0 == pacer.buffered_bytes
 
 
-async def test_who_leaves_while_it_waits_is_not_kept_open(serve: Serve) -> None:
-    """Nobody was told anything for seconds and left: ten thousand such connections took the places of all others."""
+async def test_a_connection_that_is_closed_while_it_waits_is_freed(serve: Serve) -> None:
+    """Ten thousand callers that had left after seconds took the places of all others."""
     async with serve() as port:
         await busy(port)
         pacer, connections = stick(port), port.stack.gateway.connections
@@ -572,7 +572,7 @@ async def test_who_leaves_while_it_waits_is_not_kept_open(serve: Serve) -> None:
         assert 0 == pacer.buffered_bytes
 
 
-async def test_who_ends_its_sending_side_while_it_waits_is_told(serve: Serve) -> None:
+async def test_a_half_closed_connection_that_waits_is_answered(serve: Serve) -> None:
     """It may still read."""
     async with serve() as port:
         await busy(port)
@@ -586,8 +586,8 @@ async def test_who_ends_its_sending_side_while_it_waits_is_told(serve: Serve) ->
         assert b"" == await wire.rest()
 
 
-async def test_who_waits_to_be_refused_makes_room_for_new_connections(serve: Serve) -> None:
-    """Not one that is idle, or has not asked yet: it may be a critical caller's."""
+async def test_a_connection_waiting_for_its_refusal_makes_room_for_a_new_one(serve: Serve) -> None:
+    """But not one that is idle or has sent nothing: it may be a critical caller's."""
     async with serve(max_connections=3) as port:
         await busy(port)
         idle = await port.connect()
@@ -607,53 +607,53 @@ async def test_who_waits_to_be_refused_makes_room_for_new_connections(serve: Ser
 
 
 class Pipe(asyncio.Transport):
-    """A transport that only notes whether it is read from, and what was written."""
+    """A transport that records whether it is read from, and the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_read, self.is_closed, self.written = True, False, b""
 
     def pause_reading(self) -> None:
-        """See ``asyncio.Transport``, as the others."""
+        """See ``asyncio.Transport``, as for the others."""
         self.is_read = False
 
     def resume_reading(self) -> None:
-        """Note it."""
+        """Record it."""
         self.is_read = True
 
     def write(self, data: Any) -> None:
-        """Note it."""
+        """Record it."""
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
-        """Everything was sent."""
+        """Return 0: everything is sent."""
         return 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Nothing is known of it."""
+        """Return nothing."""
         del name
         return default
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
+        """Return whether it is closed."""
         return self.is_closed
 
     def close(self) -> None:
-        """Note it."""
+        """Record it."""
         self.is_closed = True
 
     abort = close
 
 
 class Caller:
-    """Sends a request, in one piece or several, as long as its connection is read."""
+    """Sends a request, in one or several pieces, as long as its connection is read."""
 
     def __init__(self, protocol: GatewayProtocol) -> None:
         self.pipe, self._protocol, self._left, self.asked = Pipe(), protocol, b"", 0
         protocol.connection_made(self.pipe)
 
     def send(self, size: int, share: float) -> None:
-        """Send so much of the request under way, or of a new one with so large a text."""
+        """Send a part of the current request, or of a new one with a text of this size."""
         if not self._left:
             self._left, self.asked = post(b'{"text": "' + b"x" * size + b'"}'), self.asked + 1
         self.resume(share)
@@ -667,8 +667,8 @@ class Caller:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_connection_is_read_again_and_answered_whatever_has_happened_to_it(seed: int) -> None:
-    """Requests in pieces, room that comes and goes, floods of refusals, in any order; then there is room."""
+def test_every_connection_is_finally_read_and_answered(seed: int) -> None:
+    """After requests in pieces, changing room and floods of refusals in any order, there is room."""
     chance = random.Random(seed)
 
     async def story(loop: SimulatedLoop) -> None:

@@ -426,7 +426,7 @@ def run_in_browser(page: str, script: str, folder: Path, *, width: int = 800, vi
     ids=["gone", "refused"],
 )  # fmt: skip
 def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: str) -> None:
-    """Without an answer the page keeps the last numbers and says since when; with the next answer it is over."""
+    """Without an answer the page keeps the last numbers and shows since when. The next answer ends that."""
     script = (
         "addEventListener('load',()=>{later(()=>{note();answer=" + outage + "},4000);"
         "later(()=>{note();said.push(document.body.classList.contains('old'));answer=page},11000);"

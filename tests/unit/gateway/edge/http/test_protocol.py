@@ -23,7 +23,7 @@ from gateway.edge.http.protocol import GatewayProtocol
 
 
 class Server:
-    """A stack's gateway served by uvicorn with our protocol (or uvicorn's own) on a free port."""
+    """A stack's gateway served by uvicorn with our protocol, or uvicorn's own, on a free port."""
 
     def __init__(self, stack: Any, http: Any) -> None:
         config = uvicorn.Config(
@@ -50,7 +50,7 @@ class Server:
 
 @pytest.fixture
 async def stack(make_stack: Any) -> AsyncIterator[Any]:
-    """A running stack with the fast path, whatever the environment says."""
+    """A running stack with the fast path, whatever the environment sets."""
     made = make_stack(fast_path=True)
     async with made.gateway.running(), made.client:
         yield made
@@ -58,14 +58,14 @@ async def stack(make_stack: Any) -> AsyncIterator[Any]:
 
 @pytest.fixture(params=[FastProtocol, GatewayProtocol, "httptools"], ids=["fast", "ordinary", "uvicorn"])
 async def server(stack: Any, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
-    """All protocols serve the same: every test runs over each."""
+    """A server for each protocol: every test runs over each of them."""
     made = Server(stack, request.param)
     yield made
     await made.stop()
 
 
 def post(text: str, path: str = "/serve/e", *headers: str) -> bytes:
-    """One request as bytes."""
+    """Return one request as bytes."""
     body = json.dumps({"text": text}).encode()
     lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
@@ -78,7 +78,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Read one answer: status, headers, decoded body."""
+        """Read one answer; return status, headers and decoded body."""
         async with asyncio.timeout(30):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.split(": ", 1) for line in head[1:] if line)
@@ -87,20 +87,20 @@ class Wire:
 
 
 async def connect(server: Server) -> Wire:
-    """Open a connection; it ends with the server."""
+    """Open a connection that is closed with the server."""
     server.wires.append(Wire(*await asyncio.open_connection("127.0.0.1", await server.started())))
     return server.wires[-1]
 
 
 async def deployed(server: Server) -> Wire:
-    """A connection to a server with the endpoint `e`."""
+    """Return a connection to a server with the endpoint `e`."""
     server.stack.deploy("e")
     await server.stack.served("e")
     return await connect(server)
 
 
-async def test_answers_on_one_connection_come_one_after_another(server: Server) -> None:
-    """Keep-alive: several requests, each with every header an answer has."""
+async def test_requests_on_one_connection_are_answered_in_turn(server: Server) -> None:
+    """With keep-alive; each answer has all its headers."""
     wire = await deployed(server)
     for text, label in (("good", "GOOD"), ("bad", "BAD"), ("good", "GOOD")):
         wire.writer.write(post(text, "/serve/e", f"x-request-id: {text}"))
@@ -124,8 +124,8 @@ async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     wire.writer.close()
 
 
-async def test_body_in_pieces_is_the_same_request(server: Server) -> None:
-    """Head and body, and the body itself, may arrive apart."""
+async def test_a_body_may_arrive_in_pieces(server: Server) -> None:
+    """Separately from the head, and itself in several pieces."""
     wire = await deployed(server)
     request = post("good")
     for piece in (request[:20], request[20:-5], request[-5:]):
@@ -136,7 +136,7 @@ async def test_body_in_pieces_is_the_same_request(server: Server) -> None:
     wire.writer.close()
 
 
-async def test_chunked_body_is_the_same_request(server: Server) -> None:
+async def test_a_chunked_body_is_read(server: Server) -> None:
     """Transfer-encoding: chunked."""
     wire = await deployed(server)
     body = b'{"text": "good"}'
@@ -149,7 +149,7 @@ async def test_chunked_body_is_the_same_request(server: Server) -> None:
 
 
 async def test_connection_close_is_honoured(server: Server) -> None:
-    """The answer says so and the connection ends."""
+    """The answer has the header, and the connection is closed."""
     wire = await deployed(server)
     wire.writer.write(post("good", "/serve/e", "connection: close"))
     status, headers, _ = await wire.answer()
@@ -169,10 +169,10 @@ async def test_connection_close_is_honoured(server: Server) -> None:
         (b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 400, "malformed_body"),
     ],
 )  # fmt: skip
-async def test_refusals_are_the_same_and_the_connection_lives_on(
+async def test_refusals_are_equal_on_all_paths_and_keep_the_connection(
     server: Server, request_bytes: bytes, status: int, code: str
 ) -> None:
-    """Status, JSON body with the request's id, and the next request is served."""
+    """Status and JSON body with the request's id. The next request is served."""
     wire = await deployed(server)
     wire.writer.write(request_bytes)
     answer = await wire.answer()
@@ -183,8 +183,8 @@ async def test_refusals_are_the_same_and_the_connection_lives_on(
     wire.writer.close()
 
 
-async def test_failing_backend_is_told_and_recovered_from(server: Server) -> None:
-    """An outage is 503 with Retry-After; afterwards the same connection is served."""
+async def test_a_backend_outage_is_503_and_then_the_connection_serves_again(server: Server) -> None:
+    """With Retry-After."""
     wire = await deployed(server)
     server.stack.backend.is_up = False
     wire.writer.write(post("good"))
@@ -196,10 +196,8 @@ async def test_failing_backend_is_told_and_recovered_from(server: Server) -> Non
     wire.writer.close()
 
 
-async def test_a_failure_of_ours_in_one_answer_is_told_and_hurts_no_other(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A head that raises what nobody expects: 500 for that request, at once."""
+async def test_an_unexpected_exception_fails_only_its_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head raises it: 500 for that request, at once."""
     wire = await deployed(server)
     handler = server.stack.gateway.table.current.resolve("e", None)[0].text
     finish = handler.processor.finish
@@ -214,7 +212,7 @@ async def test_a_failure_of_ours_in_one_answer_is_told_and_hurts_no_other(
 
 
 async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -> None:
-    """A disconnect while Triton works: outcome client_gone, nothing in flight, the next client is served."""
+    """It disconnects while Triton works: outcome client_gone, nothing in flight, the next client is served."""
     wire = await deployed(server)
     server.stack.backend.hold = asyncio.Event()
     wire.writer.write(post("good"))
@@ -232,8 +230,8 @@ async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -
     again.writer.close()
 
 
-async def test_canary_that_fails_is_answered_for_by_stable(server: Server) -> None:
-    """A failed canary request falls back, and is counted once."""
+async def test_stable_answers_for_a_failed_canary(server: Server) -> None:
+    """The request is counted once."""
     stack = server.stack
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
@@ -253,7 +251,7 @@ async def test_canary_that_fails_is_answered_for_by_stable(server: Server) -> No
 
 
 async def test_every_failure_of_a_canary_is_counted_against_it(server: Server) -> None:
-    """Without a routing key the side is drawn once: a failed request is not drawn again."""
+    """Without a routing key the version is drawn only once, also if the request fails."""
     stack = server.stack
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
@@ -276,7 +274,7 @@ async def test_every_failure_of_a_canary_is_counted_against_it(server: Server) -
 
 
 class LoneReply:
-    """What the fast path sees of a connection."""
+    """The part of a connection that the fast path uses."""
 
     def __init__(self) -> None:
         self.answered: list[int] = []
@@ -284,17 +282,17 @@ class LoneReply:
         self.give_up = self.permit = None
 
     def reply(self, status: int, headers: object, body: bytes) -> None:
-        """Take the answer."""
+        """Record the answer."""
         self.answered.append(status)
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Take a good answer."""
+        """Record a successful answer."""
         self.answered.append(int(head.split()[1]))
         self.routes += re.findall(r"x-route: (\w+)", head.decode())
 
 
 async def test_a_canary_without_a_key_is_answered_on_the_fast_path(stack: Any) -> None:
-    """The common canary request costs no task either, and one whose version fails falls back there too."""
+    """Such a request needs no task. A failed canary falls back to stable there too."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0, 0.0], "load_endpoints": ["e/2", "e/1"]}
@@ -318,8 +316,8 @@ async def test_a_canary_without_a_key_is_answered_on_the_fast_path(stack: Any) -
 HEAD = b"POST /serve/e HTTP/1.1\r\nhost: x\r\n%bcontent-type: application/json\r\n\r\n"
 
 
-def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
-    """Only the digits of the length may differ; anything else is the parser's."""
+def test_a_cached_head_matches_with_any_content_length() -> None:
+    """Only the digits of the length may differ. Any other difference goes to the parser."""
     heads = HeadCache()
     kept = Head([(b"content-length", b"4")], None)
     request = HEAD % b"content-length: 4\r\n" + b"body"
@@ -339,7 +337,7 @@ def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
 
 
 def learn(heads: HeadCache, data: bytes) -> None:
-    """Remember a request that was taken, if it is one that may be."""
+    """Add a served request's head to the cache, if that is allowed."""
     found = read_head(data, 100)
     if found is not None:
         _, headers, end = found
@@ -357,23 +355,23 @@ def learn(heads: HeadCache, data: bytes) -> None:
         HEAD % b"content-length: 4\r\nx: " + b"y" * 5000 + b"\r\n\r\nbody",
     ],
 )  # fmt: skip
-def test_heads_that_do_not_tell_the_length_or_name_their_request_are_not_kept(data: bytes) -> None:
-    """What is taken for the body must be what the head announced and all that came."""
+def test_heads_without_a_length_or_with_a_request_id_are_not_cached(data: bytes) -> None:
+    """The body must have exactly the announced length, and nothing may follow it."""
     heads = HeadCache()
     learn(heads, data)
     assert not len(heads)
 
 
-def test_heads_are_bounded() -> None:
-    """A client that never sends the same head twice costs no memory."""
+def test_the_cache_of_heads_is_limited() -> None:
+    """A client that never repeats a head costs no memory."""
     heads = HeadCache(max_heads=8)
     for number in range(100):
         learn(heads, HEAD % b"x: %d\r\ncontent-length: 4\r\n" % number + b"body")
         assert 0 < len(heads) <= 8
 
 
-def test_lengths_of_heads_are_bounded() -> None:
-    """Nor does one that never sends a body of the same length twice."""
+def test_the_cached_lengths_of_a_head_are_limited() -> None:
+    """A client that never repeats a body length costs no memory."""
     heads = HeadCache(max_heads=8)
     learn(heads, HEAD % b"content-length: 4\r\n" + b"body")
     for number in range(100):
@@ -383,8 +381,8 @@ def test_lengths_of_heads_are_bounded() -> None:
         assert 0 < len(heads._whole) <= 32
 
 
-def test_heads_that_are_forgotten_are_found_with_no_length() -> None:
-    """Whoever sends one may be somebody else by now."""
+def test_forgotten_heads_match_with_no_length() -> None:
+    """Another caller may send the same head by now."""
     heads = HeadCache()
     request = HEAD % b"content-length: 4\r\n" + b"body"
     learn(heads, request)
@@ -393,8 +391,8 @@ def test_heads_that_are_forgotten_are_found_with_no_length() -> None:
     assert heads.find(request) is None
 
 
-async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
-    """The same bytes, in the same pieces, to a server that remembers heads and to one that does not."""
+async def test_cached_heads_get_the_same_answers(stack: Any) -> None:
+    """The same bytes in the same pieces, to a server with the cache and one without."""
     stack.deploy("e")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
     await stack.served("e")
@@ -436,14 +434,14 @@ async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
 
 
 class Forgetful(HeadCache):
-    """Remembers nothing."""
+    """A cache that stores nothing."""
 
     def remember(self, data: bytes, head: Head, end: int) -> None:
         pass
 
 
 class Ear(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -474,7 +472,7 @@ class Ear(asyncio.Transport):
 
 
 async def spoken(stack: Any, pieces: list[bytes]) -> tuple[list[bytes], bytes, bool]:
-    """Statuses and bodies (ids left out) that one connection answers to pieces, and whether it was closed."""
+    """Return the statuses and bodies (without ids) of a connection's answers, and whether it was closed."""
     config = uvicorn.Config(
         stack.gateway, lifespan="off", log_config=None, ws="none", proxy_headers=False, loop="none"
     )  # fmt: skip
@@ -492,8 +490,8 @@ async def spoken(stack: Any, pieces: list[bytes]) -> tuple[list[bytes], bytes, b
     return re.findall(rb"HTTP/1.1 (\d+)", ear.heard), re.sub(rb"[0-9a-f]{16}", b"ID", bodies), ear.is_closed
 
 
-async def test_a_known_head_may_fall_back_on_a_new_connection(stack: Any) -> None:
-    """The request goes to the application as if it had been parsed there."""
+async def test_a_cached_head_may_go_to_the_application_on_a_new_connection(stack: Any) -> None:
+    """As if the head was parsed there."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
@@ -517,7 +515,7 @@ async def test_a_known_head_may_fall_back_on_a_new_connection(stack: Any) -> Non
 
 
 async def test_many_clients_get_their_own_answers(server: Server) -> None:
-    """Sixty-four connections at once, each asking for what only it asks for."""
+    """Sixty-four connections at once, each with its own question."""
     await deployed(server)
     wires = [await connect(server) for _ in range(64)]
     for round_ in range(3):

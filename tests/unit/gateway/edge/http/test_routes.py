@@ -1,4 +1,4 @@
-"""What a request can get wrong, what it gets told, and that nothing a request holds gets further than that."""
+"""Invalid requests, their refusals, and the release of all that a request holds."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ JSON = {"content-type": "application/json"}
         (GOOD, {**JSON, "x-request-timeout-ms": "9" * 400}, 400, "bad_request"),
     ],
 )
-async def test_wrong_request_gets_its_status_and_says_what_to_do(
+async def test_each_invalid_request_gets_a_4xx_with_a_hint(
     stack: Any, content: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
-    """Each kind of mistake has a 4xx, a JSON body and no traceback."""
+    """As a JSON body without a traceback."""
     stack.deploy("e")
     await stack.served("e")
     reply = await stack.client.post("/serve/e", content=content, headers=headers)
@@ -88,15 +88,15 @@ async def test_wrong_request_gets_its_status_and_says_what_to_do(
         (gzip.compress(GOOD[:5], mtime=0) + gzip.compress(GOOD[5:], mtime=0), {**JSON, "content-encoding": "gzip"}),
     ],
 )
-async def test_right_request_is_taken_in_every_form(stack: Any, content: bytes, headers: dict[str, str]) -> None:
-    """JSON with and without content type, plain or gzip (also of several members)."""
+async def test_valid_requests_are_accepted_in_every_form(stack: Any, content: bytes, headers: dict[str, str]) -> None:
+    """JSON with and without content type, plain or gzip, also with several members."""
     stack.deploy("e")
     await stack.served("e")
     assert 200 == (await stack.client.post("/serve/e", content=content, headers=headers)).status_code
 
 
-async def test_large_bodies_are_refused_packed_or_not(make_stack: Any) -> None:
-    """The limit holds for what arrives and for what it unpacks to: a zip bomb stops at the limit."""
+async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> None:
+    """The limit applies to the received and the unpacked bytes: unpacking a zip bomb stops at the limit."""
     stack = make_stack(max_body_bytes=10_000)
     async with stack.gateway.running(), stack.client:
         stack.deploy("e")
@@ -114,8 +114,8 @@ async def test_large_bodies_are_refused_packed_or_not(make_stack: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
-async def test_other_methods_are_told_to_post(stack: Any, method: str) -> None:
-    """405 with Allow, in the usual form."""
+async def test_other_methods_get_405(stack: Any, method: str) -> None:
+    """With Allow, in the usual form."""
     reply = await stack.client.request(method, "/serve/e")
     assert (405, "POST", "method_not_allowed") == (
         reply.status_code, reply.headers["allow"], reply.json()["code"],
@@ -123,7 +123,7 @@ async def test_other_methods_are_told_to_post(stack: Any, method: str) -> None:
 
 
 async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
-    """404 names the deployed alternatives."""
+    """The 404 names the deployed alternatives."""
     stack.deploy("e", version="1")
     await stack.served("e/1")
     unknown = (await stack.client.post("/serve/x", json={})).json()
@@ -146,7 +146,7 @@ async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
     ],
 )
 async def test_backend_failures_have_their_status(stack: Any, failure: Any, status: int) -> None:
-    """What Triton does wrong is never a 4xx of a text task (429 is contention) and never a 500."""
+    """For a text task, an error of Triton is never a 4xx (except 429, contention) and never a 500."""
     stack.deploy("e")
     await stack.served("e")
     stack.backend.fail_with = failure
@@ -155,7 +155,7 @@ async def test_backend_failures_have_their_status(stack: Any, failure: Any, stat
 
 
 async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
-    """NaN from the model is the backend's fault, not JSON null."""
+    """NaN from the model is the backend's error and not a JSON null."""
     import numpy as np
 
     stack.deploy("e")
@@ -166,7 +166,7 @@ async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
 
 
 async def test_request_ends_at_its_deadline(stack: Any) -> None:
-    """x-request-timeout-ms bounds the answer; the endpoint is free again afterwards."""
+    """x-request-timeout-ms limits the time. The endpoint is free again afterwards."""
     stack.deploy("e")
     await stack.served("e")
     stack.backend.hold = asyncio.Event()
@@ -177,7 +177,7 @@ async def test_request_ends_at_its_deadline(stack: Any) -> None:
 
 
 async def test_client_that_leaves_is_dropped_and_counted(stack: Any) -> None:
-    """A disconnect cancels the work and is an outcome of its own."""
+    """A disconnect cancels the work and is counted as an outcome."""
     stack.deploy("e")
     await stack.served("e")
     stack.backend.hold = asyncio.Event()
@@ -211,7 +211,7 @@ async def test_client_that_leaves_is_dropped_and_counted(stack: Any) -> None:
 
 
 async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
-    """A caller's id comes back; one that could break a header or a log line does not."""
+    """An id that could break a header or a log line is replaced."""
     mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
     long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
     assert "abc-123" == mine.headers["x-request-id"]
@@ -220,8 +220,8 @@ async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=200), kind=st.sampled_from(["application/json", "text/plain", "", "a/b;charset=x"]))
-async def test_no_bytes_end_in_a_server_error(stack: Any, content: bytes, kind: str) -> None:
-    """Whatever is sent, the answer is a 4xx in the usual form (or, for a valid text, 200)."""
+async def test_no_bytes_cause_a_server_error(stack: Any, content: bytes, kind: str) -> None:
+    """The answer is a 4xx in the usual form, or 200 for a valid text."""
     if not stack.gateway.table.current.endpoints:
         stack.deploy("e")
         await stack.served("e")
@@ -241,8 +241,8 @@ _JSON_VALUES = st.recursive(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=_JSON_VALUES | st.builds(lambda v: {"text": v}, _JSON_VALUES))
-async def test_no_json_ends_in_a_server_error(stack: Any, body: Any) -> None:
-    """Any JSON value is answered or refused with 4xx."""
+async def test_no_json_causes_a_server_error(stack: Any, body: Any) -> None:
+    """Any JSON value gets an answer or a 4xx."""
     if not stack.gateway.table.current.endpoints:
         stack.deploy("e")
         await stack.served("e")
@@ -252,7 +252,7 @@ async def test_no_json_ends_in_a_server_error(stack: Any, body: Any) -> None:
 
 
 async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
-    """A client that sends its body byte by byte gets 408 at its deadline, not a place for ever."""
+    """A client that sends its body byte by byte gets 408 at its deadline."""
     stack.deploy("e")
     await stack.served("e")
     sent: list[Any] = []
@@ -296,8 +296,8 @@ async def test_large_bodies_are_read_beside_the_event_loop() -> None:
     assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
 
 
-async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
-    """504, not 408: the caller has sent what it had to; whoever is cancelled meanwhile holds nothing either."""
+async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
+    """Not 408, because the caller has sent all of it. A cancelled request holds nothing either."""
     made = Plane("e", max_bytes=1 << 20)
     goes_on = threading.Event()
 
@@ -323,7 +323,7 @@ async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
 
 
 async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
-    """Send one request past every server; return its status."""
+    """Send one request directly to the application, without a server. Return its status."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -337,8 +337,8 @@ async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
     return int(sent[0]["status"])
 
 
-async def test_a_stream_given_up_before_its_head_was_out_is_answered_as_a_whole() -> None:
-    """Its first piece waited for room behind an earlier answer: there is no stream yet whose end could be sent."""
+async def test_a_stream_that_fails_before_its_head_is_sent_gets_a_whole_answer() -> None:
+    """Its first piece waited behind an earlier answer, so no stream has begun on the wire."""
     room = asyncio.Event()
 
     async def send(_message: Any) -> None:
@@ -355,7 +355,7 @@ async def test_a_stream_given_up_before_its_head_was_out_is_answered_as_a_whole(
     assert not pieces.has_begun
 
 
-def test_every_message_of_an_error_can_be_written() -> None:
-    """Users' code raises with names of files that are no text."""
+def test_every_error_message_can_be_encoded() -> None:
+    """User code may raise errors with file names that are not valid Unicode."""
     content = problem(HookFailed("no file \udc80", hint="look for \udc81"), "r").content
     assert {"error": "no file ?", "hint": "look for ?"}.items() <= json.loads(content).items()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def compared() -> Compared:
-    """All of them, once; uvicorn warns of every request that it cannot read."""
+    """Compare all streams, once. uvicorn logs a warning for each request that it cannot read."""
     found = Compared()
     logger = logging.getLogger("uvicorn.error")
     before, logger.level = logger.level, logging.CRITICAL
@@ -31,13 +31,13 @@ def compared() -> Compared:
 
 
 def test_no_answer_differs_without_a_reason(compared: Compared) -> None:
-    """The fast path writes what the ordinary one writes; both answer as uvicorn does, to what h11 reads."""
+    """The fast and the ordinary path agree with each other, and with uvicorn on streams that h11 accepts."""
     assert [] == compared.unexplained[:3]
     assert (COUNT, True, True) == (compared.streams, compared.requests > COUNT, compared.fast > COUNT / 4)
 
 
-def test_every_reason_is_one(compared: Compared) -> None:
-    """None is kept that explains nothing, and most streams need none but that one of the two refuses them."""
+def test_every_reason_for_a_difference_is_needed(compared: Compared) -> None:
+    """None explains nothing. Most streams need none, except that one side refuses them."""
     assert set(DIFFERS_FROM_UVICORN) == set(compared.uvicorn)
     assert set(DIFFERS_FROM_H11) == set(compared.h11)
     assert compared.h11.total() < COUNT / 4
