@@ -1,4 +1,4 @@
-"""A complete gateway over fakes: real tokenizer, real batching, real HTTP edge; registry and backend in memory."""
+"""A complete gateway over fakes: real tokenizer, batcher and HTTP edge; registry and backend in memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Stack:
         return triton_model_name(spec, decode_model(self.registry.model(spec.model_id)))
 
     def load(self, url: str, run: Callable[..., Any] = classify) -> None:
-        """What model sync does: the backend gets the model of a configured endpoint."""
+        """Load the model of a configured endpoint in the backend, as model sync does."""
         self.backend.add(
             self.triton_name(url), {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, run
         )
@@ -111,7 +111,7 @@ class Stack:
         )
 
     def state(self, url: str) -> tuple[str, str]:
-        """State and reason of a url that is not served (or has a successor)."""
+        """Return the state and the reason of a url that is not served or has a successor."""
         pending = self.gateway.table.current.pending.get(url)
         return (pending.state, pending.reason) if pending else ("", "")
 
@@ -132,6 +132,6 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 
 @pytest.fixture
 async def story(stack: Stack) -> Stack:
-    """The same, serving a generative model as ``story``."""
+    """The same, with a generative model as ``story``."""
     await serve(stack)
     return stack

@@ -1,4 +1,4 @@
-"""A model that tells a story: a fake decoupled one that continues with the next words in order."""
+"""A fake decoupled model that tells a story: it continues with the next words in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
 
 
 def counting(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Continues with the next words in order, as many as are asked for."""
+    """Continue with the next words in order, as many as requested."""
     settings = json.loads(inputs["parameters"][0])
     token = int(inputs["input_ids"][-1])
     for i in range(settings["max_new_tokens"]):
@@ -32,7 +32,7 @@ def counting(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def failing(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Two tokens, then the model breaks."""
+    """Send two tokens, then fail."""
     responses = counting(inputs)
     yield next(responses)
     yield next(responses)
@@ -40,7 +40,7 @@ def failing(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def serve(stack: Any) -> None:
-    """Let a stack serve it as ``story``, with a chat template."""
+    """Let a stack serve the model as ``story``, with a chat template."""
     folder = stack.folder / "bundle"
     folder.mkdir()
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))

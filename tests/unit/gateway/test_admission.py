@@ -1,4 +1,4 @@
-"""How many requests a process holds, of which class: pure."""
+"""The number of requests that a process admits, by class. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gateway.trace import BATCH, CRITICAL, DEFAULT
 
 
 def refusal(permits: Permits, rank: int = DEFAULT, size: int = 0) -> str:
-    """Why one more is refused."""
+    """Return why one more request is refused."""
     with pytest.raises(Overloaded) as refused:
         permits.take(size, rank)
     return refused.value.because
 
 
 def test_batch_work_leaves_half_of_the_places_to_others() -> None:
-    """It fills what is left, and is told why it waits."""
+    """It fills the other half and is told why it is refused."""
     permits = Permits(100, 1000)
     held = [permits.take(0, BATCH) for _ in range(50)]
     assert "batch_full" == refusal(permits, BATCH)
@@ -29,7 +29,7 @@ def test_batch_work_leaves_half_of_the_places_to_others() -> None:
 
 
 def test_critical_work_has_places_of_its_own() -> None:
-    """A sixteenth beyond what others may take."""
+    """A sixteenth more than the others may take."""
     permits = Permits(160, 1000)
     for _ in range(160):
         permits.take()
@@ -39,7 +39,7 @@ def test_critical_work_has_places_of_its_own() -> None:
     assert "gateway_full" == refusal(permits, CRITICAL)
 
 
-def test_a_process_of_one_place_has_it_for_every_class() -> None:
+def test_a_limit_of_one_admits_one_request_of_any_class() -> None:
     """Small limits are kept exactly."""
     for rank in (CRITICAL, DEFAULT, BATCH):
         permits = Permits(1, 1000)
@@ -47,7 +47,7 @@ def test_a_process_of_one_place_has_it_for_every_class() -> None:
         assert "gateway_full" == refusal(permits, rank)
 
 
-def test_bytes_are_a_reason_of_their_own() -> None:
+def test_bytes_have_a_separate_limit() -> None:
     """Beside the number of requests."""
     permits = Permits(100, 1000)
     permits.take(900)
@@ -55,8 +55,8 @@ def test_bytes_are_a_reason_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("floods", [1, 2, 3])
-def test_endpoints_that_want_everything_share_and_leave_room(floods: int) -> None:
-    """In simulated time: each flood takes whatever it is given; one that comes later finds room at once."""
+def test_flooded_endpoints_share_and_leave_room(floods: int) -> None:
+    """In simulated time: each flood takes all that it may, and a later one still finds room at once."""
     permits = Permits(1024, 1 << 30)
     used = [0] * floods
     for _ in range(2000):

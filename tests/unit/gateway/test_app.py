@@ -1,4 +1,4 @@
-"""The whole worker over fakes: what is deployed answers, what changes is swapped, what breaks stays apart."""
+"""The whole worker over fakes: deployments answer, changes are swapped in, and failures stay isolated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_versions_are_called_by_path_and_by_query(stack: Any) -> None:
 
 
 async def test_endpoint_with_slashes_is_served(stack: Any) -> None:
-    """Names with slashes reach their own model, not one with an underscore."""
+    """A name with slashes calls its own model, not one with an underscore."""
     stack.deploy("a/b", "m1", version="1")
     stack.deploy("a_b", "m2", version="1")
     await stack.served("a/b/1", "a_b/1")
@@ -61,7 +61,7 @@ async def test_endpoint_with_slashes_is_served(stack: Any) -> None:
 
 
 async def test_changed_model_is_swapped_without_a_failed_request(stack: Any) -> None:
-    """The old version answers until the new one is ready; nobody fails in between."""
+    """The old version answers until the new one is ready."""
     stack.deploy("e", "m1")
     await stack.served("e")
     statuses: list[int] = []
@@ -85,7 +85,7 @@ async def test_changed_model_is_swapped_without_a_failed_request(stack: Any) -> 
 
 
 async def test_removed_endpoint_is_gone(stack: Any) -> None:
-    """After its removal an endpoint answers 404 and its neighbour goes on."""
+    """It answers 404, and other endpoints still answer."""
     stack.deploy("keep")
     stack.deploy("drop", "m2")
     await stack.served("keep", "drop")
@@ -96,7 +96,7 @@ async def test_removed_endpoint_is_gone(stack: Any) -> None:
 
 
 async def test_broken_endpoint_harms_no_other(stack: Any) -> None:
-    """A model that is not in the registry is reported; the rest is served."""
+    """A model that is missing in the registry is reported; the rest is served."""
     stack.registry.add_endpoint("broken", "nosuchmodel")
     stack.deploy("fine")
     await stack.served("fine")
@@ -108,7 +108,7 @@ async def test_broken_endpoint_harms_no_other(stack: Any) -> None:
 
 
 async def test_repaired_endpoint_recovers_by_itself(stack: Any) -> None:
-    """A failed build is retried: a model that appears later is served."""
+    """A failed build is repeated, so a model that appears later is served."""
     stack.registry.add_endpoint("late", "m9")
     await stack.until(lambda: stack.state("late")[0] == "failed")
     stack.add_text_model("m9")
@@ -117,7 +117,7 @@ async def test_repaired_endpoint_recovers_by_itself(stack: Any) -> None:
 
 
 async def test_vocabulary_that_does_not_fit_the_model_is_refused(stack: Any) -> None:
-    """A bundle whose tokenizer knows more ids than the model never gets traffic."""
+    """A bundle whose tokenizer has more ids than the model gets no traffic."""
     bundle = stack.folder / "odd"
     stack.add_text_model("good-one")
     import json
@@ -135,7 +135,7 @@ async def test_vocabulary_that_does_not_fit_the_model_is_refused(stack: Any) -> 
 
 
 async def test_registry_outage_is_not_noticed_by_requests(stack: Any) -> None:
-    """With the registry gone, what is served goes on being served."""
+    """Served endpoints are answered without the registry."""
     stack.deploy("e")
     await stack.served("e")
     stack.registry.is_up = False
@@ -158,8 +158,8 @@ async def test_gateway_that_starts_without_registry_serves_the_last_good_state(s
     assert (200, "BAD") == (reply.status_code, reply.json()["label"])
 
 
-async def test_unreadable_section_keeps_what_is_served(stack: Any) -> None:
-    """A configuration that cannot be parsed changes nothing but the list of faults."""
+async def test_an_unreadable_section_changes_no_served_endpoint(stack: Any) -> None:
+    """It only adds to the list of faults."""
     stack.deploy("e")
     await stack.served("e")
     stack.registry.sections["endpoints"] = "br{ace {"
@@ -168,7 +168,7 @@ async def test_unreadable_section_keeps_what_is_served(stack: Any) -> None:
 
 
 async def test_gateway_with_nothing_deployed_is_live_and_not_ready(stack: Any) -> None:
-    """Zero models is not ready: such a gateway must not get traffic."""
+    """A gateway without models must get no traffic."""
     await stack.until(lambda: stack.gateway.health.first_sync_done)
     assert 200 == (await stack.client.get("/v2/health/live")).status_code
     reply = await stack.client.get("/v2/health/ready")
@@ -177,7 +177,7 @@ async def test_gateway_with_nothing_deployed_is_live_and_not_ready(stack: Any) -
 
 
 async def test_gateway_is_not_ready_while_triton_is_gone(stack: Any) -> None:
-    """Readiness follows Triton; liveness does not; requests say what is missing."""
+    """Readiness follows Triton, liveness does not. Requests get the reason."""
     stack.deploy("e")
     await stack.served("e")
     stack.backend.is_up = False
@@ -190,7 +190,7 @@ async def test_gateway_is_not_ready_while_triton_is_gone(stack: Any) -> None:
 
 
 async def test_readiness_follows_triton_after_a_probe_that_failed_unexpectedly(stack: Any) -> None:
-    """One bug of ours while Triton is away must not leave the gateway unready for ever."""
+    """One unexpected error of a probe must not leave the gateway unready for ever."""
     stack.deploy("e")
     await stack.served("e")
     probe, raised = stack.backend.is_live, []
@@ -208,7 +208,7 @@ async def test_readiness_follows_triton_after_a_probe_that_failed_unexpectedly(s
 
 
 async def test_canary_splits_by_weight_and_sticks_to_a_key(stack: Any) -> None:
-    """Weights decide the split; a routing key always gets the same version."""
+    """Weights determine the split. A routing key always gets the same version."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
@@ -226,7 +226,7 @@ async def test_canary_splits_by_weight_and_sticks_to_a_key(stack: Any) -> None:
 
 
 async def test_canary_with_bad_weights_keeps_the_route_it_had(stack: Any) -> None:
-    """Weights of zero through the stock CLI are a fault, not an outage."""
+    """Weights of zero from the stock CLI are a fault, not an outage."""
     stack.deploy("e", "m1", version="1")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e/1"]}
     await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
@@ -235,8 +235,8 @@ async def test_canary_with_bad_weights_keeps_the_route_it_had(stack: Any) -> Non
     assert 200 == (await stack.client.post("/serve/c", json={"text": "good"})).status_code
 
 
-async def test_faults_of_the_configuration_are_counted_and_gone_when_they_are_mended(stack: Any) -> None:
-    """A metric that an alert can read, by what is faulty: kinds of ours, whatever a caller or the CLI wrote."""
+async def test_configuration_faults_are_counted_until_they_are_fixed(stack: Any) -> None:
+    """A metric for alerts, by a fixed set of kinds, whatever a user or the CLI wrote."""
 
     async def faults() -> dict[str, float]:
         text = (await stack.client.get("/metrics")).text
@@ -263,8 +263,8 @@ async def test_faults_of_the_configuration_are_counted_and_gone_when_they_are_me
     assert sound == await faults()
 
 
-async def test_a_version_keeps_its_model_whatever_clearml_serving_counts(stack: Any) -> None:
-    """Its inference container writes other numbers into its section: not one answer comes from another model."""
+async def test_a_version_keeps_its_model_despite_clearml_servings_numbers(stack: Any) -> None:
+    """Its inference container writes other numbers into its section. No answer comes from another model."""
 
     def written(*models: str) -> str:
         versions = enumerate(models, 1)
@@ -314,7 +314,7 @@ async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) ->
 
 
 async def test_metrics_count_every_outcome_once(stack: Any) -> None:
-    """Successes and refusals are each one request in the metrics."""
+    """Each success or refusal is one request in the metrics."""
     stack.deploy("e")
     await stack.served("e")
     for _ in range(3):
@@ -338,8 +338,8 @@ async def test_metrics_count_every_outcome_once(stack: Any) -> None:
     assert "gateway_requests_in_flight 0.0" in text
 
 
-async def test_page_and_openapi_show_what_is_deployed(stack: Any) -> None:
-    """A person sees the routes and models; the OpenAPI document lists the endpoint with an example."""
+async def test_page_and_openapi_show_the_deployed_endpoints(stack: Any) -> None:
+    """The page shows routes and models, the OpenAPI document the endpoint with an example."""
     stack.deploy("sentiment")
     await stack.served("sentiment")
     assert "data-name='sentiment'" in (await stack.client.get("/")).text
@@ -349,8 +349,8 @@ async def test_page_and_openapi_show_what_is_deployed(stack: Any) -> None:
     assert "text" in body["content"]["application/json"]["example"]
 
 
-async def test_docs_page_needs_nothing_from_elsewhere(stack: Any) -> None:
-    """Scripts and styles come from the gateway itself: it works where a browser reaches nothing else."""
+async def test_the_docs_page_loads_nothing_from_other_hosts(stack: Any) -> None:
+    """Scripts and styles come from the gateway, so the page works without Internet access."""
     page = (await stack.client.get("/docs")).text
     addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert len(addresses) >= 3
@@ -369,7 +369,7 @@ async def test_unknown_paths_answer_in_the_same_form(stack: Any, path: str) -> N
 
 
 async def test_requests_beyond_the_limit_are_shed(make_stack: Any) -> None:
-    """More than max_in_flight requests at a time: 429 at once, with Retry-After."""
+    """More than max_in_flight at a time: 429 at once, with Retry-After."""
     stack = make_stack(max_in_flight=2)
     async with stack.gateway.running(), stack.client:
         stack.deploy("e")
@@ -397,7 +397,7 @@ async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> 
 
 
 async def test_model_deleted_in_the_registry_keeps_serving(stack: Any) -> None:
-    """clearml-serving#65: what is served does not depend on its record."""
+    """clearml-serving#65: serving does not depend on the model's record."""
     stack.deploy("e", "m1")
     await stack.served("e")
     del stack.registry.models["m1"]
@@ -406,7 +406,7 @@ async def test_model_deleted_in_the_registry_keeps_serving(stack: Any) -> None:
 
 
 async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_good_state(stack: Any) -> None:
-    """A worker that is replaced meanwhile goes on as the others do, and follows the Task when it is mended."""
+    """A replaced worker serves the same as the others, and follows the Task again once it is fixed."""
     stack.deploy("e")
     await stack.served("e")
     stack.registry.sections["endpoints"] = "br{ace {"
@@ -424,7 +424,7 @@ async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_go
 
 
 async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_disk(stack: Any) -> None:
-    """A restart without the registry must not meet the broken section."""
+    """A restart without the registry must not get the broken section."""
     stack.deploy("e")
     await stack.served("e")
     stack.registry.sections["endpoints"] = "br{ace {"
@@ -436,7 +436,7 @@ async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_di
 
 
 async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:
-    """`--aux-config gateway.NAME=VALUE` reaches the task, not Triton; a wrong one is the endpoint's reason."""
+    """`--aux-config gateway.NAME=VALUE` goes to the task, not to Triton. A wrong one is the endpoint's reason."""
     stack.deploy("short", auxiliary_cfg={"gateway": {"max_length": "4", "truncate": "false"}})
     await stack.served("short")
     reply = await stack.client.post("/serve/short", json={"text": "good good good good"})
@@ -449,7 +449,7 @@ async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:
 
 
 async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None:
-    """Off unless asked for; hits and misses are counted; the oldest answer goes first."""
+    """It is off by default. Hits and misses are counted. The oldest answer is dropped first."""
     stack.deploy("cached", auxiliary_cfg={"gateway": {"response_cache": "2"}})
     stack.deploy("plain", "m2")
     await stack.served("cached", "plain")
@@ -471,8 +471,8 @@ async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None
     assert 'gateway_cache_requests_total{endpoint="plain"' not in text
 
 
-async def test_calls_have_no_more_rows_than_the_model_takes(stack: Any) -> None:
-    """Triton refuses more than max_batch_size: a large request is cut by it."""
+async def test_calls_have_no_more_rows_than_the_model_accepts(stack: Any) -> None:
+    """Triton refuses more than max_batch_size, so a large request is split."""
     stack.deploy("e")
     info, run = stack.backend.models[stack.triton_name("e")]
     stack.backend.models[stack.triton_name("e")] = (replace(info, max_batch_size=8), run)
@@ -483,8 +483,8 @@ async def test_calls_have_no_more_rows_than_the_model_takes(stack: Any) -> None:
     assert [8, 8, 4] == sorted((rows for _, rows in stack.backend.calls), reverse=True)
 
 
-async def test_lineage_of_a_served_version_is_asked_once_a_minute(make_stack: Any) -> None:
-    """Known urls answer, unknown ones are 404, an absent registry is 503; the registry is spared."""
+async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
+    """Known urls answer, unknown ones are 404, a registry outage is 503."""
     from gateway.app import Gateway
 
     class Source:
@@ -517,11 +517,11 @@ async def test_lineage_of_a_served_version_is_asked_once_a_minute(make_stack: An
 
 
 async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: Any) -> None:
-    """Of two replicas one has the new model later: until then the old version answers everything."""
+    """One of two replicas loads the new model later. Until then the old version answers all requests."""
     from gateway.testing import FakeBackend
 
     class Replicas(FakeBackend):
-        """Two servers; one of them does not have what is in ``late``."""
+        """Two servers, one of which does not have the models in ``late``."""
 
         turn = 0
         late: frozenset[str] = frozenset()
@@ -552,7 +552,7 @@ async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: 
     ("pinned", "left"), [("e", set()), (" /e/ , ", set()), ("e,gone", {"pinned but not served: gone"})]
 )
 async def test_gateway_is_ready_only_with_every_pinned_endpoint(make_stack: Any, pinned: str, left: set[str]) -> None:
-    """A path that callers depend on is part of readiness, by its own name or a canary's."""
+    """Named by its own path or by a canary's."""
     stack = make_stack(pinned_endpoints=pinned)
     async with stack.gateway.running(), stack.client:
         stack.deploy("other")

@@ -1,4 +1,4 @@
-"""A change of the configuration stops nobody: where it is worked on, how often, and in how many calls."""
+"""A change of the configuration delays no request: its threads, its frequency, and its number of calls."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -22,7 +22,7 @@ from gateway.testing import FakeRegistry
 
 
 class Watched(dict[str, Any]):
-    """A dict that remembers which threads read it."""
+    """A dict that records the threads that read it."""
 
     readers: ClassVar[set[str]] = set()
 
@@ -40,7 +40,7 @@ class Watched(dict[str, Any]):
 
 
 class WatchedRegistry(FakeRegistry):
-    """Says in which threads what it answers is read, and counts its calls."""
+    """Records the threads that read its answers, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ def watched(make_stack: Callable[..., Any]) -> tuple[Any, WatchedRegistry]:
     return stack, registry
 
 
-async def test_a_change_is_read_compiled_and_saved_in_threads_of_control(make_stack: Callable[..., Any]) -> None:
-    """Neither on the event loop nor in a thread that prepares requests."""
+async def test_a_change_is_read_compiled_and_saved_in_control_threads(make_stack: Callable[..., Any]) -> None:
+    """Not on the event loop, and not in a thread that prepares requests."""
     stack, registry = watched(make_stack)
     for number in range(5):
         stack.deploy(f"e{number}", f"m{number}")
@@ -91,7 +91,7 @@ async def test_a_change_is_read_compiled_and_saved_in_threads_of_control(make_st
 
 
 async def test_the_records_of_all_models_are_read_in_one_call(make_stack: Callable[..., Any]) -> None:
-    """One per model would take longer than a change may, with a thousand of them."""
+    """A thousand calls, one per model, would take too long."""
     stack, registry = watched(make_stack)
     for number in range(5):
         stack.deploy(f"e{number}", f"m{number}")
@@ -101,7 +101,7 @@ async def test_the_records_of_all_models_are_read_in_one_call(make_stack: Callab
 
 
 async def test_sections_that_did_not_change_are_not_parsed_again(make_stack: Callable[..., Any]) -> None:
-    """However often the Task is looked at."""
+    """However often the Task is polled."""
     stack, registry = watched(make_stack)
     stack.deploy("e", "m")
     registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
@@ -114,7 +114,7 @@ async def test_sections_that_did_not_change_are_not_parsed_again(make_stack: Cal
         assert before + 1 == hocon._read.cache_info().misses
 
 
-def test_state_on_disk_is_the_json_that_is_read_back(tmp_path: Path) -> None:
+def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     """It is written in pieces, so that no thread holds the interpreter for long."""
     store = SpecStore(tmp_path)
     task = {"id": "t", "configuration": {"endpoints": {"value": 'a "b" {\n}'}}, "é": [1, None, True]}
@@ -125,8 +125,8 @@ def test_state_on_disk_is_the_json_that_is_read_back(tmp_path: Path) -> None:
     assert {"e": {"plan": {}, "record": None}} == store.last_good() == stored["kept"]
 
 
-async def test_a_version_that_failed_stays_failed_whatever_else_changes(make_stack: Callable[..., Any]) -> None:
-    """Its reason is not hidden behind "starting" until the next attempt, which may be minutes away."""
+async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:
+    """Until the next attempt, maybe minutes later, it is not shown as "starting"."""
     stack = make_stack()
     async with stack.gateway.running():
         stack.add_hook("bad", "class Preprocess:\n    def __init__(self): raise RuntimeError('no such thing')\n")
@@ -137,10 +137,10 @@ async def test_a_version_that_failed_stays_failed_whatever_else_changes(make_sta
         assert {reason} == seen
 
 
-async def test_a_state_that_cannot_be_stored_keeps_nobody_from_serving_or_stopping(
+async def test_a_state_that_cannot_be_stored_stops_neither_serving_nor_shutdown(
     make_stack: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the reason: it is logged, and the gateway goes through all of its stop."""
+    """For any reason. It is logged, and the gateway completes its shutdown."""
 
     def fails(*_: Any) -> None:
         raise RuntimeError("no such thing")
@@ -157,8 +157,8 @@ async def test_a_state_that_cannot_be_stored_keeps_nobody_from_serving_or_stoppi
 HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return {'n': %d}\n"
 
 
-async def test_endpoints_that_are_replaced_go_without_a_collection(stack: Any) -> None:
-    """What a change of all leaves is kept from collections: whatever held itself in a circle would stay for ever."""
+async def test_replaced_endpoints_are_freed_without_garbage_collection(stack: Any) -> None:
+    """Large changes are excluded from collection, so a reference cycle would stay for ever."""
     stack.deploy("text", "m1")
     stack.deploy("tensors", "m1", auxiliary_cfg={"gateway": {"task": "tensors"}})
     stack.add_hook("code", HOOK % 1)
@@ -186,10 +186,10 @@ async def test_endpoints_that_are_replaced_go_without_a_collection(stack: Any) -
         gc.enable()
 
 
-async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
+async def test_many_new_endpoints_cause_one_notice_once_they_are_settled(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few are not worth it."""
+    """A few cause none."""
     settled: list[int] = []
     follower = stack.gateway._reconciler
     monkeypatch.setattr(saved_state, "MANY_NEW", 5)
@@ -203,8 +203,8 @@ async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
     await stack.until(lambda: [5] == settled)
 
 
-async def test_a_change_touches_only_what_it_is_about(stack: Any) -> None:
-    """One of many versions: it alone is built, and Triton is asked for its tensors, once."""
+async def test_a_change_rebuilds_only_the_changed_version(stack: Any) -> None:
+    """Triton is asked once for its tensors."""
     stack.add_text_model("m1")
     stack.add_text_model("m2")
     urls = [f"e{number}/{version}" for number in range(6) for version in (1, 2)]

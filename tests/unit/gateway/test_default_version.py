@@ -1,4 +1,4 @@
-"""What a bare name means: the first version that was added, until somebody chooses; the same for every reader."""
+"""The version that a bare name calls: the first one added, until a person chooses. The same for every reader."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.testing import FakeRegistry
 
 
 def first(endpoint: str, url: str, *, term: int = 0, at: float = 1.0) -> Record:
-    """A claim as model sync writes it."""
+    """Return a claim as model sync writes it."""
     return Record(default_version.KIND, *default_version.first(endpoint, url, term, at))
 
 
 def chosen(endpoint: str, url: str, *, term: int = 0) -> Record:
-    """A choice as a person makes it."""
+    """Return a choice as a person makes it."""
     return Record(default_version.KIND, *default_version.chosen(endpoint, url, term, 5.0, "ann", "why"))
 
 
@@ -32,17 +32,17 @@ def registry() -> FakeRegistry:
 
 
 def defaults(registry: FakeRegistry) -> dict[str, str]:
-    """What the bare names mean."""
+    """Return the versions that bare names call."""
     return dict(decode(registry.task()).defaults)
 
 
-def test_nothing_recorded_is_no_default(registry: FakeRegistry) -> None:
-    """Nobody guesses, and the configuration's revision is what it was before there were defaults."""
+def test_without_a_record_there_is_no_default(registry: FakeRegistry) -> None:
+    """The configuration's revision is then the same as before defaults existed."""
     assert {} == defaults(registry)
 
 
-def test_the_earliest_claim_counts_and_a_choice_goes_before_all_claims(registry: FakeRegistry) -> None:
-    """Whoever reads, in whatever order they were written."""
+def test_the_earliest_claim_counts_and_a_choice_overrides_claims(registry: FakeRegistry) -> None:
+    """For every reader, in any order of writing."""
     registry.ledger.write([first("faq", "faq/2", at=2.0), first("faq", "faq/1", at=1.0)])
     assert {"faq": "faq/1"} == defaults(registry)
     before = decode(registry.task()).revision
@@ -51,22 +51,22 @@ def test_the_earliest_claim_counts_and_a_choice_goes_before_all_claims(registry:
     assert before != decode(registry.task()).revision
 
 
-def test_a_new_term_forgets_the_claims_of_the_one_before(registry: FakeRegistry) -> None:
-    """All versions were removed, then others were added: the first of those."""
+def test_claims_end_when_all_versions_are_removed(registry: FakeRegistry) -> None:
+    """The first version added afterwards is the new default."""
     registry.ledger.write([first("faq", "faq/1"), chosen("faq", "", term=1), first("faq", "faq/2", term=1, at=9.0)])
     assert {"faq": "faq/2"} == defaults(registry)
 
 
 def test_a_removed_default_stays_the_default(registry: FakeRegistry) -> None:
-    """The other version must not get all traffic because one was removed."""
+    """Otherwise the other version would suddenly get all traffic."""
     registry.ledger.write([first("faq", "faq/1")])
     del registry.endpoints["faq/1"]
     assert {"faq": "faq/1"} == defaults(registry)
 
 
 @pytest.mark.parametrize("rule", ["good", "broken"])
-def test_a_canary_or_an_endpoint_of_the_bare_name_goes_before_the_default(registry: FakeRegistry, rule: str) -> None:
-    """Also one whose weights cannot be used, and one that is not loaded anywhere: it is what was configured."""
+def test_a_canary_or_endpoint_of_the_bare_name_overrides_the_default(registry: FakeRegistry, rule: str) -> None:
+    """Also with invalid weights or an unloaded model, because it is configured."""
     registry.ledger.write([first("faq", "faq/1"), first("other", "other/1")])
     registry.add_endpoint("other", "m3", version="1")
     registry.add_endpoint("other", "m4")
@@ -77,7 +77,7 @@ def test_a_canary_or_an_endpoint_of_the_bare_name_goes_before_the_default(regist
 
 
 @pytest.mark.parametrize("value", [{}, {"endpoint": "faq"}, {"endpoint": "faq", "url": "faq/1", "term": "x", "at": 1}])
-def test_records_that_cannot_be_read_decide_nothing(registry: FakeRegistry, value: dict[str, Any]) -> None:
+def test_unreadable_records_are_ignored(registry: FakeRegistry, value: dict[str, Any]) -> None:
     """An editor of ClearML can write anything."""
     registry.ledger.write([Record(default_version.KIND, "faq", value), first("faq", "faq/2")])
     assert {"faq": "faq/2"} == defaults(registry)

@@ -1,4 +1,4 @@
-"""A file that is replaced is the old one or the new one, never half of either, and nothing is left beside it."""
+"""A replaced file has the old or the new content, never a mixture, and no temporary file stays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from gateway import durable
 
 
-def test_the_new_text_replaces_the_old_one_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    """One step, and the folder is made."""
+def test_the_new_text_replaces_the_old_atomically(tmp_path: Path) -> None:
+    """The folder is created, and no temporary file stays."""
     path = tmp_path / "made" / "state.json"
     durable.replace(path, "one")
     durable.replace(path, "zwei ü", mode=0o644)
@@ -21,14 +21,14 @@ def test_the_new_text_replaces_the_old_one_and_nothing_is_left_beside_it(tmp_pat
     assert [one.name for one in path.parent.iterdir()] == ["state.json"]
 
 
-def test_only_the_owner_reads_it_unless_asked_otherwise(tmp_path: Path) -> None:
-    """What is kept may be hashes of keys."""
+def test_only_the_owner_can_read_the_file_by_default(tmp_path: Path) -> None:
+    """It may contain hashes of keys."""
     durable.replace(tmp_path / "keys", "secret")
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o600
 
 
 def test_a_full_disk_leaves_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing beside it."""
+    """And no temporary file."""
     path = tmp_path / "state.json"
     durable.replace(path, "old")
 

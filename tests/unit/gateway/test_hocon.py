@@ -1,4 +1,4 @@
-"""Reading sections: exactly as pyhocon does, within limits, and without touching anything outside the text."""
+"""Sections are read exactly as by pyhocon, within limits, and without access to other files."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -113,7 +113,7 @@ SCRAPS = st.lists(
 
 
 def ours(text: str) -> Any:
-    """What the fast reader gives; None where it leaves the text to pyhocon."""
+    """Return the fast reader's value; None if it leaves the text to pyhocon."""
     try:
         return hocon._Reader(text.expandtabs(), lambda: None).read()
     except hocon._Unusual:
@@ -121,7 +121,7 @@ def ours(text: str) -> Any:
 
 
 def pyhocons(text: str) -> Any:
-    """What pyhocon gives, in its own process."""
+    """Return pyhocon's value, from its own process."""
     try:
         return hocon._referee.ask(text, 20, lambda: None)
     except hocon.Unreadable as error:
@@ -136,7 +136,7 @@ def test_recorded_sections_are_read_by_the_fast_reader_as_by_pyhocon(name: str) 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=3))
 def test_what_the_sdk_writes_is_read_as_pyhocon_reads_it(section: dict[str, Any]) -> None:
-    """Whichever of the two reads it: the fast reader never gives a value that pyhocon does not."""
+    """By either reader: the fast one never returns another value than pyhocon."""
     for write in (config_dict_to_text, json.dumps):
         try:
             text = write(section)
@@ -167,8 +167,8 @@ def test_any_text_that_the_fast_reader_takes_means_the_same_to_pyhocon(text: str
         ),
     )
 )  # fmt: skip
-def test_what_the_sdk_writes_for_a_service_is_read_without_pyhocon(section: dict[str, Any]) -> None:
-    """Otherwise a large service would be slow again."""
+def test_the_sdks_form_is_read_without_pyhocon(section: dict[str, Any]) -> None:
+    """pyhocon is slow for a large service."""
     assert ours(config_dict_to_text(section)) is not None
 
 
@@ -180,7 +180,7 @@ def test_what_the_sdk_writes_for_a_service_is_read_without_pyhocon(section: dict
     ],
 )  # fmt: skip
 def test_hocon_written_by_hand_is_still_read(text: str) -> None:
-    """Comments, merging, unquoted texts, paths: pyhocon's business, in its process."""
+    """Comments, merging, unquoted texts and paths are read by pyhocon in its process."""
     assert ours(text) is None or json.dumps(ours(text)) == json.dumps(pyhocons(text))
     if "+=" not in text and not text.startswith("é"):
         assert isinstance(hocon.parse(text), dict)
@@ -253,8 +253,8 @@ def test_a_referee_that_has_ended_is_started_again() -> None:
     assert hocon.parse("a = c") == {"a": "c"}
 
 
-def test_a_text_that_did_not_change_is_not_parsed_again() -> None:
-    """Neither one that can be read nor one that cannot."""
+def test_an_unchanged_text_is_not_parsed_again() -> None:
+    """Whether it is readable or not."""
     good, bad = "a { b = 1 }", "a = " + "[" * 100
     assert hocon.read(good) is hocon.read(good)
     misses = hocon._read.cache_info().misses
@@ -264,8 +264,8 @@ def test_a_text_that_did_not_change_is_not_parsed_again() -> None:
     assert hocon._read.cache_info().misses == misses + 1
 
 
-def test_a_text_that_pyhocon_had_no_memory_for_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at once, which would keep a machine busy that has too much to do; but one bad moment is no verdict."""
+def test_a_text_that_failed_for_lack_of_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, so that a busy machine is not loaded more."""
     text, now = "a = not quoted b", time.monotonic()
     hocon._referee._end()
     monkeypatch.setattr(hocon.sys, "executable", "/nowhere/python")
@@ -281,7 +281,7 @@ def test_a_text_that_pyhocon_had_no_memory_for_is_tried_again(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("typed", "read"), [("30m", "1800s"), ("2s", "2s"), ("1d", "86400s"), ("1500 seconds", "1500s"), ("90m", "5400s")]
 )
-def test_a_period_as_the_stock_cli_writes_it_is_read(typed: str, read: str) -> None:
+def test_a_duration_from_the_stock_cli_is_read(typed: str, read: str) -> None:
     """`--aux-config gateway.unload_after=30m`: pyhocon makes it an object, whose name the clearml SDK writes."""
     after = ConfigFactory.parse_string(f"after = {typed}")["after"]
     text = config_dict_to_text({"e": {"auxiliary_cfg": {"gateway": {"unload_after": after}}, "kept": repr(after)}})

@@ -1,4 +1,4 @@
-"""Locks of files, and systems that lack what Linux has: the gateway is imported, started and asked without it."""
+"""File locks, and systems without Linux features: the gateway is imported, started and called without them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ SYSTEMS = pytest.mark.parametrize("lacking", [MACOS, WINDOWS], ids=["macOS", "Wi
 
 
 @SYSTEMS
-def test_every_module_of_the_gateway_is_imported_without_what_only_linux_has(lacking: str) -> None:
-    """But the processes of hooks and the parent of several workers, which say so when they are asked for."""
+def test_every_module_can_be_imported_without_linux_features(lacking: str) -> None:
+    """Except hook processes and several workers, which report that when they are requested."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for folder in ("gateway", "preprocessing") for path in sorted((ROOT / folder).rglob("*.py"))
@@ -87,8 +87,8 @@ def test_every_module_of_the_gateway_is_imported_without_what_only_linux_has(lac
 
 @pytest.mark.long
 @SYSTEMS
-def test_the_gateway_starts_and_answers_there(lacking: str, tmp_path: Path) -> None:
-    """One worker, against a Triton and a registry elsewhere; neither is up."""
+def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp_path: Path) -> None:
+    """With one worker, and unreachable Triton and registry."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -117,8 +117,8 @@ def test_the_gateway_starts_and_answers_there(lacking: str, tmp_path: Path) -> N
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_what_only_some_systems_have_is_imported_in_one_place() -> None:
-    """Locks of files; and limits of processes, within the functions that ask for them."""
+def test_platform_modules_are_imported_in_one_place() -> None:
+    """File locks there, and process limits only inside the functions that need them."""
     found = {
         str(path.relative_to(ROOT))
         for folder in ("gateway", "preprocessing", "deploy/admin", "deploy/laptop", "deploy/bundles", "deploy/tools")
@@ -129,7 +129,7 @@ def test_what_only_some_systems_have_is_imported_in_one_place() -> None:
 
 
 def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
-    """And who does not wait is told."""
+    """A caller that does not wait gets an error."""
     path = tmp_path / "lock"
     with path.open("a") as first:
         locks.lock(first)

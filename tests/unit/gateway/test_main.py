@@ -1,4 +1,4 @@
-"""What is looked at and prepared before workers start: what stops a start is one line on stderr, and no traceback."""
+"""Checks and preparations before workers start. An error is one line on stderr without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.__main__ import _metrics_folder, main, misspelled, run
 from gateway.settings import Settings
 
 
-def test_workers_count_in_memory_and_leave_nothing(tmp_path: Path) -> None:
+def test_worker_metrics_are_in_shared_memory_and_are_deleted(tmp_path: Path) -> None:
     """Not on a disk that may be full, nor in the temporary folder, which is cleaned by age."""
     memory = tmp_path / "memory"
     memory.mkdir()
@@ -29,8 +29,8 @@ def test_workers_count_in_memory_and_leave_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_without_shared_memory_they_count_in_the_state_folder(tmp_path: Path) -> None:
-    """For instance where there is no /dev/shm, or where somebody else has made a folder of that name."""
+def test_without_shared_memory_worker_metrics_are_in_the_state_folder(tmp_path: Path) -> None:
+    """If /dev/shm is missing, or another user owns a folder of that name there."""
     (tmp_path / "elsewhere").mkdir()
     memory = tmp_path / "memory"
     memory.mkdir()
@@ -42,8 +42,8 @@ def test_without_shared_memory_they_count_in_the_state_folder(tmp_path: Path) ->
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_what_a_killed_run_left_goes_and_a_living_one_stays(tmp_path: Path) -> None:
-    """A folder belongs to whoever holds its lock."""
+def test_folders_of_killed_runs_are_deleted(tmp_path: Path) -> None:
+    """A folder whose lock is held stays."""
     root = tmp_path / "metrics"
     (tmp_path / "a file").touch()
     for name in ("run-dead", "run-alive"):
@@ -58,8 +58,8 @@ def test_what_a_killed_run_left_goes_and_a_living_one_stays(tmp_path: Path) -> N
             assert (root / "run-alive" / "counter_1.db").exists()
 
 
-def test_no_room_anywhere_does_not_stop_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each worker shows its own numbers then, and one line says so."""
+def test_without_any_writable_folder_the_gateway_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each worker then shows only its own numbers, which is logged in one line."""
     for name in ("state", "memory"):
         (tmp_path / name).write_text("a file")
     with _metrics_folder(tmp_path / "state", tmp_path / "memory") as folder:
@@ -67,8 +67,8 @@ def test_no_room_anywhere_does_not_stop_the_start(tmp_path: Path, capsys: pytest
     assert "no room for the workers' shared numbers" in capsys.readouterr().err
 
 
-def test_a_file_of_keys_that_cannot_be_used_stops_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no good state to keep; the old process goes on serving. One line says which file."""
+def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no earlier state to keep, and the old process still serves. The line names the file."""
     keys = tmp_path / "keys.json"
     for content in (None, '{"keys": ['):
         if content is not None:
@@ -98,10 +98,10 @@ def test_a_file_of_keys_that_cannot_be_used_stops_the_start(tmp_path: Path, caps
         ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "TRITON_GATEWAY_PEPPER_FILE"),
     ],
 )
-def test_what_callers_are_known_by_is_looked_at_before_anything_listens(
+def test_access_settings_are_checked_before_anything_listens(
     fields: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies on this machine, and what no address can be; an issuer may be away for a moment."""
+    """Local files and invalid addresses. An issuer may be unreachable for a moment."""
     (tmp_path / "bad").write_text("{")
     placed = {name: value.replace("FOLDER", str(tmp_path)) if isinstance(value, str) else value
               for name, value in fields.items()}  # fmt: skip
@@ -120,10 +120,10 @@ def test_what_callers_are_known_by_is_looked_at_before_anything_listens(
         ("0.0.0.0", {"jwt_issuer": "i"}, True), ("0.0.0.0", {"tls_client_authority": "a"}, True),
     ],
 )  # fmt: skip
-def test_who_is_reached_by_others_says_how_callers_are_known(
+def test_listening_beyond_loopback_requires_access_settings(
     host: str, fields: dict[str, Any], starts: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a laptop nothing has to be said. Elsewhere a new process refuses to start, and an old one goes on."""
+    """Loopback needs none. Elsewhere a new process refuses to start, and an old one keeps serving."""
     settings = Settings(host=host, state_dir=tmp_path, **fields)
     assert starts is not settings.answers_strangers
     if not starts:
@@ -135,10 +135,10 @@ def test_who_is_reached_by_others_says_how_callers_are_known(
 
 
 @pytest.mark.parametrize("name", ["port", "grpc_port", "admin_port"])
-def test_a_taken_port_is_one_line_with_what_to_do(
+def test_a_port_in_use_is_one_line_with_a_hint(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    """Which port, and the option that takes another one."""
+    """It names the port and the option for another one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert 1 == run(Settings(**{"port": 0, name: port}, state_dir=tmp_path))
@@ -148,10 +148,10 @@ def test_a_taken_port_is_one_line_with_what_to_do(
     )
 
 
-def test_a_value_that_cannot_be_used_is_one_line_with_its_variable(
+def test_an_invalid_value_is_one_line_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing mistake in the environment."""
+    """A typing error in the environment."""
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
     assert 2 == main()
     (line,) = capsys.readouterr().err.splitlines()
@@ -164,10 +164,10 @@ def test_a_value_that_cannot_be_used_is_one_line_with_its_variable(
     assert line.startswith("error: TRITON_GATEWAY_REPLICAS: '-1' is neither a number of gateways")
 
 
-def test_a_collector_without_the_extra_is_one_line_with_how_to_install_it(
+def test_a_collector_without_the_extra_is_one_line_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spans that could not leave are told before anything listens."""
+    """Before anything listens, because spans could not be sent."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "0")
@@ -176,10 +176,10 @@ def test_a_collector_without_the_extra_is_one_line_with_how_to_install_it(
     assert 'pip install "triton-gateway[otel]"' in line
 
 
-def test_a_variable_that_is_nearly_a_setting_is_told(
+def test_a_misspelled_variable_is_warned_about(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A misspelled name of the file of keys would leave the gateway open; a Service's variables are no mistake."""
+    """A misspelled file of keys would leave the gateway open. Kubernetes' variables for a Service are no error."""
     monkeypatch.setenv("TRITON_GATEWAY_KEY_FILE", "keys.json")
     monkeypatch.setenv("TRITON_GATEWAY_SERVICE_PORT", "80")
     assert 2 == run(Settings(port=0, state_dir=tmp_path, jwt_audience="g"))
@@ -192,7 +192,7 @@ def test_a_variable_that_is_nearly_a_setting_is_told(
 
 
 def test_no_variable_of_another_command_is_taken_for_a_misspelling() -> None:
-    """As the pages name them."""
+    """All variables that the docs name."""
     pages = (Path(__file__).parents[3] / "docs").glob("*.md")
     named = {name for page in pages for name in re.findall(r"\bTRITON_GATEWAY_[A-Z_]+[A-Z]\b", page.read_text())}
     assert len(named) > 50

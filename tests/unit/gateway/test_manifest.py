@@ -1,4 +1,4 @@
-"""A bundle's files and the hashes in its manifest: what was judged is what is loaded."""
+"""A bundle's files and the hashes in its manifest: the files that were checked are the files that are loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = {"model.onnx": b"graph", "tokenizer.json": b"{}", "1_Pooling/config.json
 
 @pytest.fixture
 def bundle(tmp_path):
-    """A folder as `optimize` leaves it."""
+    """A folder as `optimize` writes it."""
     for name, content in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -25,12 +25,12 @@ def bundle(tmp_path):
 
 
 def everything(name):
-    """Nothing is left out."""
+    """Return all files."""
     return True
 
 
-def test_what_was_judged_passes(bundle):
-    """Also with what users add to a bundle."""
+def test_an_unchanged_bundle_is_accepted(bundle):
+    """Also with files that users add to bundles."""
     (bundle / "preprocess.py").write_text("class Preprocess: pass")
     (bundle / "reference.json").write_text("{}")
     manifest.check(bundle, is_used=everything)
@@ -38,13 +38,13 @@ def test_what_was_judged_passes(bundle):
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "1_Pooling/config.json"])
 def test_a_changed_file_is_refused_by_its_name(bundle, name):
-    """One byte is enough."""
+    """For one changed byte."""
     (bundle / name).write_bytes(FILES[name] + b" ")
     with pytest.raises(ArtifactCorrupt, match=f"{name} of the bundle is not the file that was judged"):
         manifest.check(bundle, is_used=everything)
 
 
-def test_a_file_that_is_gone_is_refused(bundle):
+def test_a_missing_file_is_refused(bundle):
     """Its name is in the message."""
     (bundle / "tokenizer.json").unlink()
     with pytest.raises(ArtifactCorrupt, match=r"tokenizer\.json of the bundle cannot be read"):
@@ -57,21 +57,21 @@ def test_a_file_that_is_gone_is_refused(bundle):
      "0_Transformer/sentence_bert_config.json"],
 )  # fmt: skip
 def test_a_file_that_changes_answers_may_not_be_added(bundle, name):
-    """It was not there when the bundle was judged."""
+    """It was not there when the bundle was checked."""
     (bundle / name).parent.mkdir(exist_ok=True)
     (bundle / name).write_text("{}")
     with pytest.raises(ArtifactCorrupt, match=f"{name} was added to the bundle"):
         manifest.check(bundle, is_used=everything)
 
 
-def test_only_what_is_used_is_read(bundle):
+def test_only_used_files_are_read(bundle):
     """A gateway does not read the weights, which Triton gets from model sync."""
     (bundle / "model.onnx").write_bytes(b"other")
     manifest.check(bundle, is_used=lambda name: not manifest.is_weights(name))
     assert [True, True, False] == [manifest.is_weights(n) for n in ("model.onnx", "model.onnx.data", "config.json")]
 
 
-def test_other_folders_are_models_like_any_other(tmp_path):
+def test_folders_without_our_manifest_are_accepted(tmp_path):
     """Without a manifest, with another program's, or a single file."""
     manifest.check(tmp_path, is_used=everything)
     manifest.check(tmp_path / "model.onnx", is_used=everything)
@@ -91,8 +91,8 @@ def test_other_folders_are_models_like_any_other(tmp_path):
         '{"chosen": {}, "files": {"config.json": "x"}}',
     ],
 )
-def test_a_manifest_that_cannot_be_used_is_refused(tmp_path, text):
-    """Half a manifest shows nothing."""
+def test_an_invalid_manifest_is_refused(tmp_path, text):
+    """A partial manifest proves nothing."""
     (tmp_path / manifest.FILE).write_text(text)
     with pytest.raises(ArtifactCorrupt, match=r"manifest\.json of the model"):
         manifest.check(tmp_path, is_used=everything)

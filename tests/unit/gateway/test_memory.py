@@ -1,4 +1,4 @@
-"""What a burst has left behind is given back when it is over, and seldom."""
+"""Memory is returned to the system after a burst, and rarely."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ MB = 1 << 20
 
 
 class Process:
-    """A process whose memory is what a test says, and ``kept`` after memory was given back."""
+    """A process with the memory that a test sets, and ``kept`` after returning memory."""
 
     def __init__(self, kept: int) -> None:
         self.memory, self.kept, self.times = 100 * MB, kept, 0
         self.leftovers = Leftovers(lambda: self.memory, self.give)
 
     def give(self) -> None:
-        """Count, and become smaller."""
+        """Count, and shrink."""
         self.times, self.memory = self.times + 1, self.kept
 
     def look(self, *quiet: bool) -> None:
-        """Look as the gateway does, once a second."""
+        """Check once a second, as the gateway does."""
         for is_quiet in quiet:
             if self.leftovers.are_due(is_quiet=is_quiet):
                 self.leftovers.give()
 
 
 def test_memory_is_given_back_when_a_burst_is_over() -> None:
-    """Not while requests are worked on, nor in a pause of a second; then once."""
+    """Once, and not during requests or a pause of a second."""
     process = Process(kept=120 * MB)
     process.look(True)
     process.memory = 300 * MB
@@ -39,8 +39,8 @@ def test_memory_is_given_back_when_a_burst_is_over() -> None:
     assert (1, 120 * MB) == (process.times, process.memory)
 
 
-def test_what_is_really_used_is_not_asked_for_again_and_again() -> None:
-    """A model was loaded: nothing comes back, and until it has grown again nobody asks."""
+def test_memory_in_use_is_not_tried_repeatedly() -> None:
+    """A model was loaded and nothing can be returned. The next attempt waits for further growth."""
     process = Process(kept=300 * MB)
     process.look(True)
     process.memory = 300 * MB
@@ -51,8 +51,8 @@ def test_what_is_really_used_is_not_asked_for_again_and_again() -> None:
     assert 1 == process.times
 
 
-def test_memory_of_many_small_pieces_comes_back() -> None:
-    """In a process of its own: half of the pieces that were freed lie between others that are used."""
+def test_memory_of_many_small_pieces_is_returned() -> None:
+    """In its own process: half of the freed pieces are between used ones."""
     program = (
         "from gateway.memory import give_back, resident\n"
         "pieces = [bytes(2000) for _ in range(100_000)]\n"
@@ -68,5 +68,5 @@ def test_memory_of_many_small_pieces_comes_back() -> None:
 
 
 def test_the_memory_of_this_process_is_known() -> None:
-    """Linux tells it; elsewhere there is no such file, and it is 0."""
+    """From Linux. On other systems it is 0."""
     assert resident() > 10 * MB or sys.platform != "linux"

@@ -1,4 +1,4 @@
-"""What endpoints promise: read from texts, shown in words, counted, and left in the budget."""
+"""Objectives of endpoints: parsing, display, counting, and the rest of the error budget."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -31,8 +31,8 @@ TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
         ({"availability": "0.99", "latency": "0.25"}, Objective(0.99, 0.25)),
     ],
 )
-def test_parts_that_are_not_stated_are_those_of_the_default(stated: dict[str, str], read: Objective) -> None:
-    """Shares as people write them; times with their unit, a bare number counts seconds."""
+def test_missing_parts_come_from_the_default(stated: dict[str, str], read: Objective) -> None:
+    """Shares are percentages; times have a unit, or are seconds."""
     assert read == objectives.read(stated, Objective())
     assert replace(read, within=read.within or 1.0) == objectives.read(stated, Objective(0.999, 1.0, 0.99))
 
@@ -57,8 +57,8 @@ def test_what_cannot_be_promised_is_told_by_its_part(stated: dict[str, str], say
         objectives.read(stated, Objective())
 
 
-def test_words_for_what_is_promised_and_what_is_left() -> None:
-    """Of few requests the number is told too; what is overdrawn says how often."""
+def test_text_of_an_objective_and_its_remaining_budget() -> None:
+    """With few requests it includes their number; an overdrawn budget shows how many times."""
     promised = objectives.in_words(Objective(0.9995, 0.3, 0.95))
     assert "99.95% answered, 95% of the answers within 300 ms" == promised
     assert "nothing is promised" == objectives.in_words(Objective(0))
@@ -76,7 +76,7 @@ def test_a_few_failures_of_a_few_requests_spend_nothing() -> None:
 
 
 def declared(registry: FakeRegistry) -> ServingSpec:
-    """The serving Task of a registry, where version 10 promises another time than version 9."""
+    """The serving Task of a registry. Version 10 promises another latency than version 9."""
     for version, latency in (("10", "300ms"), ("9", "1s")):
         options = {"latency": latency} | ({"availability": "99%"} if version == "9" else {})
         registry.add_endpoint("e", "m", version=version, auxiliary_cfg={"gateway": options})
@@ -84,8 +84,8 @@ def declared(registry: FakeRegistry) -> ServingSpec:
     return registry.spec()
 
 
-def test_the_newest_version_that_states_a_part_counts_and_a_record_goes_before_it() -> None:
-    """What is recorded of an endpoint that is gone promises nothing."""
+def test_the_newest_version_with_an_objective_counts_and_a_record_overrides_it() -> None:
+    """A record of a removed endpoint promises nothing."""
     registry = FakeRegistry()
     assert {"e": {"latency": "300ms", "availability": "99%"}} == declared(registry).objectives
     registry.write({}, [Record("objective", "e", {"latency": "50ms", "at": 1, "by": "me"})])
@@ -96,8 +96,8 @@ def test_the_newest_version_that_states_a_part_counts_and_a_record_goes_before_i
     assert {"": Objective(0.995), "e": Objective(0.99, 0.05, 0.99)} == plan.objectives
 
 
-def test_a_promise_rebuilds_nothing_and_is_another_revision() -> None:
-    """The versions stay, their numbers begin."""
+def test_a_new_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
+    """The versions stay, and counting begins."""
     registry = FakeRegistry()
     before = compile_spec(declared(registry), default_triton="t")
     registry.add_endpoint("e", "m", version="10", auxiliary_cfg={"gateway": {"latency": "50ms"}})

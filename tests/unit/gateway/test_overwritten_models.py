@@ -1,4 +1,4 @@
-"""A model's bytes are what they were when anybody first saw them: others under the same id are refused by name."""
+"""A model's bytes must stay the same as when they were first seen. Others under the same id are refused by name."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def registry(tmp_path: Path) -> FakeRegistry:
 
 
 def record(registry: FakeRegistry) -> ModelRecord:
-    """The model as it is registered."""
+    """Return the model's record."""
     return decode_model(registry.model("m"))
 
 
 def overwrite(tmp_path: Path, content: bytes) -> None:
-    """What a second upload from a folder of the same name does on a real file server."""
+    """Replace the file, as a second upload from a folder of the same name does on a real file server."""
     (tmp_path / "store.bin").write_bytes(content)
 
 
 def faults(registry: FakeRegistry) -> str:
-    """What every gateway says of the configuration."""
+    """Return each gateway's faults of the configuration."""
     return " ".join(f"{f.subject} {f.message}" for f in decode(registry.task()).faults)
 
 
-def test_a_new_replica_refuses_bytes_that_another_has_not_seen(registry: FakeRegistry, tmp_path: Path) -> None:
-    """And says which, what happened and what to do; whoever has the first bytes goes on with them."""
+def test_a_new_replica_refuses_other_bytes_than_the_first_ones(registry: FakeRegistry, tmp_path: Path) -> None:
+    """With the reason and a hint. A replica that has the first bytes keeps serving them."""
     first = ArtifactCache(tmp_path / "one", registry)
     first.model(record(registry))
     overwrite(tmp_path, b"second")
@@ -60,7 +60,7 @@ def test_a_new_replica_refuses_bytes_that_another_has_not_seen(registry: FakeReg
 
 
 def test_a_refused_download_is_not_kept(registry: FakeRegistry, tmp_path: Path) -> None:
-    """The first bytes are accepted again when the file store has them again, and the fault goes."""
+    """If the file store has the first bytes again, they are accepted and the fault ends."""
     ArtifactCache(tmp_path / "one", registry).model(record(registry))
     overwrite(tmp_path, b"second")
     late = ArtifactCache(tmp_path / "two", registry)
@@ -72,8 +72,8 @@ def test_a_refused_download_is_not_kept(registry: FakeRegistry, tmp_path: Path) 
     assert "" == faults(registry)
 
 
-def test_everybody_says_that_a_model_was_overwritten(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Also gateways that serve the first bytes: the next replica will not come up."""
+def test_every_gateway_reports_an_overwritten_model(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Also those that serve the first bytes, because the next replica could not start with it."""
     ArtifactCache(tmp_path / "one", registry).model(record(registry))
     assert "" == faults(registry)
     overwrite(tmp_path, b"second")
@@ -86,8 +86,8 @@ def test_everybody_says_that_a_model_was_overwritten(registry: FakeRegistry, tmp
     assert writes == registry.ledger.writes  # it is known: a retry writes nothing
 
 
-def test_what_lies_on_disk_is_compared_too(registry: FakeRegistry, tmp_path: Path) -> None:
-    """A copy from before there were records, or of a lost race, is fetched again and compared."""
+def test_cached_files_are_compared_too(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A copy from before records existed, or of a lost race, is downloaded again and compared."""
     overwrite(tmp_path, b"second")
     late = ArtifactCache(tmp_path / "two", registry)
     late.model(record(registry))
@@ -99,16 +99,16 @@ def test_what_lies_on_disk_is_compared_too(registry: FakeRegistry, tmp_path: Pat
     assert b"first" == (late.model(record(registry)) / "store.bin").read_bytes()
 
 
-def test_a_model_given_another_address_is_a_new_one(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Somebody changed the model itself: every replica follows that, none is surprised."""
+def test_a_model_with_a_new_address_is_a_new_model(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A person changed the model itself, and every replica follows."""
     ArtifactCache(tmp_path / "one", registry).model(record(registry))
     (tmp_path / "other.bin").write_bytes(b"second")
     registry.add_model("m", tmp_path / "other.bin", name="film")
     assert b"second" == (ArtifactCache(tmp_path / "two", registry).model(record(registry)) / "other.bin").read_bytes()
 
 
-def test_without_write_access_models_are_served_and_it_is_said(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Credentials that may only read degrade what is noticed, not what is served."""
+def test_without_write_access_models_are_served_with_a_warning(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Read-only credentials only prevent the detection."""
     registry.ledger.is_read_only = True
     cache = ArtifactCache(tmp_path / "one", registry)
     assert b"first" == (cache.model(record(registry)) / "store.bin").read_bytes()
@@ -116,7 +116,7 @@ def test_without_write_access_models_are_served_and_it_is_said(registry: FakeReg
 
 
 def test_a_copy_on_disk_serves_while_the_registry_is_away(registry: FakeRegistry, tmp_path: Path) -> None:
-    """It was compared when it came; what is new waits until it can be compared."""
+    """It was compared when it was downloaded. New models wait until they can be compared."""
     cache = ArtifactCache(tmp_path / "one", registry)
     known = record(registry)
     cache.model(known)
@@ -127,8 +127,8 @@ def test_a_copy_on_disk_serves_while_the_registry_is_away(registry: FakeRegistry
         ArtifactCache(tmp_path / "two", registry).model(known)
 
 
-async def test_a_gateway_names_the_model_and_keeps_what_it_serves(make_stack: Callable[..., Any]) -> None:
-    """A restarted gateway without its files refuses the other model; one that has them goes on."""
+async def test_a_gateway_reports_the_model_and_keeps_serving(make_stack: Callable[..., Any]) -> None:
+    """A restarted gateway without its files refuses the other model; one with its files serves on."""
     stack = make_stack()
     stack.deploy("e")
     async with stack.gateway.running(), stack.client:
@@ -152,7 +152,7 @@ async def test_a_gateway_names_the_model_and_keeps_what_it_serves(make_stack: Ca
 
 
 async def test_two_models_of_one_address_are_a_fault_at_once(make_stack: Callable[..., Any]) -> None:
-    """Also when the other one is served by nobody: it was just uploaded."""
+    """Also if the other one is not served, because it was just uploaded."""
     stack = make_stack()
     stack.deploy("e")
     async with stack.gateway.running(), stack.client:
@@ -167,8 +167,8 @@ async def test_two_models_of_one_address_are_a_fault_at_once(make_stack: Callabl
         await stack.until(lambda: not stack.gateway.table.current.faults)
 
 
-def test_what_is_on_disk_from_before_there_were_records_is_recorded(registry: FakeRegistry, tmp_path: Path) -> None:
-    """While the right bytes are still known: after an update of the gateway, not at the next download."""
+def test_files_from_before_records_existed_are_recorded(registry: FakeRegistry, tmp_path: Path) -> None:
+    """At once after an update of the gateway, while the right bytes are still known."""
     cache = ArtifactCache(tmp_path / "one", registry)
     cache.model(record(registry))
     registry.ledger = FakeLedger()
@@ -182,8 +182,8 @@ def test_what_is_on_disk_from_before_there_were_records_is_recorded(registry: Fa
         ArtifactCache(tmp_path / "two", registry).model(record(registry))
 
 
-def test_of_two_first_hashes_all_take_the_same(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Both were recorded before either could be read: the earlier one counts."""
+def test_of_two_first_hashes_the_earlier_counts(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Both were recorded before either could be read. All gateways choose the same."""
     identity = contents.identity_of(record(registry))
     for at, sha256 in ((2.0, "b" * 64), (1.0, "c" * 64)):
         value = {"identity": identity, "sha256": sha256, "at": at, "last": at, "model": "m", "name": "film"}
@@ -192,8 +192,8 @@ def test_of_two_first_hashes_all_take_the_same(registry: FakeRegistry, tmp_path:
         ArtifactCache(tmp_path / "one", registry).model(record(registry))
 
 
-def test_a_machine_whose_clock_is_late_does_not_overturn_what_is_known(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Its bytes came later, whatever it believes; and everybody hears that the model was overwritten."""
+def test_a_late_clock_does_not_replace_a_known_hash(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Its bytes came later, whatever its clock says, and every gateway reports the overwritten model."""
     ArtifactCache(tmp_path / "one", registry, clock=lambda: 5_000.0).model(record(registry))
     overwrite(tmp_path, b"second")
     with pytest.raises(ContentChanged, match="registered with sha256 a7937b64b8ca"):
@@ -201,8 +201,8 @@ def test_a_machine_whose_clock_is_late_does_not_overturn_what_is_known(registry:
     assert "another upload" in faults(registry)
 
 
-def test_a_broken_upload_is_not_what_the_model_was_at_first(registry: FakeRegistry, tmp_path: Path) -> None:
-    """The upload that mends it is served."""
+def test_a_broken_upload_is_not_recorded_as_the_first(registry: FakeRegistry, tmp_path: Path) -> None:
+    """The upload that repairs it is served."""
     registry.add_model("m", tmp_path / "store.bin", name="film", is_package=True)
     with pytest.raises(ArtifactCorrupt):
         ArtifactCache(tmp_path / "one", registry).model(record(registry))
@@ -211,15 +211,15 @@ def test_a_broken_upload_is_not_what_the_model_was_at_first(registry: FakeRegist
     assert "right" == (ArtifactCache(tmp_path / "one", registry).model(record(registry)) / "says.txt").read_text()
 
 
-def test_a_record_that_somebody_made_unreadable_is_no_record(registry: FakeRegistry, tmp_path: Path) -> None:
-    """It is left out; nothing else is harmed."""
+def test_an_unreadable_record_is_ignored(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Other records still count."""
     registry.ledger.write([Record("content_hash", "x", {"sha256": 1}), Record("decision", "e", {"urls": 3})])
     assert "" == faults(registry)
     assert b"first" == (ArtifactCache(tmp_path / "one", registry).model(record(registry)) / "store.bin").read_bytes()
 
 
-def test_models_that_come_together_ask_for_the_records_together(registry: FakeRegistry, tmp_path: Path) -> None:
-    """A change of a thousand endpoints reads the records of all not twice for each; each finds its own."""
+def test_models_of_one_change_read_the_records_together(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A change of a thousand endpoints does not read all records twice for each. Each finds its own."""
     ledger = registry.ledger
     others, held = [threading.Event() for _ in range(7)], []
     plain, reads = ledger.read, []
@@ -251,10 +251,8 @@ def test_models_that_come_together_ask_for_the_records_together(registry: FakeRe
 
 
 @pytest.mark.parametrize("is_up", [True, False])
-def test_models_that_come_together_are_recorded_together(
-    registry: FakeRegistry, tmp_path: Path, *, is_up: bool
-) -> None:
-    """What comes while one write is under way is one more write, however much it is; if that fails all hear of it."""
+def test_models_of_one_change_are_recorded_together(registry: FakeRegistry, tmp_path: Path, *, is_up: bool) -> None:
+    """Models that come during a write share the next one. If it fails, all of them get the error."""
     ledger = registry.ledger
     plain, writes = ledger.write, []
     cache = ArtifactCache(tmp_path / "cache", registry)
@@ -286,8 +284,8 @@ def test_models_that_come_together_are_recorded_together(
     assert (8 if is_up else 1) == sum(fetched) == len(ledger.read()["content_hash"])
 
 
-def test_what_others_have_recorded_of_hundreds_of_models_is_asked_for_once(tmp_path: Path) -> None:
-    """A replica that starts with 300 new models would else ask 300 times for the records of all of them."""
+def test_records_of_hundreds_of_models_are_read_once(tmp_path: Path) -> None:
+    """A replica that starts with 300 new models must not read all records 300 times."""
 
     class Counting(FakeLedger):
         reads = 0
@@ -309,8 +307,8 @@ def test_what_others_have_recorded_of_hundreds_of_models_is_asked_for_once(tmp_p
     assert 1 == ledger.reads
 
 
-def test_of_hundreds_of_models_at_one_address_a_few_are_named() -> None:
-    """Each of them has this fault, and each would name all of them."""
+def test_a_fault_names_only_a_few_of_many_models_at_one_address() -> None:
+    """Each of them has this fault, and each would name all others."""
     told = shared_address("file:///m.zip", [f"m{number}" for number in range(300)])
     assert "m0, m1, m2, m3, m4 and 295 more are all at file:///m.zip" in told
     assert "(a, b are all at u)" in shared_address("u", ["a", "b"])

@@ -1,4 +1,4 @@
-"""What ends with the process that started it."""
+"""Processes end with the process that started them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.parent_death import ending_with_parent
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_program_has_the_process_id_of_the_one_that_was_started() -> None:
-    """Nothing stays between a parent and its child: signals and exit codes are the program's own."""
+def test_a_program_keeps_the_id_of_the_started_process() -> None:
+    """No process is between parent and child, so signals and exit codes are the program's own."""
     with subprocess.Popen(
         ending_with_parent(["sh", "-c", "echo $$; exit 3"]), stdout=subprocess.PIPE, text=True
     ) as child:
@@ -24,14 +24,14 @@ def test_a_program_has_the_process_id_of_the_one_that_was_started() -> None:
 
 
 def test_a_program_whose_parent_is_gone_already_gets_the_signal_at_once() -> None:
-    """Between the fork and the question to the kernel a parent can end: nobody would ever end the child."""
+    """A parent can end between the fork and the request to the kernel. Nothing else would end the child."""
     started = ending_with_parent(["sh", "-c", "exit 0"], signal.SIGTERM)
     started[started.index(str(os.getpid()))] = "1"  # as of another process than this one
     assert subprocess.run(started, check=False).returncode == -signal.SIGTERM
 
 
-def test_one_place_asks_the_kernel() -> None:
-    """Five did, each in its own way."""
+def test_only_one_module_sets_the_parent_death_signal() -> None:
+    """There used to be five, each with its own code."""
     asking = [
         str(file.relative_to(ROOT))
         for folder in ("gateway", "preprocessing", "deploy", "benchmarks", "dashboards")
@@ -41,8 +41,8 @@ def test_one_place_asks_the_kernel() -> None:
     assert asking == ["gateway/parent_death.py"]
 
 
-def test_it_needs_nothing_of_ours() -> None:
-    """Each child of a supervisor waits for this file: the standard library, and no more of it than it uses."""
+def test_the_module_imports_only_the_standard_library() -> None:
+    """Every child of a supervisor waits for this import, so it must be small."""
     code = "import sys, runpy; runpy.run_path(sys.argv[1]); print(*sorted(sys.modules))"
     path = str(ROOT / "gateway" / "parent_death.py")
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, path], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Pools of Tritons: an endpoint says on which it runs, and one without Tritons is its own fault and nobody else's."""
+"""Pools of Tritons: an endpoint names its pool. A pool without Tritons is only its endpoints' fault."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ A10, H100 = "dns:///triton-a10:8001", "dns:///triton-h100:8001"
 
 
 def on(pool: str) -> dict[str, Any]:
-    """What the stock CLI writes for `--aux-config gateway.pool=…`."""
+    """Return what the stock CLI writes for `--aux-config gateway.pool=…`."""
     return {"auxiliary_cfg": {"gateway": {"pool": pool}}}
 
 
 def plan_of(registry: FakeRegistry, **given: Any) -> Any:
-    """What a gateway makes of the Task."""
+    """Return a gateway's plan for the Task."""
     spec = decode(registry.task())
     models = {i: decode_model(record) for i, record in registry.models.items()}
     return compile_spec(spec, default_triton="t:8001", models=models, **given)
@@ -43,7 +43,7 @@ def registry(tmp_path: Any) -> FakeRegistry:
 
 
 def test_an_endpoint_is_routed_to_the_pool_it_names(registry: FakeRegistry) -> None:
-    """By its option, else by its model's tag, else to the default; several pools are one address of all."""
+    """By its option, else by its model's tag, else to the default pool. Several pools have one joint address."""
     plan = plan_of(registry, pools={"a10": A10, "h100": H100})
     assert () == plan.faults
     assert {
@@ -52,8 +52,8 @@ def test_an_endpoint_is_routed_to_the_pool_it_names(registry: FakeRegistry) -> N
     } == {url: (one.pool, one.triton_address) for url, one in plan.endpoints.items()}  # fmt: skip
 
 
-def test_a_pool_without_tritons_is_the_fault_of_its_endpoints_alone(registry: FakeRegistry) -> None:
-    """The others are served; what has another pool is served there."""
+def test_a_pool_without_tritons_is_a_fault_only_of_its_endpoints(registry: FakeRegistry) -> None:
+    """Others are served, also those that name another pool besides."""
     plan = plan_of(registry, pools={"a10": A10})
     assert {"none", "named", "both"} == set(plan.endpoints)
     assert A10 == plan.endpoints["both"].triton_address
@@ -63,23 +63,23 @@ def test_a_pool_without_tritons_is_the_fault_of_its_endpoints_alone(registry: Fa
     assert "TRITON_GATEWAY_POOLS" in told["endpoint tagged"]
 
 
-def test_without_pools_nothing_about_plain_endpoints_has_changed(registry: FakeRegistry) -> None:
-    """Equal fingerprints: a gateway that learns of pools rebuilds nothing."""
+def test_pools_do_not_change_fingerprints_of_plain_endpoints(registry: FakeRegistry) -> None:
+    """A gateway that gets pools rebuilds nothing."""
     before, after = plan_of(registry), plan_of(registry, pools={"a10": A10, "h100": H100})
     assert before.endpoints["none"].fingerprint == after.endpoints["none"].fingerprint
     assert before.endpoints["named"].fingerprint != after.endpoints["named"].fingerprint
     assert set(before.endpoints) == set(after.endpoints)  # the command line knows no addresses and refuses nothing
 
 
-def test_the_default_pool_may_have_its_address_among_the_others(registry: FakeRegistry) -> None:
-    """And `*` is every pool that is not named, as on a laptop."""
+def test_the_default_pool_may_be_in_the_setting_of_pools(registry: FakeRegistry) -> None:
+    """And `*` is every pool without its own address, for a single machine."""
     assert "d:1" == plan_of(registry, pools={"default": "d:1", "*": "x:1"}).endpoints["none"].triton_address
     assert "x:1" == plan_of(registry, pools={"*": "x:1"}).endpoints["tagged"].triton_address
 
 
 @pytest.mark.parametrize("pool", ["A10", "a b", "-a", "a_b", ","])
-def test_what_is_no_name_of_a_pool_is_refused_with_the_endpoint(registry: FakeRegistry, pool: str) -> None:
-    """At the keyboard too: the command line decodes the same way."""
+def test_an_invalid_pool_name_is_a_fault_of_the_endpoint(registry: FakeRegistry, pool: str) -> None:
+    """The command line decodes it in the same way and refuses it too."""
     registry.add_endpoint("named", "plain", **on(pool))
     (fault,) = decode(registry.task()).faults
     assert "endpoint named" == fault.subject
@@ -87,14 +87,14 @@ def test_what_is_no_name_of_a_pool_is_refused_with_the_endpoint(registry: FakeRe
 
 
 def test_code_that_runs_in_gateways_has_no_pool(registry: FakeRegistry) -> None:
-    """A pool is of Tritons; an option that would do nothing is refused."""
+    """Pools consist of Tritons. An option without effect is refused."""
     registry.add_endpoint("hook", None, engine="custom", **on("a10"))
     (fault,) = decode(registry.task()).faults
     assert "--aux-config gateway.pool is for engine triton" in fault.message
 
 
-def test_the_setting_is_read_once_and_refused_when_it_cannot_be_used() -> None:
-    """Spaces, semicolons and new lines separate pools; commas belong to lists of addresses."""
+def test_the_setting_of_pools_is_parsed_or_refused() -> None:
+    """Spaces, semicolons and line breaks separate pools. Commas separate addresses."""
     text = "a10=dns:///a:8001; h100=1.2.3.4:8001,1.2.3.5:8001\n*=x:1"
     assert {"a10": "dns:///a:8001", "h100": "1.2.3.4:8001,1.2.3.5:8001", "*": "x:1"} == pools.addresses(text)
     assert {} == pools.addresses("")
@@ -104,8 +104,8 @@ def test_the_setting_is_read_once_and_refused_when_it_cannot_be_used() -> None:
             Settings(pools=bad)
 
 
-def test_a_model_sync_follows_the_pools_it_is_told() -> None:
-    """Nothing: the default one."""
+def test_model_sync_follows_the_pools_of_its_setting() -> None:
+    """The default pool if it is empty."""
     assert {"default"} == pools.followed("")
     assert {"a10", "cpu"} == pools.followed(" a10, cpu")
     assert {"*"} == pools.followed("*")
@@ -114,7 +114,7 @@ def test_a_model_sync_follows_the_pools_it_is_told() -> None:
 
 
 async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> None:
-    """One pool that is away takes its own endpoints along and no others; status, page and metrics name it."""
+    """A failed pool affects only its endpoints. Status, page and metrics name it."""
     stack = make_stack(pools="a10=a:8001 h100=h:8001")
     stack.deploy("plain")
     stack.deploy("big", **on("a10"))
@@ -144,8 +144,8 @@ async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> 
         assert 200 == (await client.post("/serve/plain", json={"text": "good"})).status_code
 
 
-async def test_another_pool_is_moved_to_without_a_gap(stack: Any) -> None:
-    """The version before serves where it is until the new pool has the model."""
+async def test_an_endpoint_moves_to_another_pool_without_a_gap(stack: Any) -> None:
+    """The old version serves until the new pool has the model."""
     stack.gateway._reconciler._settings = replace(stack.gateway._reconciler._settings, pools={"a10": "a:8001"})
     stack.deploy("e", **on("default"))
     await stack.served("e")

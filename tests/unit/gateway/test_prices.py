@@ -1,4 +1,4 @@
-"""Prices are found, kept and followed: under noise, pauses, drift, and of calls that do not tell them apart."""
+"""Prices of calls are learned and followed under noise, pauses and changes, and if the calls hardly differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.prices import Prices
 
 @dataclass
 class World:
-    """Calls of a server with these prices; ``pauses`` is the share of calls that take 50 ms more."""
+    """Calls of a server with these prices. A share of ``pauses`` of them takes 50 ms more."""
 
     call: float
     row: float
@@ -26,11 +26,11 @@ class World:
     longest: int = 200
 
     def seconds(self, rows: int, tokens: int) -> float:
-        """The time of a call without noise."""
+        """Return the duration of a call without noise."""
         return self.call + self.row * rows + self.token * tokens
 
     def teach(self, prices: Prices, calls: int, seed: int = 1) -> Prices:
-        """Let ``prices`` see so many calls."""
+        """Let ``prices`` learn from this many calls."""
         chance = random.Random(seed)
         for _ in range(calls):
             rows = chance.randint(1, 64)
@@ -51,8 +51,8 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_prices_are_found(name: str) -> None:
-    """Whatever costs, and whatever its scale: any call's time is known within a tenth of it or of a middle one's."""
+def test_prices_are_learned(name: str) -> None:
+    """At any scale. The error is within a tenth of the call's duration or of an average call's."""
     world = WORLDS[name]
     prices = world.teach(Prices(), 400)
     middle = world.seconds(16, 16 * 64)
@@ -62,8 +62,8 @@ def test_prices_are_found(name: str) -> None:
             assert prices.expect(rows, rows * length) == pytest.approx(expected, rel=0.1, abs=0.1 * middle)
 
 
-def test_noise_and_pauses_do_not_move_them_far() -> None:
-    """One call in twenty takes 50 ms more, and every call is a fifth off."""
+def test_noise_and_pauses_hardly_change_prices() -> None:
+    """One call in twenty takes 50 ms more, and durations vary by a fifth."""
     world = World(4e-3, 5e-5, 2e-6, noise=0.2, pauses=0.05)
     prices = world.teach(Prices(), 1000)
     assert prices.expect(32, 32 * 60) == pytest.approx(world.seconds(32, 32 * 60), rel=0.25)
@@ -71,29 +71,29 @@ def test_noise_and_pauses_do_not_move_them_far() -> None:
 
 @pytest.mark.parametrize("factor", [0.3, 3.0])
 def test_a_price_that_changes_is_followed(factor: float) -> None:
-    """Another model on the same GPU, and a faster one: known again after some hundred calls."""
+    """Another model on the same GPU, or a faster GPU: learned again after some hundred calls."""
     before = WORLDS["both"]
     after = World(before.call * factor, before.row * factor, before.token * factor)
     prices = after.teach(before.teach(Prices(), 500), 400, seed=2)
     assert prices.expect(32, 32 * 60) == pytest.approx(after.seconds(32, 32 * 60), rel=0.15)
 
 
-def test_a_gpu_after_a_cpu_is_found() -> None:
-    """What the time goes with may change, not only how much it is."""
+def test_another_dominant_price_is_learned() -> None:
+    """A GPU after a CPU: durations may depend on another quantity afterwards."""
     prices = WORLDS["a price per call"].teach(WORLDS["a price per padded token"].teach(Prices(), 500), 500, seed=2)
     assert prices.call == pytest.approx(4e-3, rel=0.15)
     assert prices.token * 200 * 64 < 1e-3
 
 
 @pytest.mark.parametrize("queueing", [0.0, 1.0])
-def test_whether_calls_stand_behind_each_other_is_found(queueing: float) -> None:
-    """A server of one instance, and one of several."""
+def test_queueing_of_calls_is_learned(queueing: float) -> None:
+    """For a server with one instance, and with several."""
     world = World(2e-3, 2e-5, 5e-6, queueing=queueing)
     assert world.teach(Prices(), 400).queueing == pytest.approx(queueing, abs=0.2)
 
 
-def test_what_calls_do_not_tell_apart_stays_put() -> None:
-    """With texts of one length, rows and tokens are one thing, also after 10,000 calls; other lengths part them."""
+def test_prices_that_calls_do_not_distinguish_stay_stable() -> None:
+    """If all texts have one length, rows and tokens are the same, even after 10,000 calls. Other lengths help."""
     world = World(4e-3, 5e-5, 1e-6, shortest=16, longest=16)
     prices = world.teach(Prices(), 200)
     row, token = prices.row, prices.token
@@ -104,8 +104,8 @@ def test_what_calls_do_not_tell_apart_stays_put() -> None:
     assert prices.expect(40, 40 * 150) == pytest.approx(4e-3 + 40 * 5e-5 + 6000 * 1e-6, rel=0.15)
 
 
-def test_calls_of_one_size_are_known_to_say_little() -> None:
-    """From calls of 64 rows alone nobody knows what a call costs; some of 32 among them are enough."""
+def test_calls_of_one_size_leave_prices_unknown() -> None:
+    """From calls of 64 rows alone, prices cannot be derived. A few of 32 rows are enough."""
     prices = Prices()
     for _ in range(300):
         prices.learn(64, 1500, 0.0, 0.01)
@@ -118,7 +118,7 @@ def test_calls_of_one_size_are_known_to_say_little() -> None:
 
 
 def test_calls_that_are_all_alike_give_their_own_price() -> None:
-    """One size of call, for ever: no division by nothing, and the time of that size is known."""
+    """Their duration is known, and nothing is divided by zero."""
     prices = Prices()
     for _ in range(5_000):
         prices.learn(1, 12, 0.0, 0.003)
@@ -133,7 +133,7 @@ def test_calls_that_are_all_alike_give_their_own_price() -> None:
     )
 )  # fmt: skip
 def test_prices_are_never_negative_and_always_numbers(calls: list[tuple[int, int, float, float]]) -> None:
-    """Whatever is measured: a clock that stands still, hours, no tokens."""
+    """For any measurement: a stopped clock, hours, no tokens."""
     prices = Prices()
     for rows, tokens, behind, took in calls:
         prices.learn(rows, tokens, behind, took)

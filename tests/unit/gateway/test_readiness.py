@@ -1,4 +1,4 @@
-"""When a gateway may get requests: once it has served, only what it has lost counts; at its start, what was served."""
+"""Readiness: at its start a gateway waits for earlier endpoints; afterwards only lost endpoints count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Preprocess:
 
 
 async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
-    """Status and body of a gateway's `/readyz`."""
+    """Return status and body of a gateway's `/readyz`."""
     async with stack.new_client(gateway or stack.gateway) as client:
         reply = await client.get("/readyz")
     return reply.status_code, reply.json()
@@ -29,7 +29,7 @@ async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
 
 @asynccontextmanager
 async def starting(gateway: Any) -> AsyncIterator[None]:
-    """A gateway from its first moment: what it waits for before it listens is not waited for here."""
+    """A gateway from its first moment, without the wait before it listens."""
     running = gateway.running()
     start = asyncio.create_task(running.__aenter__())
     try:
@@ -40,7 +40,7 @@ async def starting(gateway: Any) -> AsyncIterator[None]:
 
 
 class Sampler:
-    """Asks `/readyz` again and again while it is open, and keeps every answer that was not 200."""
+    """Polls `/readyz` while it is open, and records every answer that was not 200."""
 
     def __init__(self, stack: Any) -> None:
         self._stack = stack
@@ -65,8 +65,8 @@ class Sampler:
             await asyncio.sleep(0.002)
 
 
-async def test_a_new_endpoint_never_takes_a_serving_gateway_out(stack: Any) -> None:
-    """Neither one that Triton loads for minutes nor one that cannot be built; the body says what is not served."""
+async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) -> None:
+    """Neither while Triton loads it for minutes nor if its build fails. The body names it."""
     stack.deploy("e")
     await stack.served("e")
     async with Sampler(stack) as sampler:
@@ -84,7 +84,7 @@ async def test_a_new_endpoint_never_takes_a_serving_gateway_out(stack: Any) -> N
 
 
 async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:
-    """Removed on purpose or not: it can answer nothing. It is ready again as soon as it can."""
+    """Even if they were removed on purpose, because it can answer nothing. It is ready again with the first one."""
     stack.deploy("e")
     await stack.served("e")
     assert 200 == (await readyz(stack))[0]
@@ -99,8 +99,8 @@ async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -
     assert 200 == (await readyz(stack))[0]
 
 
-async def test_a_gateway_without_triton_answers_what_needs_none(stack: Any) -> None:
-    """Its Triton is gone, a hook serves on: ready, and it says what cannot be answered."""
+async def test_a_gateway_without_triton_is_ready_if_a_hook_serves(stack: Any) -> None:
+    """The body names the endpoints that cannot be answered."""
     stack.deploy("e")
     stack.add_hook("h", HOOK)
     await stack.served("e", "h")
@@ -118,7 +118,7 @@ async def test_a_gateway_without_triton_answers_what_needs_none(stack: Any) -> N
 async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no endpoint is for Triton, none is looked for."""
+    """If no endpoint uses Triton, it is not contacted."""
     looks, probe = [], Tritons.probe
 
     async def counted(tritons: Tritons, needed: Any) -> Any:
@@ -136,7 +136,7 @@ async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
 
 
 async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any) -> None:
-    """`clearml-serving config --triton-grpc-server` elsewhere: the one before may go; it is forgotten, and closed."""
+    """After `clearml-serving config --triton-grpc-server`, the old address is closed and forgotten."""
     stack.deploy("e")
     await stack.served("e")
     other = stack.backends["other:8001"] = FakeBackend(stack.backend.models)
@@ -153,8 +153,8 @@ async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any)
     assert not other.is_up
 
 
-async def test_a_starting_gateway_waits_for_what_was_served_before(make_stack: Any) -> None:
-    """A rollout must not drop an endpoint that is slow to build; what came since does not count."""
+async def test_a_starting_gateway_waits_for_earlier_endpoints(make_stack: Any) -> None:
+    """A rollout must not lose an endpoint that is slow to build. New endpoints do not count."""
     stack = make_stack()
     async with stack.gateway.running():
         stack.deploy("fast")
@@ -178,8 +178,8 @@ async def test_a_starting_gateway_waits_for_what_was_served_before(make_stack: A
         assert 1 == len(body["degraded"])  # new
 
 
-async def test_a_first_start_waits_for_what_the_task_names(make_stack: Any) -> None:
-    """A new pod has no memory: other pods serve what it does not serve yet."""
+async def test_a_first_start_waits_for_the_tasks_endpoints(make_stack: Any) -> None:
+    """A new pod has no earlier state, and other pods serve these endpoints already."""
     stack = make_stack()
     stack.deploy("fast")
     stack.add_text_model("m2")
@@ -192,8 +192,8 @@ async def test_a_first_start_waits_for_what_the_task_names(make_stack: Any) -> N
         assert 200 == (await readyz(stack))[0]
 
 
-async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: Any) -> None:
-    """Whoever asks `/readyz` meets any worker: the gateway has been ready, one new worker must not say otherwise."""
+async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: Any) -> None:
+    """`/readyz` may reach any worker, and the gateway has been ready before."""
     stack = make_stack()
     shared = stack.folder / "run"
     shared.mkdir()
@@ -226,8 +226,8 @@ async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: A
             assert {"fast", "slow"} == set(third.table.current.endpoints)
 
 
-async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> None:
-    """Then it serves what it can, and says what is missing."""
+async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any) -> None:
+    """Then it serves what it can, and names what is missing."""
     stack = make_stack(startup_wait="100ms")
     stack.deploy("fast")
     stack.add_text_model("m2")
@@ -248,8 +248,8 @@ async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> Non
     ],
     ids=["not registered", "refused by Triton", "cannot be fetched"],
 )
-async def test_a_starting_gateway_waits_only_for_what_may_still_come(make_stack: Any, spoil: Any, waits: bool) -> None:
-    """What is refused would be refused everywhere; what could not be fetched is served elsewhere."""
+async def test_a_starting_gateway_does_not_wait_for_final_failures(make_stack: Any, spoil: Any, waits: bool) -> None:
+    """A refused endpoint fails everywhere. One that could not be downloaded is served by others, so it counts."""
     stack = make_stack()
     stack.deploy("fine")
     stack.add_text_model("m2")
@@ -264,7 +264,7 @@ async def test_a_starting_gateway_waits_only_for_what_may_still_come(make_stack:
 
 
 async def test_a_gateway_that_waits_for_tritons_stays_ready_without_any(make_stack: Any) -> None:
-    """A pool at zero is started because somebody asks: who is not ready is not asked."""
+    """A pool scaled to zero is started by a request, which an unready gateway would not get."""
     stack = make_stack(cold_start_timeout="5s")
     async with stack.gateway.running(), stack.client:
         stack.deploy("e")

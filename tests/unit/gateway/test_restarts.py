@@ -1,4 +1,4 @@
-"""What a restart must not change: who is served, by which version, whatever has become of the registry."""
+"""A restart keeps the served endpoints and versions, whatever the state of the registry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ BODY = {"text": "good"}
 
 
 async def model_of(stack: Any, gateway: Any, url: str) -> str:
-    """The model that answers, or the status when none does."""
+    """Return the model that answers, or the status if none does."""
     async with stack.new_client(gateway) as client:
         reply = await client.post(f"/serve/{url}", json=BODY)
         return str(reply.headers.get("x-model-id", reply.status_code))
 
 
 async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_stack: Any) -> None:
-    """Whoever restarts while the newest version cannot be built serves what served before, until it can."""
+    """While the newest version cannot be built, the one before it is served."""
     stack = make_stack()
     async with stack.gateway.running():
         stack.deploy("e", "m1")
@@ -45,7 +45,7 @@ async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_s
 
 
 async def test_an_endpoint_that_was_removed_does_not_come_back(make_stack: Any) -> None:
-    """Neither its versions in service nor the ones that were kept."""
+    """Neither its served versions nor older ones."""
     stack = make_stack()
     async with stack.gateway.running():
         stack.deploy("e", "m1")
@@ -83,7 +83,7 @@ class Preprocess:
 
 
 async def test_code_that_failed_on_requests_is_not_served_by_a_restart(make_stack: Any) -> None:
-    """The verdict is kept until there is a request to try it with again."""
+    """The failure is stored until a request can test the code again."""
     stack = make_stack()
 
     async def version(gateway: Any) -> Any:

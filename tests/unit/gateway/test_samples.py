@@ -1,4 +1,4 @@
-"""``warmup.json``: what can be read, and when two answers agree."""
+"""``warmup.json``: valid files, and when two answers agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_an_answer_agrees_with_itself(answer: Any) -> None:
-    """Whatever JSON it is, and without any tolerance."""
+    """For any JSON value, without tolerance."""
     assert "" == difference(answer, json.loads(json.dumps(answer)), 0.0)
 
 
@@ -38,7 +38,7 @@ def test_an_answer_agrees_with_itself(answer: Any) -> None:
     ],
 )  # fmt: skip
 def test_answers_agree_within_the_tolerance(expected: Any, actual: Any) -> None:
-    """Numbers may be a little off, above 1 by a share; what is not expected may be there; labels have no order."""
+    """Numbers may differ a little, above 1 by a share. Additional fields are allowed. Labels have no order."""
     assert "" == difference(expected, actual, 0.01)
 
 
@@ -57,7 +57,7 @@ def test_answers_agree_within_the_tolerance(expected: Any, actual: Any) -> None:
     ],
 )
 def test_a_disagreement_says_where_and_what(expected: Any, actual: Any, reason: str) -> None:
-    """The first difference, with its path."""
+    """It names the first difference and its path."""
     assert reason == difference(expected, actual, 0.01)
 
 
@@ -72,14 +72,14 @@ def test_a_disagreement_says_where_and_what(expected: Any, actual: Any, reason: 
         ({"samples": [{"body": 1}], "format": 2}, "has format 2"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(content: Any, reason: str) -> None:
-    """With what is wrong."""
+def test_an_invalid_file_is_refused(content: Any, reason: str) -> None:
+    """With the reason."""
     with pytest.raises(SpecFault, match=reason):
         parse(content)
 
 
 def test_a_bundle_without_the_file_has_no_samples(tmp_path: Path) -> None:
-    """And one whose file is damaged is refused."""
+    """A damaged file is refused."""
     assert None is read(tmp_path)
     (tmp_path / "warmup.json").write_text("{")
     with pytest.raises(SpecFault, match="cannot be read"):

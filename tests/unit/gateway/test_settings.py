@@ -1,4 +1,4 @@
-"""Settings: our names, clearml-serving's names, and what both mean."""
+"""Settings: our names, clearml-serving's names, and their precedence."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def documented_defaults() -> dict[str, str]:
-    """Setting to the default that its row on the page shows; empty for none."""
+    """Return setting → the default in its row of the docs; empty for none."""
     rows = re.findall(r"^\| `TRITON_GATEWAY_(\w+)`.*? \| (`([^`]*)`|–) \|", PAGE.read_text(), re.M)
     return {name.lower(): value for name, _, value in rows}
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
-def test_a_process_without_any_variable_has_the_defaults_that_are_documented(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """What comes out of the validators, not what went into them: a poll of 5 became 5 minutes there."""
+def test_the_defaults_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """After validation: a validator once turned the poll interval of 5 s into 5 minutes."""
     for variable in Settings.model_fields[name].validation_alias.choices:
         monkeypatch.delenv(variable, raising=False)
     value = getattr(Settings(), name)
@@ -40,8 +38,8 @@ def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-1s", "1s2"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    """The message shows how to write one."""
+def test_invalid_durations_are_refused(text: str) -> None:
+    """The message shows the form of a duration."""
     with pytest.raises(ValueError, match="write 5s"):
         parse_duration(text)
 
@@ -56,12 +54,12 @@ def test_clearmls_poll_frequency_counts_minutes_and_takes_units(
 
 
 def test_a_poll_frequency_that_is_a_number_in_code_counts_seconds() -> None:
-    """Like every other duration; only what people write without a unit counts minutes."""
+    """Like all durations. Only text without a unit counts minutes."""
     assert (7, 420) == (Settings(poll_frequency=7).poll_frequency, Settings(poll_frequency="7").poll_frequency)
 
 
-def test_clearmls_variables_are_understood_and_ours_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clearml-serving container's environment works unchanged."""
+def test_clearmls_variables_are_read_and_ours_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a clearml-serving container works unchanged."""
     monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "abc")
     monkeypatch.setenv("CLEARML_SERVING_PORT", "9090")
     monkeypatch.setenv("CLEARML_DEFAULT_TRITON_GRPC_ADDR", "triton:8001")
@@ -70,7 +68,7 @@ def test_clearmls_variables_are_understood_and_ours_win(monkeypatch: pytest.Monk
     assert ("abc", 7070, "triton:8001") == (settings.serving_task_id, settings.port, settings.triton_grpc)
 
 
-def test_value_that_cannot_be_used_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_value_is_refused_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which setting."""
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
     with pytest.raises(ValidationError, match="TRITON_GATEWAY_PORT"):
@@ -78,7 +76,7 @@ def test_value_that_cannot_be_used_names_its_variable(monkeypatch: pytest.Monkey
 
 
 def test_settings_reach_workers_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a parent was told, its workers read back unchanged."""
+    """Workers read the same values as their parent."""
     told = Settings(port=1234, poll_frequency="2s", triton_grpc="t:1", access_log=True)
     for name, value in told.environment().items():
         monkeypatch.setenv(name, value)
@@ -98,13 +96,13 @@ def test_file_addresses_are_rewritten_by_prefix() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "gateways"), [("1", 2), ("3", 6), ("0", 2), ("gateways.internal", 2)])
-def test_who_shares_tritons_calls_is_known_as_far_as_it_is_a_number(replicas: str, gateways: int) -> None:
-    """Each worker makes calls of its own."""
+def test_the_number_of_workers_and_gateways_that_share_tritons_calls(replicas: str, gateways: int) -> None:
+    """Each worker makes its own calls. A host name instead of a number is resolved later."""
     assert gateways == Settings(workers=2, replicas=replicas).gateways
 
 
 @pytest.mark.parametrize("replicas", ["-1", "2.5", "", "two gateways", "http://gateways"])
-def test_a_number_of_gateways_that_is_none_is_refused(replicas: str) -> None:
-    """It would be looked up as a host name, in vain, every five seconds."""
+def test_an_invalid_number_of_gateways_is_refused(replicas: str) -> None:
+    """It would be looked up as a host name every five seconds."""
     with pytest.raises(ValidationError, match="neither a number of gateways nor the host name"):
         Settings(replicas=replicas)

@@ -1,4 +1,4 @@
-"""Requests as spans: ids and parents by W3C, times of the stages, sampling; nothing of it without an endpoint."""
+"""Spans of requests: W3C ids, times of the stages, and sampling. Without an OTLP endpoint there are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Kept(SpanProcessor):
-    """Keeps what is exported."""
+    """An exporter that keeps the spans."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -34,7 +34,7 @@ class Kept(SpanProcessor):
 
 
 class Spanned:
-    """A gateway that makes spans, over the stack's fakes."""
+    """A gateway with spans, over the stack's fakes."""
 
     def __init__(self, stack: Any) -> None:
         self.stack = stack
@@ -52,7 +52,7 @@ class Spanned:
 
 @pytest.fixture
 async def spanned(make_stack: Any) -> AsyncIterator[Spanned]:
-    """Running, with the text endpoint `e`."""
+    """A running one, with the text endpoint `e`."""
     made = Spanned(make_stack())
     async with made.gateway.running(), made.client:
         made.stack.deploy("e")
@@ -83,8 +83,8 @@ async def test_request_is_a_span_and_so_are_its_stages(spanned: Spanned) -> None
     assert float(reply.headers["x-inference-time"]) == pytest.approx(infer_ms, abs=0.001)
 
 
-async def test_callers_trace_goes_on_and_triton_hangs_below_the_stage_infer(spanned: Spanned) -> None:
-    """The parent of the request is the caller's span; the call to Triton carries the id of the span `infer`."""
+async def test_a_callers_trace_continues_through_the_infer_span_to_triton(spanned: Spanned) -> None:
+    """The request's parent is the caller's span. Triton gets the id of the span `infer`."""
     await spanned.post({"text": "good"}, traceparent=CALLER)
     found = spanned.kept.named()
     parent = found["POST e"].parent
@@ -93,8 +93,8 @@ async def test_callers_trace_goes_on_and_triton_hangs_below_the_stage_infer(span
     assert [f"00-{CALLER[3:35]}-{found['infer'].context.span_id:016x}-01"] == spanned.stack.backend.parents[-1:]
 
 
-async def test_trace_that_its_caller_does_not_record_is_passed_on_and_not_exported(spanned: Spanned) -> None:
-    """The flag 00 goes on to Triton with the caller's trace id."""
+async def test_an_unsampled_trace_is_passed_on_and_not_exported(spanned: Spanned) -> None:
+    """Triton gets the flag 00 and the caller's trace id."""
     await spanned.post({"text": "good"}, traceparent=CALLER[:-1] + "0")
     assert [] == spanned.kept.spans
     carried = spanned.stack.backend.parents[-1]
@@ -102,7 +102,7 @@ async def test_trace_that_its_caller_does_not_record_is_passed_on_and_not_export
 
 
 async def test_sampler_of_the_environment_decides(make_stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OTEL_TRACES_SAMPLER=parentbased_always_off records what a caller records, and nothing else."""
+    """OTEL_TRACES_SAMPLER=parentbased_always_off records only traces that the caller records."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     made = Spanned(make_stack())
     async with made.gateway.running(), made.client:
@@ -115,7 +115,7 @@ async def test_sampler_of_the_environment_decides(make_stack: Any, monkeypatch: 
 
 
 async def test_failure_is_on_the_stage_that_failed(spanned: Spanned) -> None:
-    """A model that fails ends the span `infer` with the error, whose id Triton has as parent."""
+    """A model failure ends the span `infer` with the error. Triton has that span as parent."""
     spanned.stack.backend.fail_with = ModelFailed("the model failed: boom")
     assert 500 <= (await spanned.post({"text": "good"})).status_code
     found = spanned.kept.named()
@@ -126,8 +126,8 @@ async def test_failure_is_on_the_stage_that_failed(spanned: Spanned) -> None:
     assert "model_failed" == (found["POST e"].attributes or {})["error.type"]
 
 
-async def test_callers_mistake_is_a_span_without_an_error_status(spanned: Spanned) -> None:
-    """By OpenTelemetry's conventions 4xx is not the server's error; its kind is an attribute."""
+async def test_a_client_error_has_no_error_status(spanned: Spanned) -> None:
+    """By OpenTelemetry's conventions a 4xx is not the server's error. An attribute has its kind."""
     for path, body, kind in (("e", {"text": ""}, "input_refused"), ("nowhere", {}, "endpoint_not_found")):
         spanned.kept.spans.clear()
         await spanned.post(body, path)
@@ -139,8 +139,10 @@ async def test_callers_mistake_is_a_span_without_an_error_status(spanned: Spanne
     (InputRefused("text is empty"), StatusCode.UNSET), (ClientGone("it left"), StatusCode.UNSET),
     (ModelFailed("boom"), StatusCode.ERROR),
 ])  # fmt: skip
-async def test_a_refusal_over_grpc_is_no_error_either(spanned: Spanned, error: GatewayError, code: StatusCode) -> None:
-    """It has no status of HTTP: who is to blame says its kind."""
+async def test_a_client_error_over_grpc_has_no_error_status(
+    spanned: Spanned, error: GatewayError, code: StatusCode
+) -> None:
+    """Without an HTTP status, its kind decides."""
     plane = spanned.gateway.plane
     plane.refuse(plane.open("id"), error)
     (span,) = spanned.kept.spans
@@ -148,7 +150,7 @@ async def test_a_refusal_over_grpc_is_no_error_either(spanned: Spanned, error: G
 
 
 async def test_hooks_request_to_another_endpoint_is_a_part_of_its_trace(spanned: Spanned) -> None:
-    """send_request in process: the inner request hangs below the outer one, and the outer call to Triton is its own."""
+    """With send_request in the process, the inner request is a child span with its own call to Triton."""
     spanned.stack.add_hook("outer", """
 class Preprocess:
     async def process(self, body, state, collect_custom_statistics_fn=None):
@@ -164,8 +166,8 @@ class Preprocess:
     assert inner.parent.span_id in {s.context.span_id for s in outers if s.name == "infer"}
 
 
-async def test_without_an_endpoint_requests_are_plain(stack: Any) -> None:
-    """Decided when the gateway is made: plain traces, and nobody listens to them."""
+async def test_without_an_otlp_endpoint_there_are_no_spans(stack: Any) -> None:
+    """This is decided when the gateway is created."""
     assert stack.gateway.plane.new_trace is Trace
     assert () == stack.gateway.plane.records._listeners
 
@@ -184,11 +186,11 @@ async def test_without_an_endpoint_requests_are_plain(stack: Any) -> None:
     ],
 )
 def test_standard_variables_switch_spans_on(environ: dict[str, str], expected: str) -> None:
-    """An endpoint does; the standard's switches take it back."""
+    """An OTLP endpoint does. The standard's variables can switch them off again."""
     assert expected == trace_protocol(environ)
 
 
 def test_protocol_without_an_exporter_is_refused_by_name() -> None:
-    """With what can be said instead."""
+    """With the supported ones."""
     with pytest.raises(ValueError, match="grpc or http/protobuf"):
         trace_protocol({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})

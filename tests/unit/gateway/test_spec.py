@@ -1,4 +1,4 @@
-"""Decoding the serving Task: ClearML's forms, and faults that stay with their entry."""
+"""Decoding of the serving Task: ClearML's forms, and faults that affect only their entry."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
         ('x = 5', "endpoints x", "not a block"),
     ],
 )  # fmt: skip
-def test_broken_entry_is_a_fault_and_its_neighbour_is_decoded(text: str, subject: str, words: str) -> None:
+def test_a_broken_entry_is_a_fault_and_the_others_are_decoded(text: str, subject: str, words: str) -> None:
     """One wrong entry never hides the others."""
     spec = decode(task(endpoints=text + '\nfine { engine_type = "triton", model_id = "m", serving_url = "fine" }'))
     assert ["fine"] == list(spec.endpoints)
@@ -94,7 +94,7 @@ def test_section_that_does_not_parse_is_a_fault_of_its_own() -> None:
     ],
 )
 def test_hostile_section_is_a_fault_that_names_it(text: str, words: str) -> None:
-    """It is refused at once, nothing outside the text is looked at, and the other sections are still read."""
+    """It is refused at once, no other file is read, and other sections are decoded."""
     spec = decode(task(endpoints=text, canary='c { endpoint = "c", weights = [1.0], load_endpoints = ["e"] }'))
     assert ["section endpoints"] == [f.subject for f in spec.faults]
     assert words in spec.faults[0].message
@@ -111,14 +111,14 @@ def test_hostile_section_is_a_fault_that_names_it(text: str, words: str) -> None
     ],
 )
 def test_wrong_type_or_depth_is_a_fault_of_its_entry(sections: dict[str, str], subject: str) -> None:
-    """Nothing in a section makes the rest of the configuration unreadable."""
+    """No content of a section makes the rest of the configuration unreadable."""
     spec = decode(task(endpoints=ENDPOINTS, **sections))
     assert {"test_onnx/1", "a.b"} == set(spec.endpoints)
     assert [subject] * bool(subject) == [f.subject for f in spec.faults]
 
 
-def test_static_endpoint_wins_over_the_auto_update_one() -> None:
-    """As in clearml-serving, `model add` overrides what auto-update wrote."""
+def test_a_static_endpoint_overrides_the_auto_update_one() -> None:
+    """As in clearml-serving, `model add` overrides an entry of auto-update."""
     entry = 'e/1 {{ engine_type = "triton", serving_url = "e", version = "1", model_id = "{}" }}'
     spec = decode(task(model_monitoring_eps=entry.format("auto"), endpoints=entry.format("static")))
     assert "static" == spec.endpoints["e/1"].model_id
@@ -140,22 +140,22 @@ def test_monitoring_and_metrics_are_decoded() -> None:
     ]
 
 
-def test_revision_changes_with_the_desired_state_only() -> None:
-    """A renamed service or a comment is not a new revision; a changed endpoint is."""
+def test_only_a_change_of_the_desired_state_is_a_new_revision() -> None:
+    """Not a renamed service or a comment, but a changed endpoint."""
     one = decode(task(endpoints=ENDPOINTS))
     assert one.revision == decode({**task(endpoints=ENDPOINTS), "name": "renamed"}).revision
     assert one.revision != decode(task(endpoints=ENDPOINTS.replace("bd81", "ffff"))).revision
 
 
 def test_changed_code_is_a_new_revision() -> None:
-    """The same artifact name with another hash must be noticed."""
+    """The artifact's name is the same, but its hash is different."""
     changed = task(endpoints=ENDPOINTS)
     changed["execution"]["artifacts"][0]["hash"] = "cd"
     assert decode(task(endpoints=ENDPOINTS)).revision != decode(changed).revision
 
 
 def test_urls_never_share_a_triton_name() -> None:
-    """clearml-serving's a/1 and a_1 collide; ours never do, and a new model is a new name."""
+    """In clearml-serving a/1 and a_1 collide. Here they do not, and a new model has a new name."""
     entry = '"{u}" {{ engine_type = "triton", serving_url = "{u}", model_id = "m" }}\n'
     spec = decode(task(endpoints=entry.format(u="a/1") + entry.format(u="a_1") + entry.format(u="a-1")))
     model = ModelRecord("m", "n", "http://f/m.onnx", "onnx")
@@ -167,7 +167,7 @@ def test_urls_never_share_a_triton_name() -> None:
 
 @given(st.text(min_size=1, max_size=200))
 def test_triton_names_are_safe_file_names(url: str) -> None:
-    """Whatever an endpoint is called, its model's folder is one plain path part."""
+    """For any endpoint name, the model's folder is a single path component."""
     from gateway.spec import EndpointSpec
 
     name = triton_model_name(EndpointSpec(url, url, "", "triton"), ModelRecord("m", "n", "u", "onnx"))
@@ -179,10 +179,10 @@ def test_triton_names_are_safe_file_names(url: str) -> None:
 
 @pytest.mark.parametrize("uri", ["http://f/uploading_file", "http://f/failed_uploading", ""])
 def test_model_whose_upload_failed_has_no_data(uri: str) -> None:
-    """The SDK registers and publishes such models; they must never be served."""
+    """The SDK registers and publishes such models. They must not be served."""
     assert decode_model({"id": "m", "uri": uri}).has_data is False
 
 
 def test_urls_are_joined_without_outer_slashes() -> None:
-    """A leading slash on the CLI is the same endpoint."""
+    """A leading slash in the CLI names the same endpoint."""
     assert ["a/b/1", "a", "a/1"] == [normalize_url("/a/b/", "1"), normalize_url("a", ""), normalize_url("a", "/1")]

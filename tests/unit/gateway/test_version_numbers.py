@@ -1,4 +1,4 @@
-"""Numbers of versions in our records: given once, to one model, however many syncs give them at once."""
+"""Version numbers in our records: each is given once, to one model, even if many model syncs assign them at once."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Records = dict[str, dict[str, object]]
 
 
 def write(records: Records, numbers: Numbers, newest: list[str], **more: object) -> Records:
-    """What a sync that has read ``numbers`` adds to the records."""
+    """Return what a model sync that has read ``numbers`` adds to the records."""
     decided = step(numbers, newest, **{"known": {}, **more})
     added = [binding("claim", "e", *bound) for bound in decided.claims]
     return {**records, **dict(added + [binding("given", "e", *bound) for bound in decided.given])}
 
 
 def read(records: Records) -> Numbers:
-    """What a sync reads now."""
+    """Return what a model sync reads now."""
     return decode(records).get("e", Numbers())
 
 
-def test_a_number_is_claimed_and_then_given() -> None:
-    """In two steps, with a look between them; the newest model gets the highest."""
+def test_a_number_is_claimed_and_then_assigned() -> None:
+    """In two steps, with a read between them. The newest model gets the highest number."""
     records = write({}, Numbers(), ["b", "a"])
     assert {} == read(records).given
     assert {1: frozenset("a"), 2: frozenset("b")} == read(records).claims
@@ -47,7 +47,7 @@ def test_a_number_is_claimed_and_then_given() -> None:
 def test_a_number_never_has_two_models_however_reads_and_writes_interleave(
     schedule: list[tuple[int, bool, list[str]]], known: dict[str, int]
 ) -> None:
-    """Each sync sees its own models, decides on what it read before, and writes late; numbers only ever get added."""
+    """Each model sync sees its own models, decides by an old read, and writes late. Numbers are only added."""
     records: Records = {}
     copies, names = [read(records)] * 4, dict[int, str]()
     for sync, is_read, models in schedule:
@@ -65,8 +65,8 @@ def test_a_number_never_has_two_models_however_reads_and_writes_interleave(
     assert set("abcdef") == set(read(records).given.values())
 
 
-def test_what_others_have_written_is_taken_over_until_the_first_numbers_are_given() -> None:
-    """No url changes its meaning with an upgrade; afterwards nobody is believed any more."""
+def test_existing_numbers_are_adopted_until_the_first_own_ones() -> None:
+    """No url changes its meaning with an upgrade. Afterwards other writers are ignored."""
     records = write({}, Numbers(), ["b", "a"], known={"a": 7})
     assert {7: frozenset("a"), 8: frozenset("b")} == read(records).claims
     records = write(records, read(records), ["b", "a"], known={"a": 7})
@@ -74,8 +74,8 @@ def test_what_others_have_written_is_taken_over_until_the_first_numbers_are_give
     assert records == write(records, read(records), ["b", "a"], known={"b": 7, "a": 8})
 
 
-def test_a_number_that_others_change_while_it_is_taken_over_is_given_to_nobody() -> None:
-    """A stock container is restarted in that very moment: the url may have answered with either model."""
+def test_a_number_that_changes_while_it_is_adopted_is_not_used() -> None:
+    """A stock container restarts at that moment, so the url may have answered with either model."""
     records = write({}, Numbers(), ["b", "a"], known={"a": 1})
     records = write(records, read(records), ["b", "a"], known={"b": 1})
     for _ in range(3):
@@ -84,8 +84,8 @@ def test_a_number_that_others_change_while_it_is_taken_over_is_given_to_nobody()
     assert {"a", "b"} == set(read(records).given.values())
 
 
-def test_records_that_cannot_be_read_are_left_out() -> None:
-    """Somebody edited them in the web application."""
+def test_unreadable_records_are_ignored() -> None:
+    """They were edited in the web application."""
     records: Records = {
         "x": {"record": "given"}, "y": {"record": "given", "endpoint": "e", "number": "two", "model": "m"},
         "z": {"endpoint": "e"}, **dict([binding("given", "e", 2, "b"), service("e", {2})]),
@@ -95,7 +95,7 @@ def test_records_that_cannot_be_read_are_left_out() -> None:
     assert {"e": Numbers({2: "b"}, {2: frozenset("b")}, frozenset({2}))} == decode(records)
 
 
-def test_entries_of_the_section_are_read_as_anybody_writes_them() -> None:
+def test_entries_of_all_writers_are_read() -> None:
     """The stock containers', ours, and broken ones."""
     assert ("a/b", (3, "m")) == (endpoint_of("a/b/3", {}), binding_of({"version": "3", "model_id": "m"}))
     assert "a/b" == endpoint_of("x", {"serving_url": "/a/b/"})

@@ -1,4 +1,4 @@
-"""The parent of several workers, with workers that do next to nothing: who ends or stands still is replaced."""
+"""The parent of several workers, with minimal workers: those that end or hang are replaced."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ sys.exit(Workers(Server, 2, drain=5.0, silence_timeout=float(sys.argv[2])).run()
 
 
 class Stand:
-    """A parent with two workers, and the files they leave."""
+    """A parent with two workers, and their files."""
 
     def __init__(self, folder: Path, silence_timeout: float = 3600.0) -> None:
         self.folder = folder
@@ -54,16 +54,16 @@ class Stand:
             )
 
     def log(self) -> str:
-        """What the parent and its workers have logged."""
+        """Return the log of the parent and its workers."""
         return (self.folder / "log").read_text()
 
     def workers(self) -> set[int]:
-        """Ids of the workers that ever served and live."""
+        """Return the ids of running workers that have served."""
         found = {int(path.name.partition("-")[2]) for path in self.folder.glob("worker-*")}
         return {pid for pid in found if Path(f"/proc/{pid}").exists()}
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait; the bound is one that no healthy machine reaches."""
+        """Wait, up to a limit that no healthy machine reaches."""
         end = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < end, "did not come true"
@@ -83,7 +83,7 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
 
 
 def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> None:
-    """Both at once: two others serve, children of the same parent."""
+    """Both at once: two others serve as children of the same parent."""
     before = stand.workers()
     for pid in before:
         os.kill(pid, signal.SIGKILL)
@@ -92,8 +92,8 @@ def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> Non
     assert {str(stand.process.pid)} == parents
 
 
-def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
-    """Stopped by a signal it gives no sign of life; the one that goes on is left alone."""
+def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
+    """Stopped by a signal, it sends no heartbeat. The other one stays."""
     one = Stand(tmp_path, silence_timeout=3.0)
     try:
         one.until(lambda: len(one.workers()) == 2)
@@ -107,7 +107,7 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_stop_right_after_the_fork_reaches_the_worker(stand: Stand) -> None:
-    """Before it has handlers of its own: its parent's, which it has inherited, would take the signal and go on."""
+    """Before it has its own handlers. The handlers inherited from its parent would ignore the signal."""
     (stand.folder / "told-at-once").touch()
     first = min(stand.workers())
     os.kill(first, signal.SIGKILL)
@@ -118,13 +118,13 @@ def test_a_stop_right_after_the_fork_reaches_the_worker(stand: Stand) -> None:
 
 
 def _blocked(pid: int) -> str:
-    """The signals that a process does not take, as Linux writes them; 2: SIGINT, 4000: SIGTERM."""
+    """Return the blocked signals of a process, as Linux writes them; 2: SIGINT, 4000: SIGTERM."""
     found = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line[:7] == "SigBlk:"]
     return found[0]
 
 
-def test_without_room_for_another_process_the_others_go_on(stand: Stand) -> None:
-    """It is tried again until there is room."""
+def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
+    """The fork is tried again until it succeeds."""
     killed, other = sorted(stand.workers())
     _, most = resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (3, most))
@@ -157,14 +157,14 @@ worker.process.kill()
 """
 
 
-def test_silence_counts_only_while_the_parent_listens() -> None:
-    """After an hour in which its container was paused, a parent must not kill every worker at once."""
+def test_missing_heartbeats_count_only_while_the_parent_runs() -> None:
+    """After its container was paused for an hour, a parent must not kill all workers at once."""
     run = subprocess.run([sys.executable, "-c", SILENCE], capture_output=True, text=True, timeout=60, check=True)
     assert ["1", "2", "4", "5"] == run.stdout.split()
 
 
 def test_a_stop_lets_every_worker_end_by_itself(stand: Stand) -> None:
-    """SIGTERM reaches all of them, and the parent ends last, with 0."""
+    """SIGTERM goes to all of them. The parent ends last, with exit code 0."""
     before = stand.workers()
     stand.process.terminate()
     assert 0 == stand.process.wait(30)
@@ -173,7 +173,7 @@ def test_a_stop_lets_every_worker_end_by_itself(stand: Stand) -> None:
 
 
 def test_hangup_replaces_one_after_the_other(stand: Stand) -> None:
-    """A new one serves before an old one leaves, and each old one ends by itself."""
+    """A new worker serves before an old one drains. Each old one ends by itself."""
     before = stand.workers()
     stand.process.send_signal(signal.SIGHUP)
     stand.until(lambda: len(stand.workers() - before) == 2 and not before & stand.workers())
@@ -181,7 +181,7 @@ def test_hangup_replaces_one_after_the_other(stand: Stand) -> None:
 
 
 def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:
-    """A broken configuration is told at once, not tried for ever; one that broke later is tried again."""
+    """A broken configuration is reported at once. One that breaks later is tried again."""
     (tmp_path / "broken").touch()
     assert 1 == Stand(tmp_path).process.wait(30)
     (tmp_path / "broken").unlink()
@@ -209,8 +209,8 @@ sys.exit(Workers(Server, 1, drain=0.1).run())
 """
 
 
-def test_what_a_killed_worker_leaves_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
-    """Its hook processes: the first process of a container becomes their parent, and nobody else can take them away."""
+def test_hook_processes_of_a_killed_worker_do_not_stay_as_zombies(tmp_path: Path) -> None:
+    """The first process of a container becomes their parent and must reap them."""
     parent = subprocess.Popen([sys.executable, "-c", LEAVES, str(tmp_path)])
     try:
         end = time.monotonic() + 30

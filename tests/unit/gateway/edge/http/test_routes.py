@@ -273,8 +273,8 @@ async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
     assert "body_timeout" == json.loads(sent[1]["body"])["code"]
 
 
-async def test_large_bodies_are_read_beside_the_event_loop() -> None:
-    """Loops over a million tensor elements take a second: other requests are answered meanwhile. Small ones stay."""
+async def test_large_bodies_are_parsed_in_a_thread() -> None:
+    """Parsing a million tensor elements takes a second; other requests are answered meanwhile. Small ones stay."""
     made = Plane("e", max_bytes=1 << 20)
     handler: Any = made.endpoints["e"].handler
     handler._begin = lambda job: job.answered("yes")
