@@ -203,7 +203,9 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     stack.until(
         lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again", within=300
     )
-    assert expected | {"disk-full": served()["disk-full"]} == served()
+    # The new process has no limit on its files: its next version may begin to serve at any moment.
+    now = served()
+    assert expected | {"disk-full": now["disk-full"]} == now
     if os.environ.get("TRITON_GATEWAY_LONG_TESTS"):
         stack.restart_triton()
         until = time.monotonic() + 180
