@@ -519,6 +519,10 @@ class Stack:
                 f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
                 """ -d '{"text": "Hello there"}'""",
                 "",
+            ] if self._options.demo else [
+                "To serve a model, in another terminal (./my-model stands for its folder):",
+                f"  triton-gateway deploy ./my-model --state-dir {shlex.quote(str(state.root))}",
+                "",
             ]),
         ]  # fmt: skip
 

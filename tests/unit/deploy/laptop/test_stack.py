@@ -13,6 +13,7 @@ from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
+from deploy.tritonserver.launcher import ExternalServer
 from tests.unit.deploy.laptop.screen import Screen
 
 
@@ -69,6 +70,21 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
         StateDir.at(tmp_path).remember(ports={"controlplane": port})
         with pytest.raises(PortTaken, match="embedded control plane"):
             stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True, starts_triton=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "unsaid"),
+    [({}, "triton-gateway deploy ./my-model --state-dir ", "curl"), ({"demo": True}, "/serve/minilm -H", "deploy"),
+     ({"model": ("m",)}, "model list", "curl")],
+)  # fmt: skip
+def test_the_summary_ends_with_what_to_type_next(tmp_path: Path, options: Any, said: str, unsaid: str) -> None:
+    """Nothing is served yet: deploy; the demo is served: ask it; a model was asked already."""
+    made = stack(tmp_path, {}, port=0, **options)
+    chosen = made._choose_ports(is_embedded=True, starts_triton=True)
+    variables = {"CLEARML_API_HOST": "http://h", "CLEARML_SERVING_TASK_ID": "t"}
+    text = "\n".join(made._summary("http://g", "h:1", chosen, ExternalServer("h:1"), variables, is_embedded=True))
+    assert said in text
+    assert unsaid not in text
 
 
 REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}
