@@ -1,4 +1,4 @@
-"""Model folders of a few hundred bytes, written by the tests themselves: no downloads, no transformers."""
+"""Model folders of a few hundred bytes that the tests write themselves, without downloads or transformers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MakeFolder = Callable[..., Path]
 
 
 def word_piece(vocabulary: dict[str, int] = VOCABULARY) -> Tokenizer:
-    """A BERT tokenizer of thirteen words, with truncation and padding baked in as real folders have them."""
+    """Return a BERT tokenizer of thirteen words, with stored truncation and padding as in real folders."""
     tokenizer = words.word_piece(sorted(vocabulary, key=vocabulary.__getitem__))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)
@@ -46,7 +46,7 @@ def word_piece(vocabulary: dict[str, int] = VOCABULARY) -> Tokenizer:
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> MakeFolder:
-    """Write a model folder: the tokenizer above, and every other file from its content."""
+    """Write a model folder: the tokenizer above, and the given files."""
 
     def make(files: dict[str, Any] | None = None, *, tokenizer: Tokenizer | None = None, **config: Any) -> Path:
         folder = tmp_path / f"model-{len(list(tmp_path.iterdir()))}"
@@ -69,7 +69,7 @@ def classifier(make_folder: MakeFolder) -> Path:
 
 @pytest.fixture
 def encoder(make_folder: MakeFolder) -> Path:
-    """A sentence-transformers folder: mean pooling, normalised."""
+    """A sentence-transformers folder with mean pooling and normalisation."""
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

@@ -20,7 +20,7 @@ TOKENS = np.array([[[1, 5], [3, -4], [8, 0]], [[2, 2], [9, 9], [7, 7]]], dtype=n
 
 @given(LOGITS)
 def test_softmax_is_a_distribution(logits: np.ndarray) -> None:
-    """Sums to one and overflows for no logits, however large."""
+    """It sums to 1, without an overflow for large logits."""
     result = softmax(logits)
     assert np.isfinite(result).all()
     np.testing.assert_allclose(result.sum(axis=-1), 1, atol=1e-5)
@@ -49,7 +49,7 @@ def test_normalized_vectors_have_length_one_and_zero_stays_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_every_float_type_gives_float32(dtype: type) -> None:
-    """Half precision models are computed on in single precision."""
+    """Outputs of half-precision models are processed in single precision."""
     x = np.array([[1, 2]], dtype=dtype)
     results = [softmax(x), sigmoid(x), l2_normalize(x), pool(x[None], [1], ["mean"])]
     assert [np.dtype(np.float32)] * 4 == [result.dtype for result in results]
@@ -66,7 +66,7 @@ def test_every_float_type_gives_float32(dtype: type) -> None:
         ("weightedmean", [[7 / 3, -1], [2, 2]]),
     ],
 )
-def test_pooling_sees_only_a_rows_own_tokens(mode: Any, expected: list[list[float]]) -> None:
+def test_pooling_uses_only_a_rows_own_tokens(mode: Any, expected: list[list[float]]) -> None:
     """Rows of two and one tokens in a tensor of width three."""
     np.testing.assert_allclose(pool(TOKENS, [2, 1], [mode]), expected, rtol=1e-6)
 
@@ -76,8 +76,8 @@ def test_pooling_of_left_padded_rows_reads_the_right_end() -> None:
     np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls"], padding_side="left"), [[3, -4], [7, 7]])
 
 
-def test_modes_are_concatenated() -> None:
-    """As sentence-transformers does for models that pool in several ways."""
+def test_pooling_modes_are_concatenated() -> None:
+    """As in sentence-transformers for models with several modes."""
     np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls", "mean"]), [[1, 5, 2, 0.5], [2, 2, 2, 2]])
 
 
@@ -88,7 +88,7 @@ def test_modes_are_concatenated() -> None:
     st.sampled_from(["cls", "mean", "max", "mean_sqrt_len", "lasttoken", "weightedmean"]),
 )
 def test_pooling_does_not_depend_on_padding(row: np.ndarray, width: int, garbage: float, mode: Any) -> None:
-    """The same bits alone and in a wider batch, even where a backend writes NaN into padding."""
+    """The result has the same bits alone and in a wider batch, even if the backend writes NaN into padding."""
     padding = np.full((width, 4), garbage, np.float32)
     alone = pool(row[None], [3], [mode])
     assert alone.tobytes() == pool(np.concatenate([row, padding])[None], [3], [mode]).tobytes()
@@ -96,7 +96,7 @@ def test_pooling_does_not_depend_on_padding(row: np.ndarray, width: int, garbage
 
 
 def test_a_prompt_is_left_out_of_pooling() -> None:
-    """Weights keep their places, and of a row that is prompt alone the last token stays."""
+    """The weights of the other tokens stay. A row that is only a prompt keeps its last token."""
     tokens = np.arange(1, 9, dtype=np.float32).reshape(1, 4, 2)
     for side, left in (("right", 3), ("left", 2)):
         own = tokens[0][:left] if side == "right" else tokens[0][4 - left :]

@@ -1,4 +1,4 @@
-"""Chat templates: what transformers renders, in a sandbox."""
+"""Chat templates, rendered as by transformers, in a sandbox."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MESSAGES = [
 
 
 def made(folder: Path, template: Any, **fields: Any) -> ChatTemplate | None:
-    """A template out of a model folder."""
+    """Return the template of a model folder."""
     settings = {"chat_template": template, "bos_token": {"content": "<s>"}, "eos_token": "</s>", **fields}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return ChatTemplate.from_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama"])
-def test_prompt_is_that_of_transformers(tmp_path: Path, name: str) -> None:
+def test_the_prompt_equals_that_of_transformers(tmp_path: Path, name: str) -> None:
     """Character for character."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -50,8 +50,8 @@ def test_prompt_is_that_of_transformers(tmp_path: Path, name: str) -> None:
     assert theirs == template.render(MESSAGES)
 
 
-def test_template_file_goes_before_the_settings(tmp_path: Path) -> None:
-    """As transformers writes it since version 4.50; of several named ones the default is taken."""
+def test_a_template_file_overrides_the_settings(tmp_path: Path) -> None:
+    """transformers writes it since version 4.50. Of several named templates the default is used."""
     named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     template = made(tmp_path, named)
     assert template is not None
@@ -63,13 +63,13 @@ def test_template_file_goes_before_the_settings(tmp_path: Path) -> None:
 
 
 def test_model_without_a_template_has_none(tmp_path: Path) -> None:
-    """No file, no template, or no default among several."""
+    """No file, no template, or several without a default."""
     assert ChatTemplate.from_folder(tmp_path) is None
     assert made(tmp_path, [{"name": "rag", "template": "x"}]) is None
 
 
 def test_template_that_cannot_be_compiled_is_the_bundles_fault(tmp_path: Path) -> None:
-    """Found when the endpoint is built, not by its first caller."""
+    """It is found when the endpoint is built, not by its first caller."""
     with pytest.raises(InvalidBundle, match="cannot be compiled"):
         made(tmp_path, "{% if %}")
 
@@ -85,8 +85,8 @@ def test_template_that_cannot_be_compiled_is_the_bundles_fault(tmp_path: Path) -
         "{{ messages[0].content + 1 }}",
     ],
 )
-def test_template_that_refuses_or_reaches_out_is_an_error_of_the_request(tmp_path: Path, source: str) -> None:
-    """The sandbox holds, and says why; nothing of Python is shown."""
+def test_a_template_error_or_sandbox_violation_is_an_error_of_the_request(tmp_path: Path, source: str) -> None:
+    """The sandbox reports the reason without details of Python."""
     template = made(tmp_path, source)
     assert template is not None
     with pytest.raises(InvalidInput, match="chat template does not accept these messages"):
@@ -94,7 +94,7 @@ def test_template_that_refuses_or_reaches_out_is_an_error_of_the_request(tmp_pat
 
 
 def test_html_is_not_escaped(tmp_path: Path) -> None:
-    """A prompt is no page: ``tojson`` leaves characters as they are."""
+    """A prompt is not a web page: ``tojson`` keeps all characters."""
     template = made(tmp_path, "{{ messages[0].content | tojson }}{{ messages[0].content }}")
     assert template is not None
     text = MESSAGES[0]["content"]

@@ -14,13 +14,13 @@ ROWS = st.lists(st.tuples(IDS, st.booleans()), min_size=1, max_size=8)
 
 
 def encoded(ids: list[int], *, pair: bool = False) -> Encoded:
-    """A row of these ids; a pair's types are the ids' parities."""
+    """Return a row of these ids. In a pair, the types are the ids' parities."""
     array = np.array(ids, dtype=np.int64)
     return Encoded(array, array % 2 if pair else None)
 
 
 def test_rows_are_padded_to_the_longest() -> None:
-    """On the right, with the pad id and a mask of zero."""
+    """On the right, with the pad id and a mask of 0."""
     tensors = collate([encoded([5, 6, 7]), encoded([8])], pad_id=9)
     assert [[5, 6, 7], [8, 9, 9]] == tensors["input_ids"].tolist()
     assert [[1, 1, 1], [1, 0, 0]] == tensors["attention_mask"].tolist()
@@ -28,39 +28,39 @@ def test_rows_are_padded_to_the_longest() -> None:
 
 
 def test_left_padding_is_in_front() -> None:
-    """Decoders read the last token of every row at the same place."""
+    """Decoders read the last token of all rows at the same position."""
     tensors = collate([encoded([5, 6, 7]), encoded([8])], pad_id=9, padding_side="left")
     assert [[5, 6, 7], [9, 9, 8]] == tensors["input_ids"].tolist()
     assert [[1, 1, 1], [0, 0, 1]] == tensors["attention_mask"].tolist()
 
 
 def test_type_ids_are_padded_with_their_own_value() -> None:
-    """XLNet pads types with 3, rows without type ids get zeros."""
+    """XLNet pads types with 3. Rows without type ids get zeros."""
     tensors = collate([encoded([3, 4], pair=True), encoded([8])], pad_type_id=3)
     assert [[1, 0], [0, 3]] == tensors["token_type_ids"].tolist()
 
 
-def test_only_wanted_inputs_are_made_in_the_wanted_types() -> None:
-    """DistilBERT has no type ids, and some exports take int32."""
+def test_only_the_models_inputs_are_made_in_its_types() -> None:
+    """DistilBERT has no type ids, and some exports need int32."""
     tensors = collate([encoded([5])], input_names=("attention_mask", "input_ids"), dtypes={"input_ids": "int32"})
     assert {"attention_mask": np.int64, "input_ids": np.int32} == {name: t.dtype for name, t in tensors.items()}
 
 
 def test_unknown_input_is_an_error_of_the_caller() -> None:
-    """The processor refuses such models at load; reaching this is a bug."""
+    """The processor refuses such models at load, so this would be a bug."""
     with pytest.raises(ValueError, match="pixel_values"):
         collate([encoded([5])], input_names=("pixel_values",))
 
 
 def test_no_rows_is_an_error_of_the_caller() -> None:
-    """There is no tensor of no rows that a backend would take."""
+    """No backend accepts a tensor without rows."""
     with pytest.raises(ValueError, match="at least one row"):
         collate([])
 
 
 @pytest.mark.parametrize(("multiple", "width"), [(None, 3), (1, 3), (3, 3), (4, 4), (16, 16)])
 def test_width_is_rounded_up(multiple: int | None, width: int) -> None:
-    """Engines that compile a kernel per shape want few shapes."""
+    """Engines that compile a kernel per shape need few shapes."""
     tensors = collate([encoded([5, 6, 7])], pad_to_multiple_of=multiple)
     assert {(1, width)} == {tensor.shape for tensor in tensors.values()}
     assert 3 == tensors["attention_mask"].sum()
@@ -70,7 +70,7 @@ def test_width_is_rounded_up(multiple: int | None, width: int) -> None:
 def test_rows_survive_collation(
     rows: list[tuple[list[int], bool]], side: str, multiple: int | None, dtype: str
 ) -> None:
-    """Reading each row where its mask is one gives back its ids and types, whatever the padding."""
+    """The tensor's values at a mask of 1 are the row's ids and types, for any padding."""
     tensors = collate(
         [encoded(ids, pair=pair) for ids, pair in rows],
         pad_id=0,
@@ -89,7 +89,7 @@ def test_rows_survive_collation(
 
 @given(st.lists(ROWS, min_size=1, max_size=5))
 def test_split_gives_every_request_its_own_rows(requests: list[list[tuple[list[int], bool]]]) -> None:
-    """Collate the rows of several requests, split what comes back: each has what it would have had alone."""
+    """Rows of several requests are collated together; each gets the outputs that it would get alone."""
     rows = [[encoded(ids) for ids, _ in request] for request in requests]
     tensors = collate([row for request in rows for row in request])
     parts = split_rows(tensors, [len(request) for request in rows])
@@ -100,21 +100,21 @@ def test_split_gives_every_request_its_own_rows(requests: list[list[tuple[list[i
 
 
 def test_split_copies_nothing() -> None:
-    """Outputs are megabytes, and read once."""
+    """Outputs have megabytes and are read only once."""
     output = np.zeros((5, 7), np.float32)
     assert all(np.shares_memory(output, part["x"]) for part in split_rows({"x": output}, [2, 3]))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (5, 2), (0, 2)])
 def test_outputs_of_another_row_count_are_refused(shape: tuple[int, ...]) -> None:
-    """Giving a client another client's row would be the worst of all answers."""
+    """A client must never get another client's row."""
     with pytest.raises(InvalidOutput, match="4 rows were sent"):
         split_rows({"logits": np.zeros(shape, np.float32)}, [1, 3])
 
 
 @given(ROWS)
 def test_padded_tokens_is_the_size_of_the_tensor(rows: list[tuple[list[int], bool]]) -> None:
-    """The batcher cuts by what the backend will compute on."""
+    """The batcher limits calls by this size."""
     made = [encoded(ids) for ids, _ in rows]
     assert collate(made)["input_ids"].size == padded_tokens(made)
 

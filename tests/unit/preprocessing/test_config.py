@@ -15,7 +15,7 @@ POOLING_MODULES = [{"type": "sentence_transformers.models.Transformer", "path": 
 
 
 def read(folder: Path, **options: object) -> TaskConfig:
-    """Read a folder with these endpoint options."""
+    """Read a folder with the given endpoint options."""
     return TaskConfig.from_folder(folder, options)
 
 
@@ -30,24 +30,24 @@ def read(folder: Path, **options: object) -> TaskConfig:
     ],
 )
 def test_architecture_tells_the_task(make_folder: MakeFolder, architecture: str, task: str) -> None:
-    """The suffix of the architecture's name is the task."""
+    """By the suffix of its name."""
     assert task == read(make_folder(architectures=[architecture])).task
 
 
-def test_pooling_module_tells_the_task_before_the_architecture(make_folder: MakeFolder) -> None:
-    """A sentence-transformers folder may carry the architecture its base model was trained with."""
+def test_a_pooling_module_overrides_the_architecture(make_folder: MakeFolder) -> None:
+    """A sentence-transformers folder may keep the architecture of its base model."""
     folder = make_folder({"modules.json": POOLING_MODULES}, architectures=["BertForMaskedLM"])
     assert "sentence-embeddings" == read(folder).task
 
 
-def test_option_tells_the_task_before_everything(make_folder: MakeFolder) -> None:
-    """An operator's word is final."""
+def test_the_option_task_overrides_everything(make_folder: MakeFolder) -> None:
+    """The operator decides."""
     assert "sentence-embeddings" == read(make_folder(**CLASSIFIER), task="sentence-embeddings").task
 
 
 @pytest.mark.parametrize("architectures", [["ViTForImageClassification"], [], None, "BertModel"])
-def test_unknown_architecture_is_refused_with_what_is_known(make_folder: MakeFolder, architectures: object) -> None:
-    """The refusal names what could be served, and the option that overrides."""
+def test_an_unknown_architecture_is_refused_with_the_known_ones(make_folder: MakeFolder, architectures: object) -> None:
+    """The message also names the option that overrides it."""
     with pytest.raises(UnsupportedTask) as caught:
         read(make_folder(architectures=architectures))
     assert "*ForSequenceClassification" in str(caught.value)
@@ -55,7 +55,7 @@ def test_unknown_architecture_is_refused_with_what_is_known(make_folder: MakeFol
 
 
 def test_smallest_stated_length_wins(make_folder: MakeFolder) -> None:
-    """Sentence-transformers' length beats the tokenizer's and the position table's; tokenizer.json's own is ignored."""
+    """Of sentence-transformers, tokenizer config and position table. The one in tokenizer.json is ignored."""
     files: dict[str, Any] = {
         "sentence_bert_config.json": {"max_seq_length": 8},
         "tokenizer_config.json": {"model_max_length": 12},
@@ -67,7 +67,7 @@ def test_smallest_stated_length_wins(make_folder: MakeFolder) -> None:
 
 @pytest.mark.parametrize("stated", [1e30, 1000000000000000019884624838656, None, 0, -1, "many", True])
 def test_senseless_model_max_length_is_ignored(make_folder: MakeFolder, stated: object) -> None:
-    """Transformers writes 1e30 for no limit."""
+    """transformers writes 1e30 for no limit."""
     assert 16 == read(make_folder({"tokenizer_config.json": {"model_max_length": stated}}, **ENCODER)).max_length
 
 
@@ -77,13 +77,13 @@ def test_senseless_model_max_length_is_ignored(make_folder: MakeFolder, stated: 
 def test_positions_that_start_after_padding_are_not_for_tokens(
     make_folder: MakeFolder, model_type: str, expected: int
 ) -> None:
-    """RoBERTa's table of 514 positions takes 512 tokens."""
+    """RoBERTa's table of 514 positions allows 512 tokens."""
     folder = make_folder(architectures=["XModel"], model_type=model_type, max_position_embeddings=514, pad_token_id=1)
     assert expected == read(folder).max_length
 
 
 def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) -> None:
-    """The option may lower the limit or lift a file's, but not add positions."""
+    """The option may lower the limit or raise a file's, but cannot add positions."""
     folder = make_folder({"sentence_bert_config.json": {"max_seq_length": 8}}, **ENCODER)
     assert 12 == read(folder, max_length=12).max_length
     with pytest.raises(InvalidOption, match="at most 16"):
@@ -104,24 +104,24 @@ def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) ->
 def test_activation_follows_the_transformers_pipeline(
     make_folder: MakeFolder, config: dict[str, Any], activation: str
 ) -> None:
-    """Regression is left raw, one label or several at once get a sigmoid, the rest a softmax."""
+    """Regression stays raw, one label or multi-label gets a sigmoid, others a softmax."""
     assert activation == read(make_folder(**{**CLASSIFIER, **config})).activation
 
 
 def test_labels_are_in_order_of_their_numbers(make_folder: MakeFolder) -> None:
-    """JSON objects have no order to rely on, and ten sorts after nine."""
+    """JSON objects have no reliable order, and "10" sorts before "9"."""
     labels = {str(i): f"L{i}" for i in reversed(range(12))}
     assert tuple(f"L{i}" for i in range(12)) == read(make_folder(**{**CLASSIFIER, "id2label": labels})).labels
 
 
 def test_missing_labels_are_numbered_as_transformers_does(make_folder: MakeFolder) -> None:
-    """A config without id2label means LABEL_0 and on, two unless it says otherwise."""
+    """Without id2label they are LABEL_0 and so on, by default two."""
     assert ("LABEL_0", "LABEL_1") == read(make_folder(architectures=["BertForSequenceClassification"])).labels
 
 
 @pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"], {}, {"0": "same", "1": "same"}])
 def test_impossible_labels_are_refused(make_folder: MakeFolder, labels: object) -> None:
-    """Gaps, names for numbers, and two classes of one name would give wrong answers."""
+    """Gaps, names as numbers, and duplicate names would give wrong answers."""
     with pytest.raises(InvalidBundle, match="id2label"):
         read(make_folder(**{**CLASSIFIER, "id2label": labels}))
 
@@ -140,7 +140,7 @@ def test_impossible_labels_are_refused(make_folder: MakeFolder, labels: object) 
 def test_pooling_reads_both_forms_of_sentence_transformers(
     make_folder: MakeFolder, pooling: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
-    """Flags of versions up to 4, the mode of version 5; several modes keep sentence-transformers' order."""
+    """The flags of versions up to 4 and the mode of version 5. Several modes keep their order."""
     assert expected == read(make_folder({"modules.json": POOLING_MODULES, "p/config.json": pooling}, **ENCODER)).pooling
 
 
@@ -152,37 +152,37 @@ def test_unknown_pooling_mode_is_refused(make_folder: MakeFolder) -> None:
 
 
 def test_plain_encoder_gets_mean_pooling_without_normalisation(make_folder: MakeFolder) -> None:
-    """What sentence-transformers makes of a folder without modules.json."""
+    """As in sentence-transformers for a folder without modules.json."""
     config = read(make_folder(**ENCODER))
     assert (("mean",), False) == (config.pooling, config.normalize)
 
 
 def test_layers_after_pooling_leave_pooling_to_the_graph(make_folder: MakeFolder) -> None:
-    """Pooling here and skipping the Dense layer would give vectors of another model."""
+    """Pooling here without the Dense layer would give another model's vectors."""
     modules = [*POOLING_MODULES, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
     assert () == read(make_folder({"modules.json": modules, "p/config.json": {}}, **ENCODER)).pooling
 
 
 def test_normalize_module_switches_normalisation_on_and_an_option_off(encoder: Path) -> None:
-    """The folder says, the operator may differ."""
+    """The option overrides the folder."""
     assert read(encoder).normalize
     assert not read(encoder, normalize="false").normalize
 
 
 def test_pooling_modes_are_those_that_can_be_computed() -> None:
-    """The configuration accepts a mode exactly where the arithmetic knows it."""
+    """The configuration accepts exactly the implemented modes."""
     assert get_args(activations.Pooling) == POOLINGS
 
 
 def test_unknown_default_prompt_is_refused(make_folder: MakeFolder) -> None:
-    """It would only be noticed in the quality of search results."""
+    """It would be noticed only in poor search results."""
     files = {"config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "document"}}
     with pytest.raises(InvalidBundle, match="document"):
         read(make_folder(files, **ENCODER))
 
 
 def test_pooling_is_read_as_version_6_writes_it(make_folder: MakeFolder) -> None:
-    """One name per mode, prompts that are left out, and how many numbers are kept."""
+    """One name per mode, excluded prompts, and the number of dimensions kept."""
     files = {
         "modules.json": POOLING_MODULES,
         "p/config.json": {"pooling_mode": ["cls", "mean_sqrt_len_tokens"], "include_prompt": False},
@@ -206,7 +206,7 @@ def test_pooling_is_read_as_version_6_writes_it(make_folder: MakeFolder) -> None
     ids=["version 4", "version 6"],
 )  # fmt: skip
 def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any, config: Any, activation: str) -> None:
-    """As either version of sentence-transformers saves them; with several labels they classify pairs."""
+    """In the form of either version of sentence-transformers. With several labels they classify pairs."""
     one = {**CLASSIFIER, "id2label": {"0": "LABEL_0"}, **config}
     found = read(make_folder(files, **one))
     assert ("ranking", activation) == (found.task, found.activation)
@@ -218,7 +218,7 @@ def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any,
 
 @pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
 def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path: str) -> None:
-    """A bundle cannot make the server read files that are not its own."""
+    """A bundle must not make the server read other files."""
     with pytest.raises(InvalidBundle, match="leaves the model folder"):
         read(make_folder({"modules.json": [{"type": "x.Pooling", "path": path}]}, **ENCODER))
 
@@ -233,12 +233,12 @@ def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path
     ],
 )
 def test_pad_id_is_the_id_of_the_pad_token(make_folder: MakeFolder, files: dict[str, Any]) -> None:
-    """Whichever file names the token; config.json's number is only the last resort."""
+    """Whichever file names the token. The number in config.json is the last resort."""
     assert 5 == read(make_folder(files, **CLASSIFIER)).pad_id
 
 
 def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
-    """No file names a pad token, or nobody knows its id."""
+    """If no file names a pad token, or its id is unknown."""
     assert 3 == read(make_folder(**{**CLASSIFIER, "pad_token_id": 3})).pad_id
     assert (
         3
@@ -248,7 +248,7 @@ def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
 
 
 def test_padding_has_the_type_that_the_tokenizer_states(make_folder: MakeFolder) -> None:
-    """Zero where it states none."""
+    """Or 0 if it states none."""
     files = {"tokenizer_config.json": {"pad_token_type_id": 3}}
     assert (3, 0) == (read(make_folder(files, **ENCODER)).pad_type_id, read(make_folder(**ENCODER)).pad_type_id)
 
@@ -257,13 +257,13 @@ def test_padding_has_the_type_that_the_tokenizer_states(make_folder: MakeFolder)
 def test_type_ids_are_for_families_with_more_than_one_type(
     make_folder: MakeFolder, types: int | None, wanted: bool
 ) -> None:
-    """BERT takes them, RoBERTa and DistilBERT do not."""
+    """BERT has them; RoBERTa and DistilBERT do not."""
     config = read(make_folder(**{**CLASSIFIER, "type_vocab_size": types}))
     assert wanted == ("token_type_ids" in config.input_names)
 
 
 def test_sides_are_read(make_folder: MakeFolder) -> None:
-    """Decoders pad on the left; anything but left and right is refused."""
+    """Decoders pad on the left. Other values than left and right are refused."""
     files = {"tokenizer_config.json": {"padding_side": "left", "truncation_side": "left"}}
     config = read(make_folder(files, **ENCODER))
     assert ("left", "left") == (config.padding_side, config.truncation_side)
@@ -272,14 +272,14 @@ def test_sides_are_read(make_folder: MakeFolder) -> None:
 
 
 def test_missing_config_is_refused(tmp_path: Path) -> None:
-    """It names the file and what writes it."""
+    """The message names the file and how to create it."""
     with pytest.raises(InvalidBundle, match=r"config\.json"):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3", "null", "\ufeff{}", "[" * 100_000])
 def test_unreadable_config_is_refused(make_folder: MakeFolder, content: str) -> None:
-    """Whatever is in the file, it is one clear error."""
+    """With one clear error for any content."""
     with pytest.raises(InvalidBundle, match=r"config\.json"):
         read(make_folder({"config.json": content}))
 
@@ -300,7 +300,7 @@ def test_unreadable_config_is_refused(make_folder: MakeFolder, content: str) -> 
     ],
 )
 def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dict[str, Any]) -> None:
-    """A typo never passes silently."""
+    """A typing error is never ignored."""
     both = {"architectures": ["BertForSequenceClassification"] if "function_to_apply" in options else ["BertModel"]}
     folder = make_folder(**{**ENCODER, **both})
     with pytest.raises(InvalidOption, match=next(iter(options))):
@@ -308,6 +308,6 @@ def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dic
 
 
 def test_options_may_be_text(make_folder: MakeFolder) -> None:
-    """A command line has nothing else."""
+    """A command line can pass only text."""
     config = read(make_folder(**CLASSIFIER), max_length="7", truncate="false", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)

@@ -1,4 +1,4 @@
-"""Text of tokens that come one by one: what is given out is final, and together it is the whole."""
+"""Streamed text of generated tokens: sent parts are final, and together they are the whole text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from preprocessing.continuation import Continuation
 
 
 class Bytes:
-    """A tokenizer whose tokens are bytes: a character can take four of them; 256 is a special token."""
+    """A tokenizer of bytes: a character may take four tokens. 256 is a special token."""
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         assert skip_special_tokens
@@ -22,7 +22,7 @@ TEXT = st.text(max_size=30)
 
 
 def parts_of(text: str, prompt: str = "", stop: Sequence[str] = ()) -> tuple[list[str], bool]:
-    """The parts a text comes in, until it stops."""
+    """Return the parts of a text until it stops."""
     made = Continuation(Bytes(), list(prompt.encode()), stop)
     parts = []
     for token in text.encode():
@@ -34,7 +34,7 @@ def parts_of(text: str, prompt: str = "", stop: Sequence[str] = ()) -> tuple[lis
 
 @given(TEXT, TEXT)
 def test_parts_join_to_the_whole_text(prompt: str, text: str) -> None:
-    """Whatever the prompt was, and no part has half a character."""
+    """For any prompt. No part has an incomplete character."""
     parts, _ = parts_of(text, prompt)
     assert text == "".join(parts)
     assert all("\ufffd" not in part or "\ufffd" in text for part in parts)
@@ -42,7 +42,7 @@ def test_parts_join_to_the_whole_text(prompt: str, text: str) -> None:
 
 @given(st.text("abc", max_size=20), st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3))
 def test_text_ends_in_front_of_the_first_stop_string(text: str, stop: list[str]) -> None:
-    """And without one it is whole; no part is ever taken back."""
+    """Without one it is whole. No part is ever taken back."""
     parts, has_stopped = parts_of(text, stop=stop)
     places = [text.find(s) for s in stop if s in text]
     # The first that is complete counts: a longer one that began earlier may still be on its way.
@@ -56,12 +56,12 @@ def test_text_ends_in_front_of_the_first_stop_string(text: str, stop: list[str])
 
 
 def test_tokens_without_text_give_nothing() -> None:
-    """A special token is no reason to hold what follows."""
+    """A special token does not delay the following text."""
     made = Continuation(Bytes(), [])
     assert ["", "", "a"] == [made.push(256), made.push(256), made.push(97)]
 
 
 def test_unfinished_characters_come_with_the_rest() -> None:
-    """As decoding everything at once gives them."""
+    """As if all tokens were decoded at once."""
     made = Continuation(Bytes(), [])
     assert ("", "\ufffd") == (made.push(0xE4), made.rest())

@@ -1,4 +1,4 @@
-"""What a request costs is counted in the work it becomes, and nothing grows with the product of two of its sizes."""
+"""Requests are limited by the work they cause. No cost grows with the product of two sizes of a request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RANKING = {**INFERENCE, "id2label": {"0": "LABEL_0"}}
 
 
 def whole_texts(vocabulary: dict[str, int]) -> Tokenizer:
-    """A BERT tokenizer of these words that cuts and pads nothing."""
+    """Return a BERT tokenizer of these words without truncation and padding."""
     tokenizer = word_piece(vocabulary)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -53,7 +53,7 @@ def fill_mask(make_folder: MakeFolder) -> Path:
 
 
 class Counting:
-    """A tokenizer that counts the characters it is given."""
+    """A tokenizer that counts its input characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -81,7 +81,7 @@ class Counting:
 def test_a_text_counts_for_every_row_it_becomes(
     make_folder: MakeFolder, config: dict[str, Any], options: dict[str, str], body: dict[str, Any]
 ) -> None:
-    """1 kB becomes 200 kB: too much for the event loop, though the body is small."""
+    """1 kB becomes 200 kB: too much for the event loop, although the body is small."""
     task = {} if options or config is not INFERENCE else {"task": "zero-shot-classification"}
     processor = TextProcessor.from_folder(make_folder(**config), options={**options, **task})
     small = {name: value[:1] if isinstance(value, list) else value for name, value in body.items()}
@@ -104,7 +104,7 @@ def test_a_text_counts_for_every_row_it_becomes(
     ],
 )
 @pytest.mark.parametrize("name", ["offload_chars", "heavy_chars"])
-def test_much_is_by_characters_and_rows_of_the_whole_request(
+def test_the_offload_limit_counts_characters_and_rows_of_the_whole_request(
     classifier: Path, body: object, much: bool, name: str
 ) -> None:
     """Under both names of the option."""
@@ -114,7 +114,7 @@ def test_much_is_by_characters_and_rows_of_the_whole_request(
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_text_of_many_pairs_is_tokenized_once(side: str) -> None:
-    """And gives the rows that each pair has by itself."""
+    """The rows are the same as for each pair alone."""
     counting = Counting(whole_texts(VOCABULARY))
     counting.enable_truncation(16, strategy="longest_first", direction=side)
     options: dict[str, Any] = {"max_length": 16, "unknown_id": 1, "zero_types": True, "truncation_side": side}
@@ -146,7 +146,7 @@ def at_sixteen(side: str) -> Tokenizer:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("keeps_all", [True, False])
 def test_windows_of_a_repeated_text_are_those_of_the_text_alone(side: Any, keeps_all: bool) -> None:
-    """The one encoding of a text serves all its rows and is not changed by any."""
+    """All its rows share one encoding, which none of them changes."""
     from preprocessing.types import Windows
 
     windower = Windower(whole_texts(VOCABULARY), max_length=16, truncation_side=side, unknown_id=1)
@@ -174,7 +174,7 @@ def test_windows_of_a_repeated_text_are_those_of_the_text_alone(side: Any, keeps
 def test_windows_with_a_tiny_step_are_refused_before_they_are_made(
     make_folder: MakeFolder, config: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    """One per token: some 6,000 windows of 64 tokens, whose arrays alone are megabytes."""
+    """One window per token: some 6,000 of 64 tokens, with megabytes of arrays."""
     processor = TextProcessor.from_folder(make_folder(**config))
     request = processor.parse(body)
     tracemalloc.start()
@@ -187,7 +187,7 @@ def test_windows_with_a_tiny_step_are_refused_before_they_are_made(
 
 
 def test_places_in_a_template_and_long_labels_do_not_multiply(make_folder: MakeFolder) -> None:
-    """2,000 places × 20,000 characters would be 40 MB; a long template × 200 labels 40 MB again."""
+    """2,000 placeholders × 20,000 characters, or a long template × 200 labels, would each be 40 MB."""
     options = {"task": "zero-shot-classification"}
     processor = TextProcessor.from_folder(make_folder(**INFERENCE), options=options)
     many_places = {"candidate_labels": ["x" * 20_000, "b"], "hypothesis_template": "{}" * 2000}
@@ -202,7 +202,7 @@ def test_places_in_a_template_and_long_labels_do_not_multiply(make_folder: MakeF
 
 
 def test_every_token_for_every_mask_is_refused_with_the_limit(fill_mask: Path) -> None:
-    """A body of 1 KiB whose answer would have hundreds of megabytes."""
+    """The body has 1 KiB, the answer would have hundreds of megabytes."""
     processor = TextProcessor.from_folder(fill_mask)
     body = {"text": "[MASK] " * 60, "parameters": {"top_k": 30_522}}
     with pytest.raises(InvalidInput, match=r"answer .* at most 134217728 are written .*max_answer_bytes"):
@@ -213,8 +213,8 @@ def test_every_token_for_every_mask_is_refused_with_the_limit(fill_mask: Path) -
     assert isinstance(raised.prepare(body), Prepared)
 
 
-def test_answers_estimate_is_near_what_is_written(fill_mask: Path) -> None:
-    """Not much too low: that is what the limit counts."""
+def test_the_estimated_answer_size_is_near_the_real_one(fill_mask: Path) -> None:
+    """It must not be much too low, because the limit uses it."""
     import orjson
 
     processor = TextProcessor.from_folder(fill_mask)
@@ -226,7 +226,7 @@ def test_answers_estimate_is_near_what_is_written(fill_mask: Path) -> None:
 
 
 def test_outputs_of_many_rows_are_refused_with_the_limit(fill_mask: Path) -> None:
-    """Counted by what the model's first answer has shown; a single row is always taken."""
+    """By the sizes of the model's first answer. A single row is always accepted."""
     processor = TextProcessor.from_folder(fill_mask, options={"max_output_bytes": 100_000})
     one = processor.prepare({"text": "[MASK] a"})
     processor.finish({"logits": np.zeros((1, 4, len(MANY)), np.float32)}, one)
@@ -252,7 +252,7 @@ def test_outputs_of_many_rows_are_refused_with_the_limit(fill_mask: Path) -> Non
 def test_every_task_has_a_limit(
     make_folder: MakeFolder, config: dict[str, Any], options: dict[str, str], body: object
 ) -> None:
-    """Named in the refusal."""
+    """The refusal names it."""
     folder = make_folder(**config)
     assert TextProcessor.from_folder(folder, options=options).prepare(body)
     with pytest.raises(InvalidInput, match="at most 1500 are written"):
@@ -260,7 +260,7 @@ def test_every_task_has_a_limit(
 
 
 def test_token_vectors_count_by_their_numbers(make_folder: MakeFolder) -> None:
-    """Feature extraction: about twelve bytes for each."""
+    """In feature extraction, about twelve bytes per number."""
     options = {"task": "feature-extraction", "max_answer_bytes": 2000}
     processor = TextProcessor.from_folder(make_folder(**ENCODER), options=options)
     prepared = processor.prepare({"text": "a"})
@@ -271,7 +271,7 @@ def test_token_vectors_count_by_their_numbers(make_folder: MakeFolder) -> None:
 
 
 def test_equal_answers_are_put_together_in_linear_time() -> None:
-    """Thousands of spans with few texts: each is looked up, not compared with all others."""
+    """Of thousands of spans with few different texts, each is looked up and not compared with all others."""
     from preprocessing.heads.question_answering import QuestionAnswering
     from preprocessing.types import Windows
 
@@ -290,8 +290,8 @@ def test_equal_answers_are_put_together_in_linear_time() -> None:
     assert len(texts) == len(set(texts)) > 20
 
 
-def test_target_and_stop_strings_are_bounded(fill_mask: Path) -> None:
-    """A target stands for one token; a stop string is compared with every token that comes."""
+def test_target_and_stop_strings_have_a_limit(fill_mask: Path) -> None:
+    """A target is one token. A stop string is compared with every generated token."""
     from preprocessing.heads.generation import TextGeneration
 
     processor = TextProcessor.from_folder(fill_mask)

@@ -1,4 +1,4 @@
-"""What long texts took is given back."""
+"""Memory that long texts have taken is returned."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from preprocessing.processor import TextProcessor
 from .conftest import CLASSIFIER, ENCODER, MakeFolder
 
 
-def test_request_goes_in_and_answer_comes_out(classifier: Path) -> None:
-    """The whole way without a backend: ids in, logits out, a label."""
+def test_the_whole_way_from_request_to_answer(classifier: Path) -> None:
+    """Without a backend: ids in, logits out, a label."""
     processor = TextProcessor.from_folder(classifier, output_names=["logits"])
     prepared = processor.prepare({"text": ["good film", "bad"]})
     tensors = processor.collate_rows(prepared.rows)
@@ -25,8 +25,8 @@ def test_request_goes_in_and_answer_comes_out(classifier: Path) -> None:
     assert [4, 3] == answer["tokens"]
 
 
-def test_backends_metadata_wins_over_the_folders_guess(classifier: Path) -> None:
-    """Input names, their types, and the outputs to ask for."""
+def test_the_backends_metadata_overrides_the_folder(classifier: Path) -> None:
+    """Names and types of inputs, and the outputs to request."""
     processor = TextProcessor.from_folder(
         classifier,
         input_names=["attention_mask", "input_ids"],
@@ -40,13 +40,13 @@ def test_backends_metadata_wins_over_the_folders_guess(classifier: Path) -> None
 
 @pytest.mark.parametrize("names", [["pixel_values"], ["input_ids", "bbox"], ["attention_mask"], []])
 def test_inputs_that_text_cannot_make_are_refused_at_load(classifier: Path, names: list[str]) -> None:
-    """Not with the first request."""
+    """Not by the first request."""
     with pytest.raises(InvalidBundle, match="Preprocess class"):
         TextProcessor.from_folder(classifier, input_names=names)
 
 
 def test_tokenizer_of_a_larger_vocabulary_is_refused_at_load(make_folder: MakeFolder) -> None:
-    """Its last ids would read beyond the embedding table, or crash the backend."""
+    """Its last ids would be outside the embedding table."""
     with pytest.raises(InvalidBundle, match=r"ids up to 12.*vocab_size is 12"):
         TextProcessor.from_folder(make_folder(**{**CLASSIFIER, "vocab_size": 12}))
 
@@ -61,14 +61,14 @@ def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path
 
 
 def test_description_is_plain_json(classifier: Path, encoder: Path) -> None:
-    """The docs page shows it as it is."""
+    """The docs page shows it unchanged."""
     for folder, task in ((classifier, "text-classification"), (encoder, "sentence-embeddings")):
         described = orjson.loads(orjson.dumps(TextProcessor.from_folder(folder).describe()))
         assert (task, 16) == (described["task"], described["max_length"])
 
 
 def test_folder_of_an_unknown_task_is_refused(make_folder: MakeFolder) -> None:
-    """At load, naming what there is."""
+    """At load, with the known tasks."""
     with pytest.raises(InvalidBundle, match="task of this model is unknown"):
         TextProcessor.from_folder(make_folder(**{**ENCODER, "architectures": ["BertForNextSentencePrediction"]}))
 

@@ -22,23 +22,23 @@ TEXT = st.text(st.sampled_from([*"ab cs!\u0301\U0001f600\u05d0中\x00"]), max_si
 
 
 def load(folder: Path, **options: object) -> TextTokenizer:
-    """Load a folder's tokenizer under these endpoint options."""
+    """Load a folder's tokenizer with the given endpoint options."""
     return TextTokenizer.from_folder(folder, TaskConfig.from_folder(folder, options))
 
 
 @pytest.fixture
 def tokenizer(classifier: Path) -> TextTokenizer:
-    """The tokenizer of thirteen words, cut at 16 tokens."""
+    """The tokenizer of thirteen words, with at most 16 tokens."""
     return load(classifier)
 
 
 def words(ids: np.ndarray) -> str:
-    """Ids as the tokens they stand for."""
+    """Return the tokens of ids."""
     return " ".join(WORDS[i] for i in ids)
 
 
 def test_texts_become_ids_with_special_tokens(tokenizer: TextTokenizer) -> None:
-    """In order, in int64, without padding; what tokenizer.json has baked in does not apply."""
+    """In order, as int64, without padding. Settings stored in tokenizer.json have no effect."""
     first, second = tokenizer.encode_batch(["Good films", "a b c a b c"])
     assert ["[CLS] good film ##s [SEP]", "[CLS] a b c a b c [SEP]"] == [words(first.ids), words(second.ids)]
     assert (np.int64, 5) == (first.ids.dtype, first.n_tokens)
@@ -50,14 +50,14 @@ def test_single_texts_need_no_type_ids(tokenizer: TextTokenizer) -> None:
 
 
 def test_pairs_have_type_ids(tokenizer: TextTokenizer) -> None:
-    """The second text's tokens, its separator included, are of type one."""
+    """Tokens of the second text and its separator have type 1."""
     row = tokenizer.encode_batch([("a b", "c")])[0]
     assert "[CLS] a b [SEP] c [SEP]" == words(row.ids)
     assert [0, 0, 0, 0, 1, 1] == row.type_ids.tolist()
 
 
-def test_single_texts_have_type_ids_where_the_template_says_so(make_folder: MakeFolder) -> None:
-    """XLNet gives its class token type 2 even in single texts."""
+def test_single_texts_have_type_ids_if_the_template_says_so(make_folder: MakeFolder) -> None:
+    """XLNet's class token has type 2 even in single texts."""
     tokenizer = word_piece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A [SEP] [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -67,8 +67,8 @@ def test_single_texts_have_type_ids_where_the_template_says_so(make_folder: Make
 
 
 @pytest.mark.parametrize(("n", "truncated"), [(13, False), (14, False), (15, True), (500, True)])
-def test_truncation_is_told_exactly(tokenizer: TextTokenizer, n: int, truncated: bool) -> None:
-    """A text that fills the model to the last token is not truncated."""
+def test_truncation_is_reported_exactly(tokenizer: TextTokenizer, n: int, truncated: bool) -> None:
+    """A text that fills the model to its last token is not truncated."""
     row = tokenizer.encode_batch(["a " * n])[0]
     assert (min(n + 2, 16), truncated) == (row.n_tokens, row.truncated)
     assert VOCABULARY["[SEP]"] == row.ids[-1]
@@ -78,21 +78,21 @@ def test_truncation_is_told_exactly(tokenizer: TextTokenizer, n: int, truncated:
     ("n", "m", "truncated"), [(6, 7, False), (7, 7, True), (1, 30, True), (30, 1, True), (30, 30, True)]
 )
 def test_truncation_of_pairs_takes_from_the_longer(tokenizer: TextTokenizer, n: int, m: int, truncated: bool) -> None:
-    """Neither text vanishes, and both separators stay."""
+    """Both texts and both separators remain."""
     row = tokenizer.encode_batch([("a " * n, "b " * m)])[0]
     assert truncated == row.truncated
     assert min(n + m + 3, 16) == row.n_tokens
     assert {"a", "b"} < set(words(row.ids).split())
 
 
-def test_truncation_side_is_kept(make_folder: MakeFolder) -> None:
+def test_the_models_truncation_side_is_used(make_folder: MakeFolder) -> None:
     """A model that reads the end of a text gets the end."""
     folder = make_folder({"tokenizer_config.json": {"truncation_side": "left"}}, **CLASSIFIER)
     assert "[CLS] b c [SEP]" == words(load(folder, max_length=4).encode_batch(["a a a b c"])[0].ids)
 
 
 def test_unknown_tokens_are_counted(tokenizer: TextTokenizer) -> None:
-    """Their share is how drift in vocabulary shows."""
+    """Their share shows drift in the vocabulary."""
     assert [0, 2, 1] == [row.n_unknown for row in tokenizer.encode_batch(["good", "xyz good 中", ("a", "zzz")])]
 
 
@@ -115,7 +115,7 @@ def test_byte_level_models_have_no_unknown_token(make_folder: MakeFolder) -> Non
     assert (4, 0) == (row.n_tokens, row.n_unknown)
 
 
-def test_offsets_come_when_asked_for(tokenizer: TextTokenizer) -> None:
+def test_offsets_are_returned_on_request(tokenizer: TextTokenizer) -> None:
     """In characters of the text, (0, 0) for special tokens."""
     assert tokenizer.encode_batch(["a"])[0].offsets is None
     row = tokenizer.encode_batch(["é films"], offsets=True)[0]
@@ -123,20 +123,20 @@ def test_offsets_come_when_asked_for(tokenizer: TextTokenizer) -> None:
 
 
 def test_vocabulary_size_is_one_more_than_the_largest_id(make_folder: MakeFolder) -> None:
-    """Added tokens count, and so do gaps in the numbering."""
+    """With added tokens and gaps in the numbering."""
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
     assert 8 == load(make_folder(tokenizer=tokenizer, **CLASSIFIER)).vocab_size
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 3])
 def test_length_without_room_for_text_is_refused(classifier: Path, max_length: int) -> None:
-    """A pair needs three special tokens; a row of nothing else is no input."""
+    """A pair needs three special tokens, and a row needs more than those."""
     with pytest.raises(InvalidOption, match="at least 4"):
         load(classifier, max_length=max_length)
 
 
 def test_missing_tokenizer_is_refused(classifier: Path) -> None:
-    """It says which file, and what writes it."""
+    """The message names the file and how to create it."""
     (classifier / "tokenizer.json").unlink()
     with pytest.raises(InvalidBundle, match=r"no tokenizer\.json.*save_pretrained"):
         load(classifier)
@@ -144,7 +144,7 @@ def test_missing_tokenizer_is_refused(classifier: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": "1.0", "model": {"type": "Nothing"}}'])
 def test_damaged_tokenizer_is_refused(classifier: Path, content: str) -> None:
-    """Whatever is in the file, it is one clear error."""
+    """With one clear error for any content."""
     (classifier / "tokenizer.json").write_text(content)
     with pytest.raises(InvalidBundle, match=r"tokenizer\.json"):
         load(classifier)
@@ -162,7 +162,7 @@ def test_a_text_has_the_same_ids_alone_and_in_a_batch(tokenizer: TextTokenizer, 
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(TEXT, TEXT)
 def test_no_row_is_longer_than_the_model(tokenizer: TextTokenizer, a: str, b: str) -> None:
-    """Whatever the text, alone or in a pair, with and without offsets."""
+    """For any text or pair, with and without offsets."""
     for texts in ([a], [(a, b)]):
         fast, slow = tokenizer.encode_batch(texts)[0], tokenizer.encode_batch(texts, offsets=True)[0]
         assert fast.n_tokens <= 16
@@ -172,7 +172,7 @@ def test_no_row_is_longer_than_the_model(tokenizer: TextTokenizer, a: str, b: st
 
 
 def test_one_tokenizer_serves_many_threads(tokenizer: TextTokenizer) -> None:
-    """Nothing is ever set on it, so there is nothing to be borrowed twice."""
+    """It is never changed after loading."""
     texts = [f"{'good ' * (i % 30)}bad" for i in range(64)]
     expected = [row.ids.tolist() for row in tokenizer.encode_batch(texts)]
     start = threading.Barrier(8)
@@ -186,7 +186,7 @@ def test_one_tokenizer_serves_many_threads(tokenizer: TextTokenizer) -> None:
 
 
 def test_clone_encodes_the_same(tokenizer: TextTokenizer) -> None:
-    """Truncation and everything else is copied."""
+    """Truncation and all other settings are copied."""
     texts = ["good film", "a " * 50]
     copied = tokenizer.clone()
     assert copied is not tokenizer
@@ -195,8 +195,8 @@ def test_clone_encodes_the_same(tokenizer: TextTokenizer) -> None:
     ]
 
 
-def test_folders_with_the_same_tokenizer_share_what_is_loaded_of_it(make_folder: MakeFolder) -> None:
-    """Hundreds of models are tuned from one: each would hold the whole vocabulary again."""
+def test_folders_with_the_same_tokenizer_share_it_in_memory(make_folder: MakeFolder) -> None:
+    """Hundreds of fine-tuned models would each hold the whole vocabulary."""
     one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
     assert one is not other
     assert one._tokenizer is other._tokenizer
@@ -206,8 +206,8 @@ def test_folders_with_the_same_tokenizer_share_what_is_loaded_of_it(make_folder:
     assert one._words._rules is other._words._rules
 
 
-def test_each_of_them_counts_its_own_words(make_folder: MakeFolder) -> None:
-    """And remembers them: an endpoint's counts are of its own texts."""
+def test_shared_tokenizers_have_separate_word_caches(make_folder: MakeFolder) -> None:
+    """The counts of an endpoint are of its own texts."""
     one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
     one.encode_batch(["good film"])
     one.encode_batch(["good film"])
@@ -217,7 +217,7 @@ def test_each_of_them_counts_its_own_words(make_folder: MakeFolder) -> None:
 
 @pytest.mark.parametrize("options", [{"max_length": 8}, {"truncation_side": "left"}])
 def test_another_length_or_side_is_another_tokenizer(classifier: Path, options: dict[str, object]) -> None:
-    """The library keeps both in the object."""
+    """The library stores both in the object."""
     one, other = load(classifier), TextTokenizer.from_folder(
         classifier, replace(TaskConfig.from_folder(classifier), **options)  # type: ignore[arg-type]
     )  # fmt: skip
@@ -226,8 +226,8 @@ def test_another_length_or_side_is_another_tokenizer(classifier: Path, options: 
     assert one.encode_batch([text])[0].ids.tolist() != other.encode_batch([text])[0].ids.tolist()
 
 
-def test_what_is_loaded_is_let_go_with_the_last_who_uses_it(make_folder: MakeFolder) -> None:
-    """A version that retires gives its memory back."""
+def test_a_shared_tokenizer_is_freed_with_its_last_user(make_folder: MakeFolder) -> None:
+    """A retired version frees its memory."""
     one, other = load(make_folder(**CLASSIFIER), max_length=9), load(make_folder(**CLASSIFIER), max_length=9)
     held = weakref.ref(one._origin)
     del one
@@ -237,7 +237,7 @@ def test_what_is_loaded_is_let_go_with_the_last_who_uses_it(make_folder: MakeFol
 
 
 def test_a_file_that_was_replaced_is_loaded_again(classifier: Path) -> None:
-    """What counts is what is in it, not where it lies."""
+    """The content decides, not the path."""
     before = load(classifier)
     other = Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
     other.save(str(classifier / "tokenizer.json"))
@@ -245,7 +245,7 @@ def test_a_file_that_was_replaced_is_loaded_again(classifier: Path) -> None:
 
 
 def test_the_vocabulary_is_not_counted_for_each_request() -> None:
-    """The library hands over all of its words for that."""
+    """The library would copy all words for that."""
 
     class Counting:
         asked = 0
@@ -261,7 +261,7 @@ def test_the_vocabulary_is_not_counted_for_each_request() -> None:
 
 
 def test_panic_of_the_library_becomes_an_error() -> None:
-    """A Rust panic arrives as a BaseException, which would otherwise end the worker."""
+    """A Rust panic is a BaseException, which would end the worker."""
 
     class PanicException(BaseException):
         pass
@@ -278,7 +278,7 @@ def test_panic_of_the_library_becomes_an_error() -> None:
 
 
 def test_interrupt_passes_through_the_tokenizer() -> None:
-    """Ctrl-C is not a tokenizer's fault."""
+    """Ctrl-C is not turned into an error of the tokenizer."""
 
     class Interrupted:
         post_processor = None

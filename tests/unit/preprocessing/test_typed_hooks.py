@@ -56,7 +56,7 @@ def load(tmp_path: Path) -> Any:
 
 
 def test_annotated_body_arrives_as_an_object_with_its_defaults(load: Any) -> None:
-    """What fits is converted: numbers in text, fields left out."""
+    """Convertible values are converted, and missing fields get their defaults."""
     assert [30, 7.5] == load(ANNOTATED).preprocess({"age": "30"}, {})
 
 
@@ -71,7 +71,7 @@ def test_annotated_body_arrives_as_an_object_with_its_defaults(load: Any) -> Non
     ],
 )
 def test_body_that_does_not_fit_is_refused_field_by_field_without_its_values(load: Any, body: Any, said: str) -> None:
-    """422 for the caller: every field that is wrong, and no traceback of pydantic."""
+    """With 422 and all wrong fields, without pydantic's traceback."""
     with pytest.raises(UserCodeRefused) as refused:
         load(ANNOTATED).preprocess(body, {})
     assert said in refused.value.message
@@ -79,8 +79,8 @@ def test_body_that_does_not_fit_is_refused_field_by_field_without_its_values(loa
     assert "pydantic" not in str(refused.value)
 
 
-def test_answer_that_is_not_what_was_promised_is_the_hooks_failure(load: Any) -> None:
-    """500: the caller can do nothing about it."""
+def test_an_answer_that_does_not_match_is_the_hooks_failure(load: Any) -> None:
+    """500, because the caller cannot fix it."""
     code = load(ANNOTATED)
     assert {"probability": 0.25} == code.postprocess(0.25, {})
     with pytest.raises(UserCodeFailed, match="Survival does not allow: probability"):
@@ -88,7 +88,7 @@ def test_answer_that_is_not_what_was_promised_is_the_hooks_failure(load: Any) ->
 
 
 def test_classes_inside_check_and_leave_a_dict(load: Any) -> None:
-    """A class in ClearML's form that indexes its body goes on to do so; async works the same."""
+    """A class in ClearML's form that indexes its body still works, async too."""
     code = load(NESTED)
     assert {"z": 3} == asyncio.run(code.process({"x": 2}, {}))
     with pytest.raises(UserCodeRefused, match="x: Field required"):
@@ -96,7 +96,7 @@ def test_classes_inside_check_and_leave_a_dict(load: Any) -> None:
 
 
 def test_schemas_are_json_schema_of_both_models(load: Any) -> None:
-    """For OpenAPI; a class without models has none, and one that only imports pydantic neither."""
+    """For OpenAPI. A class without models has none, even if it imports pydantic."""
     schemas = load(ANNOTATED).schemas
     assert ["age"] == schemas["request_schema"]["required"]
     assert {"probability"} == set(schemas["response_schema"]["properties"])
@@ -136,7 +136,7 @@ def test_batch_methods_take_one_request_too(load: Any) -> None:
 
 
 def test_batch_that_returns_the_wrong_number_fails_with_both_numbers(load: Any) -> None:
-    """Which answer belongs to whom would be a guess."""
+    """The assignment of answers to requests would be a guess."""
     code = load("class Preprocess:\n    def process_batch(self, data, states):\n        return data[:1]\n")
     with pytest.raises(UserCodeFailed, match="list of 2 values, one per request, and returned 1"):
         code.batch_hooks["process"]([1, 2], [{}, {}], [None, None])

@@ -22,7 +22,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:
-    """Whatever a test loads and unloads, the interpreter's tables are as they were."""
+    """Check that loading and unloading leaves the interpreter's module tables unchanged."""
     finders, modules, path = list(sys.meta_path), set(sys.modules), list(sys.path)
     yield
     assert path == sys.path
@@ -101,7 +101,7 @@ CLEARML_EXAMPLE = """
 
 
 def test_clearml_example_runs_unchanged(write: Write, load: Load) -> None:
-    """The class of clearml-serving's own examples, with its types and its statistics."""
+    """A class of clearml-serving's own examples, with its types and statistics."""
     code, state, seen = load(write(CLEARML_EXAMPLE)), {}, []
     assert [[1, 2]] == code.preprocess({"x0": 1, "x1": 2}, state, seen.append)
     assert {"y": 3, "seen": 1} == code.postprocess(3, state, seen.append)
@@ -109,37 +109,37 @@ def test_clearml_example_runs_unchanged(write: Write, load: Load) -> None:
     assert ["preprocess", "postprocess"] == code.stages
 
 
-def test_missing_hooks_hand_on_their_data(write: Write, load: Load) -> None:
+def test_missing_hooks_pass_their_data_on(write: Write, load: Load) -> None:
     """As in clearml-serving."""
     code = load(write("class Preprocess: pass"))
     assert [(False, {"a": 1})] * 3 == [(code.is_async(s), getattr(code, s)({"a": 1}, {}, None)) for s in STAGES]
 
 
-def test_attributes_that_cannot_be_called_are_no_hooks(write: Write, load: Load) -> None:
-    """A class that sets `process = None` has no process."""
+def test_attributes_that_cannot_be_called_are_not_hooks(write: Write, load: Load) -> None:
+    """A class with `process = None` has no process."""
     assert [] == load(write("class Preprocess:\n    process = None")).stages
 
 
 def test_load_gets_the_model_and_its_result_is_kept(write: Write, load: Load, tmp_path: Path) -> None:
-    """As text, as clearml-serving passes it, and None where the endpoint has no model."""
+    """The path is a text, as in clearml-serving, or None if the endpoint has no model."""
     path = write("class Preprocess:\n    def load(self, local_file_name):\n        return ('loaded', local_file_name)")
     assert ("loaded", str(tmp_path)) == load(path, model_path=tmp_path).model
     assert ("loaded", None) == load(path).model
 
 
 def test_load_may_take_nothing(write: Write, load: Load) -> None:
-    """A class that needs no model file need not name it."""
+    """A class without a model file needs no parameter for it."""
     assert 7 == load(write("class Preprocess:\n    def load(self):\n        return 7")).model
 
 
 def test_object_knows_its_endpoint_before_load(write: Write, load: Load) -> None:
-    """clearml-serving sets it between making the object and loading it."""
+    """clearml-serving sets it after creating the object and before load."""
     source = "class Preprocess:\n    def load(self, path):\n        return self.model_endpoint.serving_url"
     assert "minilm" == load(write(source)).model
 
 
 def test_send_request_reaches_other_endpoints(write: Write, load: Load) -> None:
-    """With clearml-serving's signature; the answer is what the server's function returns."""
+    """With clearml-serving's signature. It returns the result of the server's function."""
     source = """
         class Preprocess:
             def process(self, data, state, collect_custom_statistics_fn=None):
@@ -150,7 +150,7 @@ def test_send_request_reaches_other_endpoints(write: Write, load: Load) -> None:
 
 
 async def test_send_request_can_be_awaited(write: Write, load: Load) -> None:
-    """Where the server passes an async function, hooks await it, several at a time."""
+    """If the server passes an async function, hooks can await several calls at a time."""
 
     async def send(endpoint: str, version: str | None, data: Any) -> str:
         return endpoint.upper()
@@ -191,7 +191,7 @@ async def test_send_request_can_be_awaited(write: Write, load: Load) -> None:
 async def test_hooks_may_take_fewer_arguments(
     write: Write, load: Load, parameters: str, expected: list[str], prefix: str
 ) -> None:
-    """By place as clearml-serving calls them, by name where a hook names them; a hook's own defaults stay."""
+    """By position as in clearml-serving, or by name. A hook's own defaults stay."""
     body = "return [v for v in flatten(list(locals().values())) if v in ('data', 'state', 'fn')]"
     flat = "flatten = lambda vs: [x for v in vs for x in (v if isinstance(v, tuple) else [v])]"
     code = load(write(f"{flat}\nclass Preprocess:\n    {prefix}def process(self, {parameters}):\n        {body}"))
@@ -203,13 +203,13 @@ async def test_hooks_may_take_fewer_arguments(
     "parameters", ["self", "self, a, b, c, d", "self, a, *, needed", "body, state, collect_custom_statistics_fn"]
 )
 def test_hooks_that_cannot_be_called_are_refused_at_load(write: Write, load: Load, parameters: str) -> None:
-    """Not with the first request; the message shows the right form."""
+    """Not by the first request. The message shows the right form."""
     with pytest.raises(UserCodeLoadError, match=r"process\(self, body, state, collect_custom_statistics_fn\)"):
         load(write(f"class Preprocess:\n    def process({parameters}): pass"))
 
 
 def test_static_and_class_methods_are_hooks(write: Write, load: Load) -> None:
-    """Whatever can be called on the object."""
+    """All callable attributes of the object are."""
     source = """
         class Preprocess:
             @staticmethod
@@ -227,7 +227,7 @@ def test_static_and_class_methods_are_hooks(write: Write, load: Load) -> None:
 
 
 async def test_async_hooks_are_known_and_awaited(write: Write, load: Load) -> None:
-    """The gateway awaits these and runs the others in threads."""
+    """The gateway awaits them and runs the others in threads."""
     source = """
         import functools
         class Preprocess:
@@ -242,7 +242,7 @@ async def test_async_hooks_are_known_and_awaited(write: Write, load: Load) -> No
 
 
 async def test_cancellation_reaches_an_async_hook_and_its_caller(write: Write, load: Load) -> None:
-    """A client that left ends the hook, and nobody takes it for a failure."""
+    """A client that leaves ends the hook, which does not count as a failure."""
     source = """
         import asyncio
         class Preprocess:
@@ -262,7 +262,7 @@ async def test_cancellation_reaches_an_async_hook_and_its_caller(write: Write, l
 
 
 async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load) -> None:
-    """Nobody cancelled the request, so it must be answered."""
+    """The request was not cancelled, so it must be answered."""
     source = """
         import asyncio
         class Preprocess:
@@ -277,7 +277,7 @@ async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load)
 
 
 def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
-    """One object, any number of calls at a time; imports inside hooks included."""
+    """Many calls of one object at a time, with imports inside hooks."""
     path = write(
         preprocess="class Preprocess:\n  def process(self, data):\n    import late\n    return late.f(data)\n",
         late="def f(x): return x * 2\n",
@@ -288,7 +288,7 @@ def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
 
 
 def test_endpoints_load_and_unload_in_many_threads(write: Write, load: Load) -> None:
-    """A configuration change loads several at a time, while hooks of others import."""
+    """A configuration change loads several at a time while other hooks import modules."""
     folders = [
         write(folder=f"f{i}", preprocess="from parts import n\n" + SAYS.format("n"), parts=f"n = {i}")
         for i in range(20)
@@ -323,7 +323,7 @@ RAISING = """
 
 
 async def raised(code: UserCode, stage: str) -> UserCodeError:
-    """What a hook's call, awaited where it is to be awaited, raises."""
+    """Return the exception of a hook's call, awaited if needed."""
 
     async def call() -> None:
         await getattr(code, stage)({}, {}, None)
@@ -344,7 +344,7 @@ async def raised(code: UserCode, stage: str) -> UserCodeError:
 async def test_whatever_a_hook_raises_is_a_failure_of_the_hook(
     write: Write, load: Load, stage: str, error: str
 ) -> None:
-    """Nothing a hook raises can end a process; the original and the place travel along."""
+    """No exception of a hook ends a process. The original and its position are kept."""
     caught = await raised(load(write(RAISING.format(error=error))), stage)
     assert isinstance(caught, UserCodeFailed)
     assert (stage, error.partition("(")[0]) == (caught.stage, type(caught.original).__name__)
@@ -359,20 +359,20 @@ async def test_whatever_a_hook_raises_is_a_failure_of_the_hook(
     "error", ["ValueError('x0 must be positive')", "InvalidInput('x0 must be positive', field='x0')"]
 )
 async def test_value_error_refuses_the_request(write: Write, load: Load, stage: str, error: str) -> None:
-    """The hook's own words are the message."""
+    """Its text is the message."""
     caught = await raised(load(write(RAISING.format(error=error))), stage)
     assert isinstance(caught, UserCodeRefused)
     assert (stage, "x0 must be positive") == (caught.stage, caught.message)
 
 
-async def test_refusal_without_words_names_the_stage(write: Write, load: Load) -> None:
-    """An empty message helps nobody."""
+async def test_a_refusal_without_text_names_the_stage(write: Write, load: Load) -> None:
+    """An empty message would not help."""
     caught = await raised(load(write(RAISING.format(error="ValueError()"))), "preprocess")
     assert "preprocess refused the request" == str(caught)
 
 
 def test_failure_in_a_library_is_located_in_the_users_code(write: Write, load: Load) -> None:
-    """The line that the author can change, not the one deep in json."""
+    """At the line that its author can change, not inside the library."""
     path = write(
         preprocess="import parts\nclass Preprocess:\n    def process(self, data):\n        return parts.go(data)\n",
         parts="import json\n\ndef go(x):\n    return json.dumps(x)\n",
@@ -414,7 +414,7 @@ def test_failure_in_a_library_is_located_in_the_users_code(write: Write, load: L
 def test_code_that_cannot_be_loaded_says_why_and_where(
     write: Write, load: Load, source: str, message: str, where: str | None
 ) -> None:
-    """One error class for everything, the original chained, nothing left behind."""
+    """One error class with the original as cause. Nothing stays loaded."""
     with pytest.raises(UserCodeLoadError, match=message) as caught:
         load(write(source))
     if where is not None:
@@ -423,19 +423,19 @@ def test_code_that_cannot_be_loaded_says_why_and_where(
 
 
 def test_missing_path_is_refused(tmp_path: Path, load: Load) -> None:
-    """It says what was expected."""
+    """The message says what was expected."""
     with pytest.raises(UserCodeLoadError, match="nothing does not exist"):
         load(tmp_path / "nothing")
 
 
 def test_folder_without_an_entry_is_refused(write: Write, load: Load) -> None:
-    """It names both files that would do."""
+    """The message names both possible files."""
     with pytest.raises(UserCodeLoadError, match=r"neither preprocess\.py nor __init__\.py"):
         load(write(other="class Preprocess: pass"))
 
 
 def test_folder_whose_files_define_no_class_is_refused(write: Write, load: Load) -> None:
-    """Both were read."""
+    """After both were read."""
     with pytest.raises(UserCodeLoadError, match="defines no class Preprocess"):
         load(write(__init__="x = 1", preprocess="y = 2"))
 
@@ -457,7 +457,7 @@ SAYS = "class Preprocess:\n    def process(self, data, state):\n        return {
     ],
 )
 def test_class_is_found_in_the_package_then_in_preprocess(write: Write, load: Load, files: dict[str, str]) -> None:
-    """`__init__.py` as clearml-serving wants it, `preprocess.py` as people write it."""
+    """In `__init__.py`, as in clearml-serving, then in `preprocess.py`."""
     assert "here" == load(write(**files)).process({}, {}, None)
 
 
@@ -481,7 +481,7 @@ def test_class_is_found_in_the_package_then_in_preprocess(write: Write, load: Lo
 @pytest.mark.parametrize("entry", ["__init__", "preprocess"])
 @pytest.mark.parametrize("late", [False, True])
 def test_files_of_a_folder_import_each_other(write: Write, load: Load, statement: str, entry: str, late: bool) -> None:
-    """Relative or by plain name, at the top or inside a hook, from packages with and without `__init__.py`."""
+    """Relatively or by plain name, at the top or in a hook, in packages with and without `__init__.py`."""
     inside = statement if late else "pass"
     hook = f"class Preprocess:\n    def process(self, data, state):\n        {inside}\n        return word\n"
     files = {
@@ -495,7 +495,7 @@ def test_files_of_a_folder_import_each_other(write: Write, load: Load, statement
 
 
 def test_endpoints_with_the_same_file_names_do_not_mix(write: Write, load: Load) -> None:
-    """Two folders with a utils.py each, loaded together, imported early and late."""
+    """Two folders with a utils.py each are loaded together and import it early and late."""
     source = "from utils import word\n" + SAYS.format("(word, __import__('utils').word, late())")
     source += "\ndef late():\n    import utils\n    return utils.word\n"
     codes = [load(write(folder=f, preprocess=source, utils=f"word = '{f}'"), name="same") for f in ("one", "two")]
@@ -504,7 +504,7 @@ def test_endpoints_with_the_same_file_names_do_not_mix(write: Write, load: Load)
 
 
 def test_changed_code_is_read_again(write: Write, load: Load) -> None:
-    """Even within the second, and with files of the same size, where bytecode files would be taken for current."""
+    """Even in the same second and with the same size, for which bytecode files would be reused."""
     for word in ("one", "two", "six"):
         path = write(preprocess="from utils import word\n" + SAYS.format("word"), utils=f"word = '{word}'")
         assert word == load(path).process({}, {}, None)
@@ -512,14 +512,14 @@ def test_changed_code_is_read_again(write: Write, load: Load) -> None:
 
 
 def test_code_in_use_survives_a_reload(write: Write, load: Load) -> None:
-    """Requests in flight finish on the code they started with."""
+    """Requests in flight finish with the code they started with."""
     old = load(write("VERSION = 1\n" + SAYS.format("VERSION")))
     new = load(write("VERSION = 2\n" + SAYS.format("VERSION")))
     assert [1, 2, 1] == [code.process({}, {}, None) for code in (old, new, old)]
 
 
-def test_siblings_are_seen_by_the_folders_own_code_only(write: Write, load: Load) -> None:
-    """A folder with a json.py cannot change what numpy or another endpoint imports."""
+def test_only_a_folders_own_code_sees_its_files(write: Write, load: Load) -> None:
+    """A folder with a json.py cannot change the imports of numpy or of other endpoints."""
     path = write(preprocess="import json\n" + SAYS.format("json.word"), json="word = 'mine'")
     code = load(path)
     assert "mine" == code.process({}, {}, None)
@@ -527,7 +527,7 @@ def test_siblings_are_seen_by_the_folders_own_code_only(write: Write, load: Load
 
 
 def test_folders_of_data_hide_no_packages(write: Write, load: Load, tmp_path: Path) -> None:
-    """A folder named as a library is only a module where it holds Python."""
+    """A folder with a library's name is a module only if it contains Python files."""
     path = write(preprocess="import numpy\n" + SAYS.format("numpy.__name__"))
     (path / "numpy").mkdir()
     (path / "numpy" / "weights.bin").write_bytes(b"")
@@ -541,8 +541,8 @@ def test_files_beside_the_code_are_found_by_its_file_name(write: Write, load: Lo
     assert "hello" == load(path).process({}, {}, None)
 
 
-def test_classes_of_user_code_work_as_classes_do(write: Write, load: Load) -> None:
-    """Dataclasses, enums and pickle look a class's module up by name."""
+def test_classes_of_user_code_find_their_module(write: Write, load: Load) -> None:
+    """Dataclasses, enums and pickle look it up by name."""
     source = """
         import dataclasses, enum, pickle
         class Kind(enum.Enum):
@@ -561,7 +561,7 @@ def test_classes_of_user_code_work_as_classes_do(write: Write, load: Load) -> No
 
 
 def test_unload_calls_the_class_once(write: Write, load: Load) -> None:
-    """Whoever retires an endpoint twice does no harm."""
+    """A second unload has no effect."""
     code = load(write("class Preprocess:\n    n = 0\n    def unload(self):\n        self.n += 1"))
     code.unload()
     code.unload()
@@ -571,8 +571,8 @@ def test_unload_calls_the_class_once(write: Write, load: Load) -> None:
 @pytest.mark.parametrize(
     "source", ["def unload(self): 1 / 0", "def unload(self): raise SystemExit", "async def unload(self): pass"]
 )
-def test_unload_that_raises_is_told_after_everything_is_forgotten(write: Write, load: Load, source: str) -> None:
-    """An endpoint always goes, however its code takes it."""
+def test_an_exception_of_unload_is_raised_after_the_unloading(write: Write, load: Load, source: str) -> None:
+    """The endpoint is removed in any case."""
     before = set(sys.modules)
     code = load(write(f"class Preprocess:\n    {source}"))
     with pytest.raises(UserCodeFailed) as caught:
@@ -582,5 +582,5 @@ def test_unload_that_raises_is_told_after_everything_is_forgotten(write: Write, 
 
 
 def test_invalid_input_is_the_packages_own() -> None:
-    """Hooks may raise it; it is importable from where the documentation says."""
+    """Hooks may raise it, and import it from the documented module."""
     assert "preprocessing.errors" == InvalidInput.__module__

@@ -54,7 +54,7 @@ CHARSMAP: Final = {
 
 
 def charsmap(rules: Mapping[str, str]) -> bytes:
-    """Replacement rules in sentencepiece's binary form: a double array of UTF-8 keys, then the replacements."""
+    """Return replacement rules in sentencepiece's binary form: a double array of UTF-8 keys, then the replacements."""
     root: dict[int, Any] = {}
     texts = bytearray()
     for key, value in rules.items():
@@ -82,7 +82,7 @@ def charsmap(rules: Mapping[str, str]) -> bytes:
 def trained(
     model: str, *, normalizer: Any = None, pre_tokenizer: Any, specials: list[str | AddedToken], **options: Any
 ) -> Tokenizer:
-    """A tokenizer of this model trained on the corpus; `specials` are its first ids."""
+    """Return a tokenizer of this model, trained on the corpus. `specials` are its first ids."""
     unknown = str(specials[0])
     kinds: dict[str, Callable[[], tuple[Any, Any]]] = {
         "WordPiece": lambda: (models.WordPiece(unk_token=unknown), trainers.WordPieceTrainer),
@@ -110,7 +110,7 @@ MASK: Final = AddedToken("<mask>", lstrip=True)
 
 
 def template(cls: str, sep: str, tokenizer: Tokenizer, *, single: str, pair: str) -> Any:
-    """A TemplateProcessing of two special tokens that the tokenizer has."""
+    """Return a TemplateProcessing with two special tokens of the tokenizer."""
     return processors.TemplateProcessing(
         single=single,
         pair=pair,
@@ -119,7 +119,7 @@ def template(cls: str, sep: str, tokenizer: Tokenizer, *, single: str, pair: str
 
 
 def bert(*, added: list[AddedToken] | None = None, **options: Any) -> Tokenizer:
-    """BERT, DistilBERT, MPNet, MiniLM: options are BertNormalizer's."""
+    """BERT, DistilBERT, MPNet, MiniLM. The options are BertNormalizer's."""
     tokenizer = trained(
         "WordPiece",
         normalizer=normalizers.BertNormalizer(**options),
@@ -146,7 +146,7 @@ def roberta(*, add_prefix_space: bool) -> Tokenizer:
 
 
 def gpt2() -> Tokenizer:
-    """GPT-2: nothing is put around the text."""
+    """GPT-2, which adds no special tokens."""
     tokenizer = trained(
         "BPE", pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False), specials=["<|endoftext|>"]
     )
@@ -155,7 +155,7 @@ def gpt2() -> Tokenizer:
 
 
 def modern_bert() -> Tokenizer:
-    """ModernBERT: NFC in front, and runs of spaces as added tokens."""
+    """ModernBERT: NFC first, and runs of spaces as added tokens."""
     tokenizer = trained(
         "BPE",
         normalizer=normalizers.NFC(),
@@ -191,7 +191,7 @@ def split_byte_level(expression: str, normalizer: Any = None) -> Tokenizer:
 def sentencepiece(
     normalizer: Any, pre_tokenizer: Any, *, model: str = "Unigram", single: str = "<s> $A </s>"
 ) -> Tokenizer:
-    """XLM-R, ALBERT, T5, CamemBERT, DeBERTa v2, XLNet: they differ in front of the model."""
+    """XLM-R, ALBERT, T5, CamemBERT, DeBERTa v2, XLNet. They differ before the model."""
     tokenizer = trained(model, normalizer=normalizer, pre_tokenizer=pre_tokenizer, specials=SENTENCEPIECE_SPECIALS)
     tokenizer.add_special_tokens([MASK])
     tokenizer.post_processor = template("<s>", "</s>", tokenizer, single=single, pair="<s> $A </s> </s> $B </s>")
@@ -209,7 +209,7 @@ def words_and_metaspace(scheme: str) -> Any:
 
 
 def families(precompiled: bytes | None = None) -> dict[str, Callable[[], Tokenizer]]:
-    """Every family the cache should understand; `precompiled` is another charsmap than the small one here."""
+    """Return every family that the cache must support. `precompiled` uses another charsmap than the small one here."""
     table = charsmap(CHARSMAP) if precompiled is None else precompiled
     n, p = normalizers, pre_tokenizers
 
@@ -388,7 +388,7 @@ ODD: Final = [
 
 
 def make_text(rng: random.Random) -> str:
-    """Words and troublemakers, mostly with single spaces between."""
+    """Return words and difficult characters, mostly with single spaces between them."""
     odd, glue = rng.choice((0.0, 0.05, 0.1, 0.4, 0.8)), rng.choice((0.0, 0.0, 0.0, 0.05, 0.5))
     parts: list[str] = []
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 6, 10, 40))):
@@ -410,7 +410,7 @@ def make_text(rng: random.Random) -> str:
 
 
 def make_texts(seed: int) -> Iterator[str]:
-    """Texts without end, always the same for one seed."""
+    """Yield texts without end, the same for the same seed."""
     rng = random.Random(seed)
     while True:
         yield make_text(rng)

@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 
 def refusal(body: object, *, pairs: bool = True) -> InvalidInput:
-    """What parsing this body raises."""
+    """Return the error of parsing this body."""
     with pytest.raises(InvalidInput) as caught:
         parse_texts(body, CONFIG, pairs=pairs)
     return caught.value
@@ -52,8 +52,8 @@ def test_forms_of_a_request(body: object, texts: list[Any], is_batch: bool) -> N
     ("body", "word"),
     [(None, "null"), ("a", "a string"), (["a"], "a list"), (3, "a number"), (True, "a boolean"), (b"a", "raw bytes")],
 )
-def test_a_body_that_is_no_object_is_refused(body: object, word: str) -> None:
-    """It says what came, and what to send."""
+def test_a_body_that_is_not_an_object_is_refused(body: object, word: str) -> None:
+    """The message names its type and the right form."""
     error = refusal(body)
     assert f"The request body must be an object, not {word}" == error.message
     assert '{"text": "…"}' in str(error)
@@ -61,14 +61,14 @@ def test_a_body_that_is_no_object_is_refused(body: object, word: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, 1.5, True, {"text": "a"}])
 def test_text_of_another_type_is_refused(value: object) -> None:
-    """Alone or in a list; the field says where."""
+    """Alone or in a list. The error names the field."""
     assert "text" == refusal({"text": value}).field
     assert "text[1]" == refusal({"text": ["a", value]}).field
 
 
 @pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000", "\xa0"])
 def test_empty_text_is_refused(value: str) -> None:
-    """Whitespace of any script is empty: no model has anything to say about it."""
+    """White space of any script counts as empty."""
     assert "text is empty" == refusal({"text": value}).message
     assert "text[2] is empty" == refusal({"text": ["a", "b", value]}).message
     assert "text_pair is empty" == refusal({"text": "a", "text_pair": value}).message
@@ -81,13 +81,13 @@ def test_missing_text_is_refused() -> None:
 
 
 def test_unknown_fields_are_refused() -> None:
-    """A typo in an optional field would otherwise be ignored for ever."""
+    """Otherwise a typing error in an optional field would never be noticed."""
     error = refusal({"text": "a", "parameter": {}})
     assert ("Unknown field parameter", "known are text, text_pair, parameters") == (error.message, error.hint)
 
 
 def test_a_clients_field_names_are_shown_short_and_printable() -> None:
-    """What an error quotes cannot break a log line or grow it."""
+    """A quoted name cannot break or bloat a log line."""
     assert "Unknown field " + "\\n" * 20 == refusal({"text": "a", "\n" * 1000: 1}).message
 
 
@@ -108,7 +108,7 @@ def test_too_long_text_is_refused_before_it_is_tokenized() -> None:
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff", "\udc00\ud800"])
 def test_half_a_surrogate_pair_is_refused(text: str) -> None:
-    """It has no UTF-8 form; the tokenizer would fail with a message about types."""
+    """It has no UTF-8 form, and the tokenizer's own error would be unclear."""
     assert "half a surrogate pair" in refusal({"text": text}).message
     assert "text_pair[0]" == refusal({"text": ["a"], "text_pair": [text]}).field
 
@@ -136,8 +136,8 @@ def test_mixed_and_nested_forms_are_refused(body: object) -> None:
     assert refusal(body).message
 
 
-def test_pairs_as_lists_are_told_how_to_send_pairs() -> None:
-    """The form of the tokenizers library is a common first try."""
+def test_pairs_as_lists_are_refused_with_the_right_form() -> None:
+    """The tokenizers library's form is a common first try."""
     assert "text_pair" in str(refusal({"text": [["a", "b"]]}))
 
 
@@ -149,7 +149,7 @@ def test_a_task_of_single_texts_refuses_pairs() -> None:
 
 @given(JSON)
 def test_any_body_is_parsed_or_refused(body: object) -> None:
-    """No body raises anything else, and what is parsed can be encoded."""
+    """No body raises another error, and every parsed one can be encoded."""
     try:
         texts, _, parameters = parse_texts(body, CONFIG, pairs=True)
     except InvalidInput:
@@ -163,7 +163,7 @@ def test_any_body_is_parsed_or_refused(body: object) -> None:
 
 
 def test_preferred_output_wins_then_the_only_one() -> None:
-    """Exporters disagree about names; two unknown ones are a guess too many."""
+    """Exporters use different names. With two unknown names, a guess would be unsafe."""
     assert ("b",) == prefer(["a", "b"], ["x", "b"], "t")
     assert ("output_0",) == prefer(["output_0"], ["x"], "t")
     with pytest.raises(InvalidBundle, match="a, c"):
@@ -174,6 +174,6 @@ def test_preferred_output_wins_then_the_only_one() -> None:
 
 @pytest.mark.parametrize("outputs", [{}, {"a": 1, "c": 2}])
 def test_outputs_without_the_wanted_one_are_refused(outputs: dict[str, Any]) -> None:
-    """It says what came and what was expected."""
+    """The message names the actual and the expected outputs."""
     with pytest.raises(InvalidOutput, match="expected x"):
         take(outputs, ["x"])

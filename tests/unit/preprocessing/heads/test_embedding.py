@@ -17,21 +17,21 @@ TOKENS = np.array([[[1, 5], [3, -5], [99, 99]], [[3, 4], [np.nan, 9], [9, 9]]], 
 
 
 def answer(outputs: dict[str, Any], body: dict[str, Any], config: TaskConfig = CONFIG, lengths: Any = (2, 1)) -> Any:
-    """The answer to a body, given the backend's outputs and each row's length."""
+    """Return the answer to a body, given the backend's outputs and each row's length."""
     head = SentenceEmbedding(config)
     prepared = Prepared([Encoded(np.arange(n)) for n in lengths], head.parse(body))
     return head.render(head.decode(outputs, prepared), prepared)
 
 
 def test_token_vectors_are_pooled_over_each_texts_own_tokens() -> None:
-    """What the backend wrote into padding, NaN included, does not matter."""
+    """Values in the padding, even NaN, have no effect."""
     result = answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]})
     assert [[2, 0], [3, 4]] == result["embeddings"].tolist()
     assert [2, 1] == result["tokens"]
 
 
-def test_vectors_are_normalised_where_the_model_says_so() -> None:
-    """And the request may differ."""
+def test_vectors_are_normalised_if_the_model_says_so() -> None:
+    """A request may override it."""
     config = replace(CONFIG, normalize=True)
     result = answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]}, config)
     np.testing.assert_allclose(result["embeddings"], [[1, 0], [0.6, 0.8]], rtol=1e-6)
@@ -39,8 +39,8 @@ def test_vectors_are_normalised_where_the_model_says_so() -> None:
     assert [[2, 0], [3, 4]] == answer({"last_hidden_state": TOKENS}, body, config)["embeddings"].tolist()
 
 
-def test_pooled_output_is_taken_as_it_is() -> None:
-    """A graph that pools has pooled as its own configuration says; only normalisation is left."""
+def test_pooled_output_is_only_normalised() -> None:
+    """The graph has pooled by its own configuration."""
     pooled = {"sentence_embedding": np.array([[3.0, 4.0]], np.float32), "token_embeddings": TOKENS[:1]}
     assert [3, 4] == answer(pooled, {"text": "a"}, lengths=[2])["embedding"].tolist()
     result = answer(pooled, {"text": "a"}, replace(CONFIG, normalize=True), lengths=[2])
@@ -48,20 +48,20 @@ def test_pooled_output_is_taken_as_it_is() -> None:
 
 
 def test_single_text_answers_one_vector() -> None:
-    """Float32, written by orjson as it is."""
+    """As float32, which orjson writes directly."""
     result = answer({"x": TOKENS[:1]}, {"text": "a"}, lengths=[2])
     assert b'{"embedding":[2.0,0.0],"tokens":2}' == orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def test_answers_of_a_batch_can_be_written() -> None:
-    """Rows of a split batch are views; orjson takes contiguous arrays only."""
+    """Rows of a split batch are views, and orjson accepts only contiguous arrays."""
     wide = np.zeros((2, 8), np.float32)[:, ::2]
     result = answer({"sentence_embedding": wide}, {"text": ["a", "b"]})
     assert orjson.loads(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY))["embeddings"] == [[0] * 4] * 2
 
 
-def test_outputs_are_asked_for_by_what_they_hold() -> None:
-    """Pooled first, then tokens, then the only one; BERT's pooler_output is not a sentence embedding."""
+def test_outputs_are_requested_by_their_meaning() -> None:
+    """Pooled ones first, then tokens, then the only one. BERT's pooler_output is not a sentence embedding."""
     head = SentenceEmbedding(CONFIG)
     assert ("sentence_embedding",) == head.select_outputs(["token_embeddings", "sentence_embedding"])
     assert ("last_hidden_state",) == head.select_outputs(["last_hidden_state", "pooler_output"])
@@ -69,13 +69,13 @@ def test_outputs_are_asked_for_by_what_they_hold() -> None:
 
 
 def test_texts_are_stripped_and_lower_cased_as_sentence_transformers_does() -> None:
-    """Tokenizers that see white space would give other ids."""
+    """A tokenizer that sees white space would give other ids."""
     assert ["Ab"] == SentenceEmbedding(CONFIG).parse({"text": " Ab\n"}).texts
     assert ["ab"] == SentenceEmbedding(replace(CONFIG, lowercase=True)).parse({"text": "Ab"}).texts
 
 
-def test_prompts_go_in_front() -> None:
-    """The default one unless the request names another; an unknown one is refused with the known ones."""
+def test_prompts_are_prepended() -> None:
+    """The default one unless the request names another. An unknown one is refused with the known names."""
     prompts = {"query": "query: ", "passage": "passage: ", "none": ""}
     head = SentenceEmbedding(replace(CONFIG, prompts=prompts, default_prompt="passage"))
     assert ["passage: a"] == head.parse({"text": "a"}).texts
@@ -101,12 +101,12 @@ def test_outputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_vectors_that_are_not_finite_are_refused() -> None:
-    """A half precision overflow is the backend's fault and says so."""
+    """An overflow of half precision is reported as the backend's error."""
     with pytest.raises(InvalidOutput, match="not finite"):
         answer({"last_hidden_state": np.full((1, 2, 2), np.inf, np.float32)}, {"text": "a"}, lengths=[2])
 
 
 def test_token_vectors_of_a_model_with_layers_after_pooling_are_refused() -> None:
-    """Skipping them would give vectors of another model."""
+    """Without those layers they would be another model's vectors."""
     with pytest.raises(InvalidOutput, match="whole sentence-transformers pipeline"):
         answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]}, replace(CONFIG, pooling=()))

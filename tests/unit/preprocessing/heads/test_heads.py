@@ -11,14 +11,14 @@ LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction")
 
 @pytest.mark.parametrize("task", HEADS)
 def test_every_task_builds_its_own_head(task: str) -> None:
-    """And each describes itself with a request it would accept."""
+    """Its description has an example that it accepts."""
     head = head_for(TaskConfig(task=task, labels=LABELS.get(task, ("a", "b")), pooling=("mean",), mask_id=1))
     assert task == head.task
     assert head.parse(head.describe()["example"]).texts
 
 
 def test_unknown_task_is_refused_with_the_known_ones() -> None:
-    """A task that config.py can name but nothing can do ends here."""
+    """For a task that config.py can name but no head does."""
     with pytest.raises(UnsupportedTask) as caught:
         head_for(TaskConfig(task="table-question-answering"))
     assert "supported are feature-extraction, fill-mask" in str(caught.value)

@@ -15,7 +15,7 @@ CONFIG = TaskConfig(task="text-classification", labels=("NO", "MAYBE", "YES"), a
 
 
 def answer(logits: Sequence[Sequence[float]], body: dict[str, Any], config: TaskConfig = CONFIG, **row: Any) -> Any:
-    """The answer to a body, given the logits of its rows."""
+    """Return the answer to a body, given the logits of its rows."""
     head = SequenceClassification(config)
     prepared = Prepared([Encoded(np.arange(4), **row) for _ in logits], head.parse(body))
     return head.render(head.decode({"logits": np.array(logits, np.float32)}, prepared), prepared)
@@ -43,8 +43,8 @@ def test_list_answers_a_list_of_the_same_order() -> None:
     assert 1 == len(answer([[0, 0, 1]], {"text": ["a"]})["results"])
 
 
-def test_top_k_cuts_the_scores() -> None:
-    """The request wins over the endpoint; more than there are is all of them."""
+def test_top_k_limits_the_scores() -> None:
+    """The request overrides the endpoint. More than there are means all."""
     endpoint = config(labels=CONFIG.labels, activation="softmax", top_k=1)
     assert ["YES"] == list(answer([[0, 1, 2]], {"text": "a"}, endpoint)["scores"])
     assert ["YES", "MAYBE"] == list(answer([[0, 1, 2]], {"text": "a", "parameters": {"top_k": 2}}, endpoint)["scores"])
@@ -52,13 +52,13 @@ def test_top_k_cuts_the_scores() -> None:
 
 
 def test_multi_label_scores_are_independent() -> None:
-    """A sigmoid each; they need not sum to one."""
+    """Each is a sigmoid; they need not sum to 1."""
     result = answer([[0, 0, 0]], {"text": "a"}, config(labels=CONFIG.labels, activation="sigmoid"))
     assert [0.5, 0.5, 0.5] == list(result["scores"].values())
 
 
 def test_regression_answers_the_number() -> None:
-    """Unbounded, under the only label."""
+    """Unbounded, as the score of the only label."""
     result = answer([[-3.5]], {"text": "a"}, config(labels=("STARS",), activation="none"))
     assert ("STARS", -3.5) == (result["label"], result["score"])
 
@@ -70,19 +70,19 @@ def test_request_may_choose_the_function() -> None:
 
 
 def test_equal_scores_keep_the_models_order() -> None:
-    """The answer to a tie never changes from call to call."""
+    """Ties are answered the same in every call."""
     assert ["NO", "MAYBE", "YES"] == list(answer([[1, 1, 1]], {"text": "a"})["scores"])
 
 
-def test_truncation_is_told_only_where_it_happened() -> None:
-    """true for one text, a list for a list."""
+def test_truncation_is_reported_only_if_it_happened() -> None:
+    """As true for one text, as a list for a list."""
     assert "truncated" not in answer([[0, 1, 2]], {"text": "a"})
     assert answer([[0, 1, 2]], {"text": "a"}, truncated=True)["truncated"] is True
     assert [True] == answer([[0, 1, 2]], {"text": ["a"]}, truncated=True)["truncated"]
 
 
 def test_half_precision_is_computed_in_single() -> None:
-    """Scores are ordinary numbers whatever the model's type."""
+    """Scores are float32 for any type of the model."""
     head = SequenceClassification(CONFIG)
     prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
     result = head.decode({"out": np.array([[1, 2, 3]], np.float16)}, prepared)
@@ -91,7 +91,7 @@ def test_half_precision_is_computed_in_single() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (3,), (1, 3, 1), (1, 0)])
 def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    """A model with other labels than its config would mislabel everything."""
+    """A model with other labels than its config would give wrong labels."""
     head = SequenceClassification(CONFIG)
     prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
     with pytest.raises(InvalidOutput, match="expected"):
@@ -100,7 +100,7 @@ def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    """NaN is no JSON, and no score."""
+    """JSON has no NaN, and it is not a score."""
     with pytest.raises(InvalidOutput, match="not finite"):
         answer([[0, value, 1]], {"text": "a"})
 
@@ -114,14 +114,14 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
     ],
 )
 def test_wrong_parameters_are_refused(parameters: dict[str, Any]) -> None:
-    """By name, with what is known."""
+    """By name, with the known ones."""
     with pytest.raises(InvalidInput) as caught:
         SequenceClassification(CONFIG).parse({"text": "a", "parameters": parameters})
     assert str(caught.value.field).startswith("parameters")
 
 
 def test_null_parameters_are_as_if_absent() -> None:
-    """Typed clients send every field they know."""
+    """Typed clients send all fields that they know."""
     request = SequenceClassification(CONFIG).parse(
         {"text": "a", "parameters": {"top_k": None, "function_to_apply": None}}
     )

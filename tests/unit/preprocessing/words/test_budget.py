@@ -1,4 +1,4 @@
-"""The words that all tokenizers of a process remember: bounded together, and the busy keep theirs."""
+"""The word caches of all tokenizers of a process share one limit, and busy tokenizers keep their words."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ WORDS = [f"w{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}{chr(97 + i // 676)}" for 
 
 
 def a_cache(budget: WordBudget) -> WordCache:
-    """One over a tokenizer that knows all words."""
+    """Return a cache over a tokenizer that knows all words."""
     tokenizer = word_piece([*SPECIAL, *WORDS])
     return WordCache(tokenizer, Framing(tokenizer, max_length=64), max_words=100_000, budget=budget)
 
 
 def ids(cache: WordCache) -> object:
-    """What it says of one word."""
+    """Return the cache's ids of a word."""
     (encoded,) = cache.encode_batch([WORDS[0]])
     assert encoded is not None
     return encoded.ids.tolist()
 
 
 def test_many_caches_hold_no_more_than_one_budget_together() -> None:
-    """Whatever each may hold alone; and what was forgotten is learned again, with the same ids."""
+    """Whatever the limit of each. Forgotten words are learned again with the same ids."""
     budget = WordBudget(2000)
     caches = [a_cache(budget) for _ in range(10)]
     first = [ids(cache) for cache in caches]
@@ -38,8 +38,8 @@ def test_many_caches_hold_no_more_than_one_budget_together() -> None:
     assert first == [ids(cache) for cache in caches]
 
 
-def test_who_is_not_asked_gives_way() -> None:
-    """A busy tokenizer keeps its words while new ones come and go."""
+def test_words_of_idle_tokenizers_are_dropped_first() -> None:
+    """A busy tokenizer keeps its words while new words come."""
     budget = WordBudget(1000)
     idle, busy, new = (a_cache(budget) for _ in range(3))
     idle.encode_batch(WORDS[:500])
@@ -54,8 +54,8 @@ def test_who_is_not_asked_gives_way() -> None:
     assert busy.words + new.words <= 1030
 
 
-def test_without_a_bound_nothing_is_forgotten_and_a_dead_cache_counts_for_nothing() -> None:
-    """An endpoint that was removed leaves no words behind."""
+def test_without_a_limit_nothing_is_forgotten_and_removed_caches_do_not_count() -> None:
+    """A removed endpoint leaves no words behind."""
     budget = WordBudget(0)
     caches = [a_cache(budget) for _ in range(3)]
     for cache in caches:

@@ -67,7 +67,7 @@ Values = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def tokenizer_of() -> Callable[[str], Tokenizer]:
-    """Each family's tokenizer, trained once."""
+    """Return a family's tokenizer, trained once."""
     made: dict[str, Tokenizer] = {}
 
     def get(family: str) -> Tokenizer:
@@ -81,27 +81,27 @@ def tokenizer_of() -> Callable[[str], Tokenizer]:
 def with_cache(
     tokenizer: Tokenizer, folder: Path, *, max_length: int = 512, side: str = "right", words: bool | int = True
 ) -> TextTokenizer:
-    """The tokenizer as an endpoint loads it."""
+    """Return the tokenizer as an endpoint loads it."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config: Any = TaskConfig(task="any", max_length=max_length, truncation_side=side)
     return TextTokenizer.from_folder(folder, config, word_cache=words)
 
 
 def values(row: Encoded | None) -> Values:
-    """All that a row says."""
+    """Return all values of a row."""
     assert row is not None
     types = None if row.type_ids is None else row.type_ids.tolist()
     return row.ids.tolist(), types, row.n_unknown, row.truncated
 
 
 def library(tokenizer: TextTokenizer, texts: list[Any]) -> list[Values]:
-    """What the tokenizers library says of these texts itself, pairs included."""
+    """Return the tokenizers library's own rows of these texts, also for pairs."""
     encodings = tokenizer._tokenizer.encode_batch(texts)
     return [values(tokenizer._encoded(encoding, offsets=False)) for encoding in encodings]
 
 
 def differences(tokenizer: TextTokenizer, texts: list[Any]) -> list[object]:
-    """The texts of which the tokenizer with its cache says anything else than the library, asked twice."""
+    """Return the texts for which cache and library differ in the first or second call."""
     expected = library(tokenizer, texts)
     return [
         (text, want, values(got))
@@ -115,8 +115,8 @@ def differences(tokenizer: TextTokenizer, texts: list[Any]) -> list[object]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_family_is_understood(family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path) -> None:
-    """Its words are remembered: the second time a plain text needs no tokenizer."""
+def test_a_familys_words_are_cached(family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path) -> None:
+    """The second time, a plain text needs no tokenizer."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path)
     assert (True, None) == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
     for _ in range(2):
@@ -130,10 +130,10 @@ def test_family_is_understood(family: str, tokenizer_of: Callable[[str], Tokeniz
 @pytest.mark.parametrize("family", FEW_AT_FIRST)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TEXT, min_size=1, max_size=4), st.integers(5, 64), st.sampled_from(["left", "right"]))
-def test_answers_are_the_librarys(
+def test_the_cache_returns_the_librarys_rows(
     family: str, tokenizer_of: Callable[[str], Tokenizer], texts: list[str], max_length: int, side: str
 ) -> None:
-    """Ids, types, unknown tokens and truncation of texts and of pairs, whatever is in them."""
+    """Ids, types, unknown tokens and truncation, for any texts and pairs."""
     tokenizer = tokenizer_of(family)
     tokenizer.no_truncation()
     tokenizer.enable_truncation(max_length, direction=side)
@@ -155,7 +155,7 @@ def test_answers_are_the_librarys(
 def test_characters_that_join_their_neighbours_are_left_to_the_library(
     family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
 ) -> None:
-    """Each known troublemaker as a word, at its ends and inside, next to every kind of neighbour."""
+    """Each such character as a word, at its ends and inside, beside every kind of character."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path)
     texts = [
         text
@@ -168,7 +168,7 @@ def test_characters_that_join_their_neighbours_are_left_to_the_library(
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("max_length", range(5, 13))
 def test_pairs_are_truncated_as_the_library_does(max_length: int, side: str, tmp_path: Path) -> None:
-    """Odd and even room, both orders, one text empty; remembered, and from the library's ids of either text."""
+    """Odd and even lengths, both orders, one text empty; cached, and from the library's ids of either text."""
     tokenizer = with_cache(bert(), tmp_path, max_length=max_length, side=side)
     uncached = with_cache(bert(), tmp_path, max_length=max_length, side=side, words=False)
     lengths = range(0, 2 * max_length, 1)
@@ -178,7 +178,7 @@ def test_pairs_are_truncated_as_the_library_does(max_length: int, side: str, tmp
 
 
 def test_offsets_come_from_the_library(tmp_path: Path) -> None:
-    """Words know nothing of where in a text they are."""
+    """Cached words have no position in the text."""
     tokenizer = with_cache(bert(), tmp_path)
     tokenizer.encode_batch(["fox dog"])
     row = tokenizer.encode_batch(["fox dog"], offsets=True)[0]
@@ -187,7 +187,7 @@ def test_offsets_come_from_the_library(tmp_path: Path) -> None:
 
 
 def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path) -> None:
-    """Half a surrogate pair has no UTF-8; the error is the same, and later texts are answered."""
+    """Half a surrogate pair has no UTF-8 form. The error is the same, and later texts are answered."""
     messages = []
     for words in (True, False):
         tokenizer = with_cache(bert(), tmp_path, words=words)
@@ -202,8 +202,8 @@ def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path)
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    """However many words come, no more are kept than was said; and answers stay right."""
+def test_the_number_of_cached_words_is_limited(tmp_path: Path) -> None:
+    """For any number of words. The rows stay right."""
     tokenizer = with_cache(bert(), tmp_path, words=100)
     for start in range(0, 3000, 30):
         texts = [f"w{n} x{n}y, {n}" for n in range(start, start + 30)]
@@ -211,15 +211,15 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         assert tokenizer.cache_state.words <= 100
 
 
-def test_one_batch_of_more_words_than_fit_is_bounded_too(tmp_path: Path) -> None:
-    """Its rows are complete all the same."""
+def test_a_batch_of_more_words_than_the_limit_is_limited_too(tmp_path: Path) -> None:
+    """Its rows are complete."""
     tokenizer = with_cache(bert(), tmp_path, words=10)
     assert [] == differences(tokenizer, [" ".join(f"w{n}" for n in range(500))])
     assert tokenizer.cache_state.words <= 10
 
 
-def test_words_in_use_survive(tmp_path: Path) -> None:
-    """A word that is asked for between others is not forgotten."""
+def test_words_in_use_stay_cached(tmp_path: Path) -> None:
+    """Also if many other words come between."""
     tokenizer = with_cache(bert(), tmp_path, words=20)
     tokenizer.encode_batch(["fox"])
     for n in range(100):
@@ -230,8 +230,8 @@ def test_words_in_use_survive(tmp_path: Path) -> None:
     assert before <= 20
 
 
-def test_long_words_are_answered_but_not_kept(tmp_path: Path) -> None:
-    """Nobody says them twice, and they would fill the memory."""
+def test_long_words_are_answered_but_not_cached(tmp_path: Path) -> None:
+    """They are hardly ever repeated and would fill the memory."""
     tokenizer = with_cache(bert(), tmp_path)
     long, longest, many = "ж" * 65, "ж" * 64, "y" * 60
     assert [] == differences(tokenizer, [f"{'the fox and the dog say ' * 20}{long} {longest} {many}"])
@@ -240,14 +240,14 @@ def test_long_words_are_answered_but_not_kept(tmp_path: Path) -> None:
 
 
 def test_text_of_long_words_goes_to_the_library_whole(tmp_path: Path) -> None:
-    """Nothing would be kept of it."""
+    """No word of it would be cached."""
     tokenizer = with_cache(bert(), tmp_path)
     tokenizer.encode_batch(["x" * 100])
     assert (0, 0, 1) == (tokenizer.hits, tokenizer.cache_state.learned, tokenizer.misses)
 
 
 def test_added_tokens_in_a_text_go_to_the_library(tmp_path: Path) -> None:
-    """Alone, inside a word, in another case where that is the same; a word like it does not."""
+    """Alone, inside a word, and in another case if that matches. A similar word does not."""
     tokenizer = with_cache(bert(added=[AddedToken("Fox")]), tmp_path)
     for text in ("a [SEP] b", "a[SEP]b", "a fox", "FOX", "foxes", "dog[MASK]"):
         tokenizer.encode_batch([text])
@@ -256,8 +256,8 @@ def test_added_tokens_in_a_text_go_to_the_library(tmp_path: Path) -> None:
     assert (3, 6) == (tokenizer.hits, tokenizer.misses)
 
 
-def test_spaces_decide_for_byte_level_models(tmp_path: Path) -> None:
-    """Single spaces between visible characters are where words end; other texts go to the library."""
+def test_single_spaces_separate_words_of_byte_level_models(tmp_path: Path) -> None:
+    """Between visible characters. Other texts go to the library."""
     tokenizer = with_cache(gpt2(), tmp_path)
     tokenizer.encode_batch(["fox dog", "fox\ndog and", "fox\n\n dog's"])
     assert (2, 1) == (tokenizer.cache_state.learned, tokenizer.misses)
@@ -265,7 +265,7 @@ def test_spaces_decide_for_byte_level_models(tmp_path: Path) -> None:
     assert (2, 6) == (tokenizer.cache_state.learned, tokenizer.misses)
 
 
-def test_words_of_one_text_help_the_next(tmp_path: Path) -> None:
+def test_punctuation_at_a_cached_word_needs_no_tokenizer(tmp_path: Path) -> None:
     """Punctuation at a known word is no unknown word: the tokenizer is not asked."""
     tokenizer = with_cache(bert(), tmp_path)
     tokenizer.encode_batch(["fox dog , ! ("])
@@ -276,7 +276,7 @@ def test_words_of_one_text_help_the_next(tmp_path: Path) -> None:
 
 
 def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
-    """Letters and digits, whatever their case and length; what cannot be spelled is unknown."""
+    """Letters and digits of any case and length. Words that cannot be spelled are unknown."""
     rng = random.Random(3)
     tokenizers = [with_cache(make, tmp_path) for make in (bert(), bert(lowercase=False, strip_accents=False))]
     narrow = bert()
@@ -294,8 +294,8 @@ def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_vocabulary_without_a_word_of_ascii_letters_ends(tmp_path: Path) -> None:
-    """Nothing can be spelled with it: every word is unknown, as the library says, and none is looked for endlessly."""
+def test_a_vocabulary_without_ascii_letters_causes_no_endless_loop(tmp_path: Path) -> None:
+    """No word can be spelled, so all words are unknown, as in the library."""
     model = models.WordPiece({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -305,7 +305,7 @@ def test_a_vocabulary_without_a_word_of_ascii_letters_ends(tmp_path: Path) -> No
 
 
 def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
-    """Each gets the library's answers while generations change under it, and the bound holds."""
+    """Each gets the library's rows while generations of the cache change, and the limit holds."""
     tokenizer = with_cache(bert(), tmp_path, words=60)
     texts = list(itertools.islice(make_texts(5), 200))
     expected = library(tokenizer, texts)
@@ -332,7 +332,7 @@ def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
 
 
 def test_clone_has_its_own_words(tmp_path: Path) -> None:
-    """Nothing mutable is shared."""
+    """Clones share no mutable state."""
     tokenizer = with_cache(gpt2(), tmp_path)
     tokenizer.encode_batch(["unheard"])
     copied = tokenizer.clone()
@@ -343,8 +343,8 @@ def test_clone_has_its_own_words(tmp_path: Path) -> None:
 # --- when it is off ---------------------------------------------------------------------------------------------------
 
 
-def test_setting_switches_it_off(tmp_path: Path, make_folder: MakeFolder) -> None:
-    """By False or 0; the answers are the same."""
+def test_the_setting_switches_the_cache_off(tmp_path: Path, make_folder: MakeFolder) -> None:
+    """By False or 0. The rows are the same."""
     for words in (False, 0):
         tokenizer = with_cache(bert(), tmp_path, words=words)
         assert (False, "switched off") == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
@@ -355,7 +355,7 @@ def test_setting_switches_it_off(tmp_path: Path, make_folder: MakeFolder) -> Non
 
 
 def plain(**parts: Any) -> Tokenizer:
-    """A BERT-like tokenizer with these parts in place of its own."""
+    """Return a BERT-like tokenizer with the given parts replaced."""
     tokenizer = Tokenizer(parts.pop("model", None) or models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for name, part in parts.items():
@@ -364,7 +364,7 @@ def plain(**parts: Any) -> Tokenizer:
 
 
 def with_added(*tokens: AddedToken, **parts: Any) -> Tokenizer:
-    """The same with added tokens."""
+    """Return the same tokenizer with added tokens."""
     tokenizer = plain(**parts)
     tokenizer.add_tokens(list(tokens))
     return tokenizer
@@ -433,8 +433,8 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
 
 
 @pytest.mark.parametrize("case", NOT_UNDERSTOOD)
-def test_what_is_not_understood_switches_it_off(case: str, tmp_path: Path) -> None:
-    """With a reason that names the part; texts are answered by the library."""
+def test_unsupported_parts_switch_the_cache_off(case: str, tmp_path: Path) -> None:
+    """With a reason that names the part. The library then encodes the texts."""
     make, reason = NOT_UNDERSTOOD[case]
     tokenizer = make()
     with pytest.raises(NotUnderstood, match=reason):
@@ -445,7 +445,7 @@ def test_what_is_not_understood_switches_it_off(case: str, tmp_path: Path) -> No
         assert [] == differences(loaded, ["a b", "b"])
 
 
-def test_components_written_in_python_switch_it_off() -> None:
+def test_components_written_in_python_switch_the_cache_off() -> None:
     """They may do anything."""
 
     class Anything:
@@ -465,7 +465,7 @@ def test_components_written_in_python_switch_it_off() -> None:
 
 
 def test_pairs_in_another_order_go_to_the_library(tmp_path: Path) -> None:
-    """Single texts are remembered all the same."""
+    """Single texts are still cached."""
     tokenizer = with_cache(
         plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "pair": "$B:1 $A"})), tmp_path
     )
@@ -519,7 +519,7 @@ def test_generated_texts_have_the_librarys_ids(
 def test_every_character_may_stand_at_both_ends_of_a_word(
     family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
 ) -> None:
-    """All of Unicode that the rules allow there (WORD_CACHE_CHARACTERS=all), else every 97th character of it."""
+    """All characters that the rules allow there (WORD_CACHE_CHARACTERS=all), or every 97th."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path, max_length=4096, words=10)
     rules = tokenizer._words._rules  # type: ignore[union-attr]
     step = 1 if rules.safe_edges else 19  # where edges do not matter, a sample will do
