@@ -37,7 +37,7 @@ def test_missing_parts_come_from_the_default(stated: dict[str, str], read: Objec
     assert replace(read, within=read.within or 1.0) == objectives.read(stated, Objective(0.999, 1.0, 0.99))
 
 
-def test_a_time_that_holds_of_all_can_be_switched_off_for_one() -> None:
+def test_a_default_latency_can_be_switched_off_for_one_endpoint() -> None:
     assert Objective() == objectives.read({"latency": "off"}, Objective(within=1.0))
 
 
@@ -52,7 +52,7 @@ def test_a_time_that_holds_of_all_can_be_switched_off_for_one() -> None:
         ({"availability": "nan"}, "availability: 'nan' cannot be promised"),
     ],
 )
-def test_what_cannot_be_promised_is_told_by_its_part(stated: dict[str, str], says: str) -> None:
+def test_an_invalid_objective_is_refused_with_the_invalid_part(stated: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         objectives.read(stated, Objective())
 
@@ -107,7 +107,7 @@ def test_a_new_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
     assert 0.05 == after.objectives["e"].within
 
 
-def test_a_promise_that_cannot_be_read_is_a_fault_and_the_endpoint_is_served() -> None:
+def test_an_unreadable_objective_is_a_fault_and_the_endpoint_is_served() -> None:
     registry = FakeRegistry()
     registry.add_endpoint("e", "m", auxiliary_cfg={"gateway": {"availability": "always"}})
     plan = compile_spec(registry.spec(), default_triton="t")
@@ -116,6 +116,6 @@ def test_a_promise_that_cannot_be_read_is_a_fault_and_the_endpoint_is_served() -
     assert {"": Objective()} == plan.objectives
 
 
-def test_a_time_for_all_is_every_endpoints() -> None:
+def test_a_default_latency_applies_to_every_endpoint() -> None:
     plan = compile_spec(declared(FakeRegistry()), default_triton="t", objective=Objective(0.999, 1.0))
     assert Objective(0.999, 1.0) == plan.objectives["plain"]

@@ -38,8 +38,9 @@ print(held() - before)
 
 @pytest.mark.long
 def test_memory_of_long_texts_is_given_back(make_folder: MakeFolder, tmp_path: Path) -> None:
-    """A dozen texts of a megabyte in six threads leave some 120 to 145 MB behind, 10 to 60 if it is given back: what is
-    left lies between what the threads still use.
+    """A dozen texts of a megabyte in six threads leave 120 to 145 MB behind, or 10 to 60 MB after returning memory.
+
+    The rest lies between memory that the threads still use.
     """
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)

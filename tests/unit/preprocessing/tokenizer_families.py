@@ -1,7 +1,7 @@
-"""Small tokenizers of every family that models use, and texts made to break whoever cuts them at spaces.
+"""Small tokenizers of every family that models use, and texts that are hard to split at spaces.
 
 The tokenizers are trained here on a few sentences, with the normalizers, pre-tokenizers, added tokens and
-post-processors of real ones; the texts are random, but made of what is known to make trouble.
+post-processors of real ones. The texts are random combinations of characters that are known to be difficult.
 """
 
 from __future__ import annotations

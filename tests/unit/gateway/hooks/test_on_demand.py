@@ -49,7 +49,7 @@ class Preprocess:
 """
 
 
-async def nobody(*_: Any) -> None:
+async def no_other_endpoints(*_: Any) -> None:
     """A gateway without other endpoints."""
 
 
@@ -101,7 +101,7 @@ async def opened(
     code: Path, name: str = "h", bound: ProcessBound | None = None, **limits: Any
 ) -> AsyncIterator[HookPool]:
     """Return a pool that is closed after the test."""
-    pool = HookPool(Program(name, "custom", code, None, {}), PoolLimits(**limits), nobody, bound)
+    pool = HookPool(Program(name, "custom", code, None, {}), PoolLimits(**limits), no_other_endpoints, bound)
     await pool.start()
     try:
         yield pool
@@ -154,7 +154,7 @@ async def test_the_limit_holds_over_all_pools_and_every_request_is_answered(code
     async with asyncio.TaskGroup() as group:
         pools = []
         for number in range(6):
-            pool = HookPool(Program(f"h{number}", "custom", code, None, {}), PoolLimits(), nobody, bound)
+            pool = HookPool(Program(f"h{number}", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
             group.create_task(pool.start())
             pools.append(pool)
     try:
@@ -231,7 +231,7 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     async with opened(code, bound=bound):
         assert 1 == bound.taken
     assert 0 == bound.taken
-    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), nobody, bound)
+    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
     starting = asyncio.create_task(pool.start())
     await soon(lambda: bound.taken == 1)
     starting.cancel()

@@ -117,7 +117,7 @@ def test_zip_that_claims_less_than_it_holds_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, archive, "cannot be unpacked")
 
 
-def test_encrypted_zip_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_encrypted_zip_is_refused_with_a_hint(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "m.zip", ("a", b"secret"))
     raw = bytearray(archive.read_bytes())
     for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # general purpose flags: bit 0
@@ -126,7 +126,7 @@ def test_encrypted_zip_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert "without a password" in (refused(tmp_path, archive, "is encrypted").hint or "")
 
 
-def test_disk_without_room_is_said_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_space_is_reported_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpack.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     for make in (bomb_zip, bomb_tar):
         with pytest.raises(RegistryUnavailable, match=r"no space for the 20\.0 MiB"):

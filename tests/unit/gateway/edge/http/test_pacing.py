@@ -404,9 +404,7 @@ async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callab
 
 
 async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
-    """There are three; another is the caller's mistake. What is critical has a place of its own only where there are
-    sixteen.
-    """
+    """Another class is a client error. Critical requests have their own permits only if there are at least sixteen."""
     async with serve() as port:
         await busy(port)
         wire = await port.connect()

@@ -285,8 +285,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.browser
-async def test_page_breathes_in_a_browser(steps: None, stack: Any, tmp_path: Path) -> None:
-    """Chromium draws it, its script swaps in what is newer, and nothing is asked of any other host.
+async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp_path: Path) -> None:
+    """Chromium draws it, its script replaces the content, and it requests nothing from other hosts.
 
     `PAGE_SCREENSHOT=docs/images/page.png` keeps the picture, after half a minute of traffic.
     """
