@@ -47,9 +47,11 @@ Item = tuple[Any, "bytes | HeldState | None"]
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """``processes`` at most, ``minimum`` of them also while nobody asks; ``threads`` requests at a time in one, if the
-    hook is not async; ``memory`` bytes each, 0 for half of what there is; ``timeout`` seconds for one request, 0 for
-    the request's own; ``start`` seconds to load.
+    """The limits of one pool.
+
+    ``processes``: the most, of which ``minimum`` stay when idle. ``threads``: requests at a time in one process, if the
+    hook is not async. ``memory``: bytes per process, 0 for half of the available memory. ``timeout``: seconds for one
+    request, 0 for the request's own. ``start``: seconds to load.
     """
 
     processes: int = 4

@@ -129,7 +129,7 @@ class HookProcess(asyncio.Protocol):
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
-        self._loaded.add_done_callback(_look)  # a start that is given up leaves nobody who asks
+        self._loaded.add_done_callback(_look)  # if the start is cancelled, no one else reads its exception
         self.asked: dict[int, PendingCall] = {}
         self.waiting: deque[PendingCall] = deque()
         """Requests whose state is here: no other process can take them."""
@@ -166,7 +166,7 @@ class HookProcess(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it does nothing, and nobody counts on what it holds."""
+        """Whether it runs no request and holds no state that a request still needs."""
         return self.is_free and not self.asked and not self.kept and not self.waiting
 
     async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
@@ -254,7 +254,7 @@ class HookProcess(asyncio.Protocol):
         self._pool.changed()
 
     def retire(self) -> None:
-        """Take no more requests; end when those in it are answered and nobody counts on what it holds."""
+        """Accept no more requests. End once its requests are answered and no request needs a state in it."""
         self.is_retired = True
         self._end_if_done()
 
@@ -376,7 +376,7 @@ class HookProcess(asyncio.Protocol):
         if not asked.answer.done():
             asked.answer.set_result((outcomes, read_times(head)))
             return
-        for outcome in outcomes:  # nobody will come for it
+        for outcome in outcomes:  # no request will fetch it
             if isinstance(outcome.state, HeldState):
                 self.drop(outcome.state.number)
 

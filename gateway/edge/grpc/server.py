@@ -400,8 +400,9 @@ class RpcServer:
         self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
         taken: tuple[Flow, Permit] | None = None,
     ) -> InFlight:  # fmt: skip
-        """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text; ``taken``:
-        among whom it waits and its place, if it has one already.
+        """Run one request through the data plane.
+
+        ``send`` receives the pieces of a generated text. ``taken``: its flow and its permit, if it has one already.
         """
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)

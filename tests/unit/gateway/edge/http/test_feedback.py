@@ -148,7 +148,7 @@ async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
     await stack.client.post("/v1/feedback", json={"feedback": [right] * 9 + [ONE]})
     found: list[Any] = []
     async with asyncio.timeout(30):
-        while not found:
+        while not found or found[0]["real"]["answers"] < 10:  # a step may fall between two of the labels
             found = (await stack.client.get("/v1/status")).json()["accuracy"]
             await asyncio.sleep(0.05)
     assert [("e", "1", 0.9, 10)] == [
