@@ -183,11 +183,11 @@ def growing() -> Units:
     return units
 
 
-def test_while_work_builds_up_the_newest_leave_first_for_700_ms() -> None:
+def test_while_work_builds_up_the_newest_leave_first_for_1500_ms() -> None:
     """Then it is an overload, and the oldest are refused; or it is none, and the oldest leave first again."""
     units = growing()
     assert units.overload.is_newest_first()
-    units.now += 0.69
+    units.now += 1.49
     assert units.overload.is_newest_first()
     units.now += 0.02
     assert not units.overload.is_newest_first()
