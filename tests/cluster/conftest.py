@@ -27,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xfail(reason=DEFECTS[name], strict=True))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a run in several processes that does not keep the tests of an install in one of them, in their order."""
+    if hasattr(session.config, "workerinput") and session.config.option.loadgroup:
+        spread = [i.nodeid for i in session.items if i.get_closest_marker("xdist_group") and "@" not in i.nodeid]
+        if spread:
+            raise pytest.UsageError(f"pytest-xdist does not group {len(spread)} tests, {spread[0]} for example")
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A running one, newest unless its parameter is oldest, with custom resource definitions; pods are ready soon."""
