@@ -15,6 +15,9 @@ from gateway.admission import Permits
 from gateway.edge.grpc.server import RpcServer
 from tests.unit.gateway.edge.grpc.test_server import _nothing, make_server, texts
 
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client of HTTP/2 sends first, but for its settings."""
+
 
 async def silent(port: int, begun: bytes) -> bool:
     """Open a connection, send almost nothing, and return whether it was closed."""
@@ -33,6 +36,20 @@ async def silent(port: int, begun: bytes) -> bool:
         writer.close()
 
 
+async def settled(port: int) -> asyncio.StreamWriter:
+    """Return a connection that the server has greeted.
+
+    Tries again if it is refused: the server may still count connections that have just ended, or be late for this one.
+    """
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING + b"\0\0\0\4\0\0\0\0\0")
+        with contextlib.suppress(ConnectionError):
+            if await reader.read(9):
+                return writer
+        writer.close()
+
+
 async def test_silent_connections_end_and_connections_are_limited(stack: Any) -> None:
     """A connection without a complete handshake ends soon. Connections above the limit are refused."""
     gateway = stack.gateway
@@ -42,15 +59,10 @@ async def test_silent_connections_end_and_connections_are_limited(stack: Any) ->
     )  # fmt: skip
     port = await server.start("127.0.0.1", 0)
     try:
-        greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        assert [True] * 3 == await asyncio.gather(*(silent(port, b) for b in (b"", greeting[:9], greeting)))
-        settled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-        for _, writer in settled:
-            writer.write(greeting + b"\0\0\0\4\0\0\0\0\0")
-        for reader, _ in settled:
-            assert await reader.read(9)
+        assert [True] * 3 == await asyncio.gather(*(silent(port, b) for b in (b"", GREETING[:9], GREETING)))
+        connections = [await settled(port) for _ in range(4)]
         assert await silent(port, b"")
-        for _, writer in settled:
+        for writer in connections:
             writer.close()
     finally:
         await server.stop(0)
