@@ -166,7 +166,9 @@ def test_creating_an_entry_does_not_scan_all_others(
     folder.rename(folder.with_name(f"{folder.name}.part"))
     walked: list[Path] = []
     plain = Path.glob
-    monkeypatch.setattr(Path, "glob", lambda self, *given: [walked.append(self), plain(self, *given)][1])
+    monkeypatch.setattr(
+        Path, "glob", lambda self, *given, **more: [walked.append(self), plain(self, *given, **more)][1]
+    )
     assert b"abc" == (cache.model(record(registry, "m")) / "weights.onnx").read_bytes()
     assert folder.parent not in walked
     assert not list(folder.parent.glob("*.part*"))
