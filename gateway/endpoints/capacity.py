@@ -96,7 +96,7 @@ class Capacity:
     @property
     def concurrency(self) -> int:
         """How many calls the servers work on at a time."""
-        is_parallel = self.prices.queueing < _PARALLEL_QUEUEING and not self.is_split
+        is_parallel = self.is_parallel and not self.is_split
         return self.servers.replicas * (self.limits.max_in_flight if is_parallel else 1)
 
     @property
@@ -138,7 +138,7 @@ class Capacity:
         took = now - call.started
         self._recent.append(took)
         self._fresh_until = now + _RECENT_S
-        is_split = self.limits is not self.full_limits
+        is_split = self.is_split
         if is_split and call.started < call.front_ended > now - _MERGED_SHARE * took:
             return
         if now < self._learn_at and self.prices.calls > _LEARN_ALL_CALLS:
