@@ -330,7 +330,7 @@ class Gateway:
             following.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
         if self._payloads is not None:
-            self._payloads.begin(asyncio.get_running_loop().call_soon_threadsafe)
+            self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
             self.plane.records.keeps_pieces = True
             self.plane.records.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")

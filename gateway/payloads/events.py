@@ -26,35 +26,35 @@ _TRY_AGAIN: Final = frozenset({408, 425, 429})
 
 
 class Address:
-    """Posts to ``url``, at most ``most`` events per request; ``source`` names the gateway."""
+    """Posts to ``url``, at most ``max_records`` events per request; ``source`` names the gateway."""
 
     def __init__(
-        self, url: str, *, most: int, source: str, pauses: Sequence[float] = _PAUSES_S,
+        self, url: str, *, max_records: int, source: str, pauses: Sequence[float] = _PAUSES_S,
         session: requests.Session | None = None,
     ) -> None:  # fmt: skip
         parts = urlsplit(url)
-        self.where = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
-        self.most = most
+        self.destination = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+        self.max_records = max_records
         self._url = url
         self._source = source
         self._pauses = tuple(pauses)
         self._session = session or requests.Session()
         self._stopped = threading.Event()
 
-    def framed(self, record: Record) -> bytes:
-        """See ``Sink.framed``."""
+    def encode(self, record: Record) -> bytes:
+        """See ``Sink.encode``."""
         return dumps({
             "specversion": "1.0", "type": TYPE, "source": self._source, "id": secrets.token_hex(16),
             "subject": record["url"], "time": record["time"], "datacontenttype": "application/json",
-            **{name: record[of] for name, of in (("requestid", "request_id"), ("traceid", "trace_id"))
-               if record.get(of)},
+            **{name: record[field] for name, field in (("requestid", "request_id"), ("traceid", "trace_id"))
+               if record.get(field)},
             "endpoint": record["endpoint"], "endpointversion": record["version"],
             "data": record,
         })  # fmt: skip
 
-    def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
+    def write(self, encoded: Sequence[bytes]) -> tuple[str, str]:
         """See ``Sink.write``."""
-        body, kind = (frames[0], _SINGLE) if self.most == 1 else (b"[" + b",".join(frames) + b"]", _BATCH)
+        body, kind = (encoded[0], _SINGLE) if self.max_records == 1 else (b"[" + b",".join(encoded) + b"]", _BATCH)
         outcome = reason = ""
         for pause in (*self._pauses, None):
             outcome, reason, is_final = self._post(body, kind)
@@ -82,11 +82,11 @@ class Address:
                 self._url, data=body, headers={"content-type": kind}, timeout=_TIMEOUT_S, allow_redirects=False
             )
         except requests.RequestException as error:
-            return UNREACHABLE, f"{self.where} cannot be reached: {type(error).__name__}", False
+            return UNREACHABLE, f"{self.destination} cannot be reached: {type(error).__name__}", False
         status = reply.status_code
         if 200 <= status < 300:
             return WRITTEN, "", True
-        reason = f"{self.where} answered {status}"
+        reason = f"{self.destination} answered {status}"
         if status >= 500 or status in _TRY_AGAIN:
             return UNREACHABLE, reason, False
         return REFUSED, reason, True

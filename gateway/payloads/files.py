@@ -23,9 +23,9 @@ from gateway.payloads.sink import DISK_FULL, NOT_WRITABLE, WRITTEN, Record, dump
 _PREFIX: Final = "payloads-"
 _PART: Final = ".part"
 _SWEEP_S: Final = 60.0
-_LARGEST: Final = 64 << 20
-_LONGEST_S: Final = 3600.0
-_KEEP_FREE: Final = 256 << 20
+_MAX_FILE_BYTES: Final = 64 << 20
+_MAX_FILE_AGE_S: Final = 3600.0
+_MIN_FREE_BYTES: Final = 256 << 20
 """Bytes to leave free on the volume, for models and the gateway's state."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -36,7 +36,7 @@ class Folder:
     ``writers`` is the number of processes that share the folder. ``free()`` returns the free bytes of its volume.
     """
 
-    most = 500
+    max_records = 500
 
     def __init__(
         self,
@@ -48,13 +48,14 @@ class Folder:
         free: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.where = str(folder)
+        self.destination = str(folder)
         self._folder = folder
         self._max_bytes = max_bytes
         self._keep = keep
-        # Deleting the oldest file loses at most an eighth of the log, and unfinished files cannot fill the room.
-        self._file_bytes = max(1, min(_LARGEST, max_bytes // (8 * writers)))
-        self._file_age = min(_LONGEST_S, keep / 8)
+        # Deleting the oldest file loses at most an eighth of the log. Unfinished files are never deleted: those of all
+        # writers together take at most an eighth too.
+        self._file_bytes = max(1, min(_MAX_FILE_BYTES, max_bytes // (8 * writers)))
+        self._file_age = min(_MAX_FILE_AGE_S, keep / 8)
         self._free = free or (lambda: shutil.disk_usage(folder).free)
         self._clock = clock
         self._file: BinaryIO | None = None
@@ -63,19 +64,19 @@ class Folder:
         self._began = 0.0
         self._sweep_at = 0.0
 
-    def framed(self, record: Record) -> bytes:
-        """See ``Sink.framed``."""
-        return dumps(record, ends=True)
+    def encode(self, record: Record) -> bytes:
+        """See ``Sink.encode``."""
+        return dumps(record, newline=True)
 
-    def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
+    def write(self, encoded: Sequence[bytes]) -> tuple[str, str]:
         """See ``Sink.write``."""
-        data = b"".join(frames)
+        data = b"".join(encoded)
         try:
             if self._file is not None and self._size and self._size + len(data) > self._file_bytes:
                 self._finish()
-            file = self._opened()
-            if self._free() < _KEEP_FREE:
-                return DISK_FULL, f"less than {_KEEP_FREE >> 20} MiB are left on the volume of {self.where}"
+            file = self._open_file()
+            if self._free() < _MIN_FREE_BYTES:
+                return DISK_FULL, f"less than {_MIN_FREE_BYTES >> 20} MiB are left on the volume of {self.destination}"
             try:
                 left = memoryview(data)
                 while left:
@@ -85,7 +86,7 @@ class Folder:
                     os.ftruncate(file.fileno(), self._size)
                 raise
         except OSError as error:
-            return DISK_FULL if error.errno in _FULL else NOT_WRITABLE, f"{self.where}: {error.strerror}"
+            return DISK_FULL if error.errno in _FULL else NOT_WRITABLE, f"{self.destination}: {error.strerror}"
         self._size += len(data)
         self.idle()
         return WRITTEN, ""
@@ -108,12 +109,12 @@ class Folder:
             self._finish()
             self._sweep(self._clock())
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         file = self._file
         if file is not None:
             if os.fstat(file.fileno()).st_nlink:
                 return file
-            file.close()  # it was deleted: further records would be lost
+            file.close()  # somebody deleted it: further records would be lost
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         now = self._clock()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
@@ -135,16 +136,16 @@ class Folder:
     def _sweep(self, now: float) -> None:
         self._sweep_at = now + _SWEEP_S
         for part in self._folder.glob(f"{_PREFIX}*{_PART}"):
-            with contextlib.suppress(OSError), part.open("ab") as left:
-                locks.lock(left, waits=False)  # its writer has ended
+            with contextlib.suppress(OSError), part.open("ab") as file:
+                locks.lock(file, waits=False)  # succeeds only if its writer has ended
                 _rename(part)
-        found = []
+        files = []
         for path in self._folder.glob(f"{_PREFIX}*"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
-                found.append((status.st_mtime, path.name, path, status.st_size))
-        total = sum(size for *_, size in found)
-        for changed, _, path, size in sorted(found):
+                files.append((status.st_mtime, path.name, path, status.st_size))
+        total = sum(size for *_, size in files)
+        for changed, _, path, size in sorted(files):
             if path.suffix != _PART and (total > self._max_bytes or now - changed > self._keep):
                 path.unlink(missing_ok=True)
                 total -= size

@@ -1,8 +1,8 @@
 """Queues a sample of answered requests; a thread of its own writes their requests and answers.
 
-``answered`` is called by the data plane: it draws the sample and appends to a bounded queue. The thread converts
-records to JSON, redacts them and passes them to a sink. If the queue is full, records are dropped and counted. Only
-answered requests are logged, no shadow requests and no validation requests.
+The data plane calls ``answered``, which decides at random whether a request is logged, and appends it to a bounded
+queue. The thread converts records to JSON, redacts them and passes them to a sink. If the queue is full, records are
+dropped and counted. Only answered requests are logged: no shadow requests, no validation requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -35,29 +35,31 @@ _log = logging.getLogger("triton_gateway.payloads")
 PRIVATE: Final = ("request_id", "trace_id", "caller", "tenant", "request", "answer")
 """Fields of a record that may be dropped by name, like the fields inside request and answer."""
 
-_MAX_WAITING: Final = 2000
-_MAX_WAITING_BYTES: Final = 16 << 20
+_MAX_QUEUED: Final = 2000
+_MAX_QUEUED_BYTES: Final = 16 << 20
 """Size of all queued requests and answers."""
-_MAX_RECORD: Final = 1 << 20
-_MAX_WRITE: Final = 4 << 20
-_EVERY_S: Final = 0.5
-_END_S: Final = 5.0
-_COMPLAIN_EVERY_S: Final = 60.0
+_MAX_RECORD_BYTES: Final = 1 << 20
+_MAX_WRITE_BYTES: Final = 4 << 20
+_WRITE_PERIOD_S: Final = 0.5
+_CLOSE_S: Final = 5.0
+"""Seconds in which the queue must be written when the gateway stops."""
+_WARNING_PERIOD_S: Final = 60.0
 
 Count = Callable[[str, int], None]
 """``count(outcome, records)``, called on the event loop."""
 
 
-class _Waiting(NamedTuple):
+class _Queued(NamedTuple):
     at: float
     trace: Trace
     size: int
 
 
 class PayloadLog:
-    """Writes samples of answered requests to ``sink``. The event loop calls it; ``begin`` starts its thread.
+    """Writes samples of answered requests to ``sink``. The event loop calls it; ``start`` starts its thread.
 
     ``redact`` is applied to request and answer. ``dropped`` are fields of ``PRIVATE`` to leave out.
+    ``random_number()`` returns a number from 0 to 1, ``clock()`` seconds since 1970.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class PayloadLog:
         count: Count,
         redact: Redact | None = None,
         dropped: frozenset[str] = frozenset(),
-        draw: Callable[[], float] = random.random,
+        random_number: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sink = sink
@@ -76,55 +78,55 @@ class PayloadLog:
         self._count = count
         self._redact = redact
         self._dropped = dropped.intersection(PRIVATE)
-        self._draw = draw
+        self._random_number = random_number
         self._clock = clock
-        self._tell: Callable[..., object] = lambda call, *arguments: call(*arguments)
+        self._run_on_loop: Callable[..., object] = lambda call, *arguments: call(*arguments)
         self._by_url: dict[str, float] = {}
-        self._waiting: deque[_Waiting] = deque()
-        # Each is changed by one thread only: `+=` from two threads would lose updates.
-        self._came = self._went = 0
+        self._queue: deque[_Queued] = deque()
+        # The event loop changes the first, the log's thread the second: `+=` on one number by both would lose updates.
+        self._bytes_queued = self._bytes_taken = 0
         self._wake = threading.Event()
-        self._is_over = False
+        self._is_closing = False
         self._thread: threading.Thread | None = None
         self._counts: Counter[str] = Counter()
         self._problem = ""
-        self._complain_at = 0.0
+        self._warn_again_at = 0.0
 
     # --- on the event loop --------------------------------------------------------------------------------------------
 
-    def begin(self, tell: Callable[..., object]) -> None:
-        """Start the thread. ``tell(call, *arguments)`` must run a call on the event loop."""
-        self._tell = tell
+    def start(self, run_on_loop: Callable[..., object]) -> None:
+        """Start the thread. ``run_on_loop(call, *arguments)`` must run a call on the event loop."""
+        self._run_on_loop = run_on_loop
         self._thread = threading.Thread(target=self._run, name="payload-log", daemon=True)
         self._thread.start()
 
     def answered(self, trace: Trace) -> None:
-        """Queue a finished request if it is drawn; never waits."""
+        """Queue a finished request if the random sample has it; never waits."""
         url = trace.url
         share = self._by_url.get(url)
         if share is None:
             if not url:
                 return  # it reached no version, so it has no answer
             share = self._by_url[url] = share_of(url, self._shares)
-        if not share or trace.outcome != "ok" or self._draw() >= share or isinstance(trace.body, Lookup):
+        if not share or trace.outcome != "ok" or self._random_number() >= share or isinstance(trace.body, Lookup):
             return
         size = trace.body_bytes + size_of(trace.answer) + sum([len(piece.text) for piece in trace.pieces or ()])
-        if size > _MAX_RECORD:
+        if size > _MAX_RECORD_BYTES:
             self._counted(TOO_LARGE, 1)
-        elif len(self._waiting) >= _MAX_WAITING or self._came - self._went + size > _MAX_WAITING_BYTES:
-            reason = f"the queue is full: {self._sink.where} takes fewer records than come"
-            self._complain(reason)
+        elif len(self._queue) >= _MAX_QUEUED or self._bytes_queued - self._bytes_taken + size > _MAX_QUEUED_BYTES:
+            reason = f"the queue is full: {self._sink.destination} takes fewer records than come"
+            self._warn(reason)
             self._counted(QUEUE_FULL, 1, reason)
         else:
-            self._came += size
-            self._waiting.append(_Waiting(self._clock(), trace, size))
-            if len(self._waiting) * 2 == _MAX_WAITING:  # otherwise the thread wakes up by itself soon enough
+            self._bytes_queued += size
+            self._queue.append(_Queued(self._clock(), trace, size))
+            if len(self._queue) * 2 == _MAX_QUEUED:  # a slower queue is written when the thread next wakes up
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
         """Return what is logged and where, and what this process has written and lost."""
         return {
-            "to": self._sink.where,
+            "to": self._sink.destination,
             "shares": {one.pattern: one.share for one in self._shares},
             "is_redacted": self._redact is not None,
             "written": self._counts[WRITTEN],
@@ -136,10 +138,10 @@ class PayloadLog:
         """Write the queue within seconds and stop. Call it from a thread that may wait."""
         if self._thread is None:
             return
-        self._is_over = True
+        self._is_closing = True
         self._sink.stop()
         self._wake.set()
-        self._thread.join(_END_S)
+        self._thread.join(_CLOSE_S)
 
     def _counted(self, outcome: str, records: int, problem: str = "") -> None:
         self._counts[outcome] += records
@@ -150,8 +152,8 @@ class PayloadLog:
 
     def _run(self) -> None:
         try:
-            while not self._is_over:
-                self._wake.wait(_EVERY_S)
+            while not self._is_closing:
+                self._wake.wait(_WRITE_PERIOD_S)
                 self._wake.clear()
                 self.write()
                 self._sink.idle()
@@ -163,43 +165,43 @@ class PayloadLog:
 
     def write(self) -> None:
         """Write the queued records."""
-        while frames := self._frames():
-            outcome, reason = self._sink.write(frames)
+        while encoded := self._next_batch():
+            outcome, reason = self._sink.write(encoded)
             if reason:
-                self._complain(f"{len(frames)} records were lost: {reason}")
-            self._told(outcome, len(frames), reason)
+                self._warn(f"{len(encoded)} records were lost: {reason}")
+            self._report(outcome, len(encoded), reason)
 
-    def _frames(self) -> list[bytes]:
-        """Return the next records, framed, enough for one call of the sink."""
-        frames: list[bytes] = []
+    def _next_batch(self) -> list[bytes]:
+        """Return the next records, encoded, as many as one call of the sink takes; empty if none is queued."""
+        batch: list[bytes] = []
         size = 0
-        while self._waiting and len(frames) < self._sink.most and size < _MAX_WRITE:
-            one = self._waiting.popleft()
-            self._went += one.size
+        while self._queue and len(batch) < self._sink.max_records and size < _MAX_WRITE_BYTES:
+            queued = self._queue.popleft()
+            self._bytes_taken += queued.size
             try:
-                frame = self._sink.framed(self._record(one))
+                record = self._sink.encode(self._record(queued))
             except Exception as error:  # noqa: BLE001 - answers may be users' objects, which may raise anything
-                reason = f"an answer of {one.trace.url} cannot be written as JSON: {error}"
-                self._complain(reason)
-                self._told(NOT_JSON, 1, reason)
+                reason = f"an answer of {queued.trace.url} cannot be written as JSON: {error}"
+                self._warn(reason)
+                self._report(NOT_JSON, 1, reason)
                 continue
-            if len(frame) > _MAX_RECORD:
-                self._told(TOO_LARGE, 1)
+            if len(record) > _MAX_RECORD_BYTES:
+                self._report(TOO_LARGE, 1)
                 continue
-            frames.append(frame)
-            size += len(frame)
-        return frames
+            batch.append(record)
+            size += len(record)
+        return batch
 
-    def _record(self, one: _Waiting) -> Record:
-        trace, caller = one.trace, one.trace.caller
+    def _record(self, queued: _Queued) -> Record:
+        trace, caller = queued.trace, queued.trace.caller
         record: dict[str, Any] = {
-            "time": datetime.fromtimestamp(one.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "time": datetime.fromtimestamp(queued.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "request_id": trace.request_id, "trace_id": trace.trace_id,
             "url": trace.url, "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id,
             "route": trace.route,
             **({"tenant": caller.tenant, "caller": caller.name} if isinstance(caller, Caller) else {}),
             "total_ms": round(trace.total_ns / 1e6, 3), "tokens": trace.tokens,
-            "request": _asked(trace.body), "answer": _answer(trace),
+            "request": _request(trace.body), "answer": _answer(trace),
         }  # fmt: skip
         for name in self._dropped:
             record.pop(name, None)
@@ -209,18 +211,18 @@ class PayloadLog:
                     record[name] = self._redact(orjson.loads(dumps(record[name])))
         return record
 
-    def _told(self, outcome: str, records: int, problem: str = "") -> None:
+    def _report(self, outcome: str, records: int, problem: str = "") -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._tell(self._counted, outcome, records, problem)
+            self._run_on_loop(self._counted, outcome, records, problem)
 
-    def _complain(self, reason: str) -> None:
+    def _warn(self, reason: str) -> None:
         now = time.monotonic()
-        if now >= self._complain_at:
-            self._complain_at = now + _COMPLAIN_EVERY_S
+        if now >= self._warn_again_at:
+            self._warn_again_at = now + _WARNING_PERIOD_S
             _log.warning("payload log: %s", reason[:500])
 
 
-def _asked(question: object) -> object:
+def _request(question: object) -> object:
     """Return the request as a value with a JSON form."""
     if isinstance(question, bytes | bytearray | memoryview):
         return _text_of(bytes(question))
@@ -233,7 +235,7 @@ def _asked(question: object) -> object:
 
 def _answer(trace: Trace) -> object:
     if trace.pieces is not None:
-        return dict(_joined(trace.pieces))
+        return _whole(trace.pieces)
     answer = trace.answer
     if isinstance(answer, bytes | bytearray | memoryview):
         return _text_of(bytes(answer))
@@ -242,11 +244,14 @@ def _answer(trace: Trace) -> object:
     return answer
 
 
-def _joined(pieces: Sequence[Event]) -> Iterator[tuple[str, object]]:
-    """Yield the fields of the equivalent unstreamed answer."""
-    yield "text", "".join(piece.text for piece in pieces)
-    yield "finish_reason", pieces[-1].finish_reason
-    yield "generated_tokens", pieces[-1].generated_tokens
+def _whole(pieces: Sequence[Event]) -> Mapping[str, object]:
+    """Return a streamed answer in the form that it has if it is not streamed."""
+    last = pieces[-1]
+    return {
+        "text": "".join(piece.text for piece in pieces),
+        "finish_reason": last.finish_reason,
+        "generated_tokens": last.generated_tokens,
+    }
 
 
 def _text_of(content: bytes) -> str | Mapping[str, str]:

@@ -35,7 +35,10 @@ def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog 
 
 
 def check(settings: Settings) -> None:
-    """Check the settings before any worker starts. Raises ``ValueError`` with the setting's name."""
+    """Check the settings and create the folder, before any worker starts.
+
+    Raises ``ValueError`` with the setting's name.
+    """
     if payload_log(settings, lambda _outcome, _records: None, source="") is None or "://" in settings.payload_log_to:
         return
     folder = _folder(settings)
@@ -55,7 +58,7 @@ def _sink(settings: Settings, source: str) -> Sink:
     parts = urlsplit(to)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{_SETTING}_TO: {to[:100]} is neither a folder nor an http address")
-    return Address(to, most=settings.payload_log_batch, source=f"/triton-gateway/{source}")
+    return Address(to, max_records=settings.payload_log_batch, source=f"/triton-gateway/{source}")
 
 
 def _folder(settings: Settings) -> Path:

@@ -1,7 +1,7 @@
 """The rules of the payload log, from settings: shares, dropped fields and redaction. Pure.
 
-Patterns use RE2, whose time is linear in the text for every pattern. Python's expressions could hang the whole process,
-since both patterns and texts come from others.
+Patterns use RE2, whose time is linear in the text for every pattern. Python's ``re`` could hang the whole process
+with a bad pattern or a prepared text, and neither is ours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.callers.rights import matches
 
 _LETTERS: Final = r"[\pL\pN._%+-]"
 _GROUP: Final = "[0-9A-Fa-f]{1,4}"
-KNOWN: Final = {
+RULES: Final = {
     "url": r"\bhttps?://[^\s\"'<>]+",
     "email": rf"{_LETTERS}+@[\pL\pN-]+(?:\.[\pL\pN-]+)+",
     "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b",
@@ -25,12 +25,14 @@ KNOWN: Final = {
     "number": r"\d{5,}",
 }
 """Rules by name, in the order of application: a later rule does not see what an earlier one has replaced."""
-_OTHER: Final = "[redacted]"
-_MAX_LEVELS: Final = 256
+_REDACTED: Final = "[redacted]"
+"""Replaces the matches of a pattern; the name of a rule replaces the matches of the rule."""
+_MAX_DEPTH: Final = 256
 _LONG_NUMBER: Final = 10**7
-"""Integers from here on are searched like texts, because card numbers are also sent as numbers."""
+"""Integers of at least this size are searched like texts, because card numbers are also sent as numbers."""
 
 Redact = Callable[[Any], Any]
+"""Returns a JSON value without dropped fields and with every match replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Share:
 
 def shares(text: str) -> tuple[Share, ...]:
     """Parse ``sentiment=0.1 toxic/2=1 *=0.01``. Raises ``ValueError`` with the reason."""
-    found = []
+    parsed = []
     for item in text.replace(",", " ").split():
         pattern, _, share = item.rpartition("=")
         try:
@@ -52,13 +54,13 @@ def shares(text: str) -> tuple[Share, ...]:
             number = -1.0
         if not pattern.strip("/") or not 0 <= number <= 1:
             raise ValueError(f"{item[:100]!r} is not ENDPOINT=SHARE with a share from 0 to 1: write sentiment=0.1")
-        found.append(Share(pattern, number))
-    return tuple(found)
+        parsed.append(Share(pattern, number))
+    return tuple(parsed)
 
 
-def share_of(url: str, of: Iterable[Share]) -> float:
+def share_of(url: str, rules: Iterable[Share]) -> float:
     """Return the share for an endpoint version: that of the first matching pattern, or 0."""
-    return next((one.share for one in of if matches(one.pattern, url)), 0.0)
+    return next((one.share for one in rules if matches(one.pattern, url)), 0.0)
 
 
 def names(text: str) -> frozenset[str]:
@@ -67,9 +69,9 @@ def names(text: str) -> frozenset[str]:
 
 
 def redaction(rules: str, dropped: frozenset[str] = frozenset()) -> Redact | None:
-    """Return a function that drops fields from JSON values and replaces what rules find; None if it would do nothing.
+    """Return a function that drops fields of JSON and replaces matches of rules; None if it would do nothing.
 
-    ``rules`` are names of ``KNOWN`` and patterns ``/…/``, separated by white space. Raises ``ValueError``.
+    ``rules`` are names of ``RULES`` and patterns ``/…/``, separated by white space. Raises ``ValueError``.
     """
     patterns = _patterns(rules)
     if not patterns and not dropped:
@@ -80,17 +82,17 @@ def redaction(rules: str, dropped: frozenset[str] = frozenset()) -> Redact | Non
             text = pattern.sub(replacement, text)
         return text
 
-    def redact(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    def redact(value: Any, depth_left: int = _MAX_DEPTH) -> Any:
         if type(value) is str:
             return cleaned(value)
         if type(value) is int and abs(value) >= _LONG_NUMBER:
             text = str(value)
-            return value if (kept := cleaned(text)) == text else kept
-        if not levels:
-            return _OTHER  # nested deeper than the JSON parser allows
+            return value if (redacted := cleaned(text)) == text else redacted
+        if not depth_left:
+            return _REDACTED  # nested deeper than the JSON parser allows
         if type(value) is dict:
-            return {cleaned(key): redact(inner, levels - 1) for key, inner in value.items() if key not in dropped}
-        return [redact(inner, levels - 1) for inner in value] if type(value) is list else value
+            return {cleaned(key): redact(inner, depth_left - 1) for key, inner in value.items() if key not in dropped}
+        return [redact(inner, depth_left - 1) for inner in value] if type(value) is list else value
 
     return redact
 
@@ -104,18 +106,18 @@ def _patterns(rules: str) -> list[tuple[str, Any]]:
 
     options = re2.Options()
     options.log_errors = False
-    found = []
+    patterns = []
     for name in chosen:
-        if name not in KNOWN and not (len(name) > 2 and name[0] == name[-1] == "/"):
-            raise ValueError(f"{name[:100]!r} is no rule: there are {', '.join(KNOWN)}, and patterns written /…/")
-    for name in sorted(chosen, key=lambda one: [*KNOWN, one].index(one)):
+        if name not in RULES and not (len(name) > 2 and name[0] == name[-1] == "/"):
+            raise ValueError(f"{name[:100]!r} is no rule: there are {', '.join(RULES)}, and patterns written /…/")
+    for name in sorted(chosen, key=lambda one: [*RULES, one].index(one)):
         try:
-            pattern = re2.compile(KNOWN[name] if name in KNOWN else name[1:-1], options)
+            pattern = re2.compile(RULES[name] if name in RULES else name[1:-1], options)
         except re2.error as error:
-            said = error.args[0] if error.args else ""
-            reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+            message = error.args[0] if error.args else ""
+            reason = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
             raise ValueError(f"the pattern {name[:100]} cannot be used: {reason} (RE2's syntax)") from error
         if pattern.fullmatch("") or pattern.search("") is not None:
             raise ValueError(f"the pattern {name[:100]} matches no characters at all: it would be found everywhere")
-        found.append((f"[{name}]" if name in KNOWN else _OTHER, pattern))
-    return found
+        patterns.append((f"[{name}]" if name in RULES else _REDACTED, pattern))
+    return patterns

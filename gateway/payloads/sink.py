@@ -9,7 +9,7 @@ import orjson
 
 from gateway.hooks.wire import JSON_OPTIONS, json_form
 
-# Outcomes of a record; with all but the first, the record is lost.
+# Outcomes of a record: with every outcome except WRITTEN, the record is lost.
 WRITTEN: Final = "written"
 QUEUE_FULL: Final = "queue_full"
 DISK_FULL: Final = "disk_full"
@@ -25,21 +25,21 @@ Record = Mapping[str, Any]
 class Sink(Protocol):
     """Takes records. One thread calls it."""
 
-    where: str
-    """The destination, for people."""
-    most: int
-    """Most records per call of ``write``."""
+    destination: str
+    """The folder or address, without credentials, for messages and the status."""
+    max_records: int
+    """The most records in one call of ``write``."""
 
-    def framed(self, record: Record) -> bytes:
-        """Return the bytes of one record. Raises ``TypeError`` or ``ValueError`` if it has no JSON form."""
+    def encode(self, record: Record) -> bytes:
+        """Return one record as bytes. Raises ``TypeError`` or ``ValueError`` if it has no JSON form."""
         ...
 
-    def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
-        """Write all frames or none; return the outcome, and the reason if they are lost."""
+    def write(self, encoded: Sequence[bytes]) -> tuple[str, str]:
+        """Write all encoded records or none; return the outcome, and the reason if they are lost, else ``""``."""
         ...
 
     def idle(self) -> None:
-        """Do what is due, such as finishing an old file; called regularly."""
+        """Do periodic work, such as finishing an old file; called about twice a second."""
         ...
 
     def stop(self) -> None:
@@ -47,10 +47,10 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish the current file and release everything."""
         ...
 
 
-def dumps(value: object, *, ends: bool = False) -> bytes:
-    """Return a value as JSON; ``ends`` appends a newline. Raises ``TypeError`` or ``ValueError``."""
-    return orjson.dumps(value, default=json_form, option=JSON_OPTIONS | (orjson.OPT_APPEND_NEWLINE if ends else 0))
+def dumps(value: object, *, newline: bool = False) -> bytes:
+    """Return a value as JSON; ``newline`` appends one. Raises ``TypeError`` or ``ValueError``."""
+    return orjson.dumps(value, default=json_form, option=JSON_OPTIONS | (orjson.OPT_APPEND_NEWLINE if newline else 0))

@@ -39,13 +39,13 @@ class Receiver:
         """End the session."""
 
 
-def sent(receiver: Receiver, most: int = 100, records: int = 2) -> tuple[str, str]:
+def sent(receiver: Receiver, max_records: int = 100, records: int = 2) -> tuple[str, str]:
     """Write records to the receiver."""
     sink = Address(
-        "https://user:secret@collector:8443/events?key=1", most=most, source="/triton-gateway/pod", pauses=(0, 0),
-        session=receiver,  # type: ignore[arg-type]
+        "https://user:secret@collector:8443/events?key=1", max_records=max_records, source="/triton-gateway/pod",
+        pauses=(0, 0), session=receiver,  # type: ignore[arg-type]
     )  # fmt: skip
-    return sink.write([sink.framed(RECORD) for _ in range(records)])
+    return sink.write([sink.encode(RECORD) for _ in range(records)])
 
 
 def test_a_batch_is_a_list_of_events() -> None:
@@ -66,7 +66,7 @@ def test_a_batch_is_a_list_of_events() -> None:
 def test_a_receiver_without_batches_gets_one_event_at_a_time() -> None:
     """In structured mode, as Knative's brokers accept it."""
     receiver = Receiver(200)
-    assert WRITTEN == sent(receiver, most=1, records=1)[0]
+    assert WRITTEN == sent(receiver, max_records=1, records=1)[0]
     [(kind, event)] = receiver.posted
     assert ("application/cloudevents+json", "1.0") == (kind, event["specversion"])
 
@@ -99,7 +99,7 @@ def test_refused_records_are_not_sent_again(status: int) -> None:
 def test_stopping_ends_the_attempts() -> None:
     """A gateway that stops does not wait for a failed receiver."""
     receiver = Receiver(500, 500, 500)
-    sink = Address("http://c", most=1, source="s", pauses=(60, 60), session=receiver)  # type: ignore[arg-type]
+    sink = Address("http://c", max_records=1, source="s", pauses=(60, 60), session=receiver)  # type: ignore[arg-type]
     sink.stop()
-    assert UNREACHABLE == sink.write([sink.framed(RECORD)])[0]
+    assert UNREACHABLE == sink.write([sink.encode(RECORD)])[0]
     assert 1 == len(receiver.posted)

@@ -33,7 +33,7 @@ def folder(path: Path, **fields: Any) -> Folder:
 
 def write(sink: Folder, records: int = 1) -> tuple[str, str]:
     """Write some records."""
-    return sink.write([sink.framed(RECORD)] * records)
+    return sink.write([sink.encode(RECORD)] * records)
 
 
 def files(path: Path, pattern: str = "*.jsonl") -> list[Path]:
@@ -82,7 +82,7 @@ def test_the_oldest_files_are_deleted_above_the_total_limit(tmp_path: Path) -> N
     """The newest stay."""
     sink = folder(tmp_path, max_bytes=8_000)
     for number in range(200):
-        sink.write([sink.framed({"n": number, "fill": "x" * 90})])
+        sink.write([sink.encode({"n": number, "fill": "x" * 90})])
     sink.close()
     kept = [json.loads(line)["n"] for path in files(tmp_path) for line in path.read_text().splitlines()]
     assert sum(path.stat().st_size for path in files(tmp_path, "*")) <= 8_000

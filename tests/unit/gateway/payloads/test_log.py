@@ -33,11 +33,11 @@ class Preprocess:
 """
 
 
-class Kept:
+class MemorySink:
     """A sink in memory."""
 
-    where = "memory"
-    most = 10
+    destination = "memory"
+    max_records = 10
 
     def __init__(self, outcome: str = WRITTEN) -> None:
         self.records: list[dict[str, Any]] = []
@@ -46,27 +46,27 @@ class Kept:
         self.may_write.set()
         self.is_closed = False
 
-    def framed(self, record: Record) -> bytes:
+    def encode(self, record: Record) -> bytes:
         return dumps(record)
 
-    def write(self, frames: Sequence[bytes]) -> tuple[str, str]:
+    def write(self, encoded: Sequence[bytes]) -> tuple[str, str]:
         self.may_write.wait()
         if self.outcome == WRITTEN:
-            self.records += [orjson.loads(frame) for frame in frames]
+            self.records += [orjson.loads(one) for one in encoded]
         return self.outcome, "" if self.outcome == WRITTEN else "it is away"
 
     def idle(self) -> None:
-        """Return that nothing is due."""
+        """Do nothing: there is no periodic work."""
 
     def stop(self) -> None:
-        """Stop waiting."""
+        """Let a waiting ``write`` go on."""
         self.may_write.set()
 
     def close(self) -> None:
         self.is_closed = True
 
 
-def log(sink: Kept, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
+def log(sink: MemorySink, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
     """A log that the test writes to directly."""
     found: Counter[str] = Counter() if counts is None else counts
     return PayloadLog(sink, shares(rules), count=lambda outcome, n: found.update({outcome: n}), **fields)
@@ -84,7 +84,7 @@ def trace(url: str = "e/1", **fields: Any) -> Trace:
 
 def test_a_record_has_caller_request_answer_and_version() -> None:
     """And the request id that the caller got, so that both sides can refer to it."""
-    sink = Kept()
+    sink = MemorySink()
     kept = log(sink, clock=lambda: 1_800_000_000.25)
     kept.answered(trace(model_id="m1", caller=Caller("key-1", "acme"), total_ns=2_500_000, tokens=3))
     kept.write()
@@ -97,9 +97,9 @@ def test_a_record_has_caller_request_answer_and_version() -> None:
 
 def test_a_share_of_the_answers_is_kept() -> None:
     """The configured share, for each endpoint by its own rule."""
-    sink = Kept()
+    sink = MemorySink()
     draws = iter([i / 100 for i in range(100)])
-    kept = log(sink, "e=0.25", draw=lambda: next(draws))
+    kept = log(sink, "e=0.25", random_number=lambda: next(draws))
     for _ in range(100):
         kept.answered(trace())
         kept.answered(trace("other/1"))
@@ -109,7 +109,7 @@ def test_a_share_of_the_answers_is_kept() -> None:
 
 def test_only_answers_of_models_are_kept() -> None:
     """Refusals and failures are in the log and the metrics. A tokenizer's answers are not a model's."""
-    sink = Kept()
+    sink = MemorySink()
     kept = log(sink)
     kept.answered(trace(outcome="overloaded"))
     kept.answered(trace(url=""))
@@ -120,7 +120,7 @@ def test_only_answers_of_models_are_kept() -> None:
 
 def test_content_is_redacted_and_fields_are_dropped() -> None:
     """Before a record is written, including the record's own fields."""
-    sink = Kept()
+    sink = MemorySink()
     dropped = frozenset({"user", "tenant"})
     kept = log(sink, redact=redaction("email", dropped), dropped=dropped)
     kept.answered(trace(body={"text": "a@b.org", "user": "u"}, caller=Caller("c", "acme"),
@@ -138,7 +138,7 @@ def test_content_is_redacted_and_fields_are_dropped() -> None:
 )
 def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
     """Bytes too, as text if they are text."""
-    sink = Kept()
+    sink = MemorySink()
     writer = log(sink)
     writer.answered(trace(answer=content, body=content))
     writer.write()
@@ -147,7 +147,7 @@ def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> Non
 
 def test_a_stream_is_kept_as_one_answer() -> None:
     """In the same form as an answer in one piece."""
-    sink = Kept()
+    sink = MemorySink()
     kept = log(sink)
     pieces = [Event("Hel", (1,), None, 5, 1), Event("lo", (2,), "eos", 5, 2)]
     kept.answered(trace(answer=None, pieces=pieces))
@@ -158,7 +158,7 @@ def test_a_stream_is_kept_as_one_answer() -> None:
 def test_an_unwritable_record_is_dropped_alone() -> None:
     """For example an object of a hook, or a record that is too large."""
     counts: Counter[str] = Counter()
-    sink = Kept()
+    sink = MemorySink()
     kept = log(sink, counts=counts)
     kept.answered(trace(answer=object()))
     kept.answered(trace(body_bytes=2 << 20))
@@ -173,16 +173,16 @@ def test_a_slow_sink_drops_records_and_delays_no_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The queue has limits on number and bytes. Dropped records are counted and reported."""
-    monkeypatch.setattr(log_module, "_MAX_WAITING", 5)
+    monkeypatch.setattr(log_module, "_MAX_QUEUED", 5)
     counts: Counter[str] = Counter()
-    kept = log(Kept(), counts=counts)
+    kept = log(MemorySink(), counts=counts)
     for _ in range(8):
         kept.answered(trace())
     assert {QUEUE_FULL: 3} == counts
     assert "the queue is full: memory takes fewer records than come" == kept.status()["problem"]
     assert ["payload log: the queue is full: memory takes fewer records than come"] == caplog.messages
     kept.write()
-    monkeypatch.setattr(log_module, "_MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr(log_module, "_MAX_QUEUED_BYTES", 1000)
     for _ in range(3):
         kept.answered(trace(body_bytes=600))
     assert {QUEUE_FULL: 5, WRITTEN: 5} == counts
@@ -190,7 +190,7 @@ def test_a_slow_sink_drops_records_and_delays_no_request(
 
 def test_the_status_shows_the_sink_and_lost_records() -> None:
     """And the reason, until a record is written again."""
-    sink = Kept(NOT_WRITABLE)
+    sink = MemorySink(NOT_WRITABLE)
     kept = log(sink)
     kept.answered(trace())
     kept.write()
@@ -208,7 +208,7 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
     """By a real thread. Metrics and status count them. Answers of shadow traffic are not kept."""
     stack = make_stack(payload_log="*=1")
     stack.gateway._payloads = kept = PayloadLog(
-        sink := Kept(), shares("*=1"), count=stack.gateway.observer.logged  # type: ignore[arg-type]
+        sink := MemorySink(), shares("*=1"), count=stack.gateway.observer.logged  # type: ignore[arg-type]
     )  # fmt: skip
     async with stack.gateway.running():
         stack.deploy("e", "m1", version="1")
@@ -244,7 +244,7 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
 
     for rules, expected in (("*=1", 1), ("", 0)):
         stack = make_stack(payload_log=rules)
-        sink = Kept()
+        sink = MemorySink()
         if rules:
             stack.gateway._payloads = PayloadLog(sink, shares(rules), count=stack.gateway.observer.logged)
         async with stack.gateway.running():
