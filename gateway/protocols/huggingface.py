@@ -14,7 +14,7 @@ import orjson
 
 from gateway.endpoints.endpoint import Event
 from gateway.errors import InputRefused
-from gateway.protocols.tensors import shown
+from gateway.protocols.tensors import escaped
 
 Body = Mapping[str, Any]
 Convert = Callable[[Any], Any]
@@ -45,7 +45,7 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
             continue
         if name not in _BESIDE_INPUTS:
             raise InputRefused(
-                f"unknown field {shown(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
+                f"unknown field {escaped(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
             )
         parameters = {**parameters, name: body[name]}
     options = body.get("options")
@@ -439,7 +439,7 @@ def _with(body: dict[str, Any], parameters: Body) -> dict[str, Any]:
 def _only(inputs: Body, known: Sequence[str]) -> None:
     for name in inputs:
         if name not in known:
-            raise InputRefused(f"unknown field {shown(name)} in inputs", hint=f"it takes {', '.join(known)}")
+            raise InputRefused(f"unknown field {escaped(name)} in inputs", hint=f"it takes {', '.join(known)}")
 
 
 def _part(values: Body, names: Sequence[str]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The Open Inference Protocol (v2): names and descriptions of models, and inference.
 
-Used by the REST edge (``edge/http``) and the gRPC edge (``edge/grpc``). There are three kinds of endpoint:
+The REST edge (``edge/http``) and the gRPC edge (``edge/grpc``) use it. Inputs depend on the kind of endpoint:
 
-- A text task takes ``text`` (BYTES, tokenized here), or the model's own tensors, which are passed on unchanged.
+- A text task takes ``text`` (BYTES, tokenized by the gateway), or the model's own tensors, which it gets unchanged.
 - A model without a task gets its tensors unchanged.
-- A ``Preprocess`` class gets ``{input name: nested lists}``; the values that it returns by name become outputs.
+- A ``Preprocess`` class gets ``{input name: nested lists}``; each value in the dict that it returns becomes an output.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gateway.protocols.tensors import (
     TensorRequest,
     as_array,
     check_lists,
-    flat_of,
-    objects,
-    shown,
+    escaped,
+    flatten,
+    object_array,
     write_answer,
 )
 from gateway.spec import normalize_url
@@ -47,15 +47,15 @@ Array = NDArray[Any]
 PLATFORM: Final = "triton_gateway"
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
 _DATATYPES: Final = {("object" if dtype.kind == "O" else dtype.name): name for name, dtype in DTYPES.items()}
-_PROTOCOL: Final = frozenset({"binary_data_output", "timeout", "priority"})
-_SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
+_PROTOCOL_PARAMETERS: Final = frozenset({"binary_data_output", "timeout", "priority"})
+_SEQUENCE_PARAMETERS: Final = ("sequence_id", "sequence_start", "sequence_end")
 _CLASSIFICATION: Final = "text-classification"
 _EMBEDDINGS: Final = "sentence-embeddings"
-_ALONE: Final = (_CLASSIFICATION, _EMBEDDINGS)
+_ONE_TEXT_TASKS: Final = (_CLASSIFICATION, _EMBEDDINGS)
 _dumps: Final = partial(orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- descriptions of models -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class ModelShape:
         }
 
 
-def locate(path: str) -> tuple[str, str]:
-    """Split what follows ``/v2/models/`` into the endpoint's path and the action: ``""``, ``infer``, ``ready``…
+def split_path(path: str) -> tuple[str, str]:
+    """Split the part of a path after ``/v2/models/`` into the endpoint's url and the action.
 
-    Raises ``EndpointNotFound`` if it names no model.
+    Actions are ``infer``, ``ready``, ``config``, ``stats`` or ``""``. Raises ``EndpointNotFound`` if no model is named.
     """
     parts = path.strip("/").split("/")
     action = ""
@@ -109,54 +109,54 @@ def locate(path: str) -> tuple[str, str]:
     return normalize_url("/".join(parts), version), action
 
 
-def may_mean_another(path: str) -> bool:
-    """Return whether ``path`` must go through ``settle``."""
+def may_be_version_one(path: str) -> bool:
+    """Return whether ``path`` names a version 1, so that ``resolve_version_one`` may change it."""
     return path.endswith("/1")
 
 
-def settle(snapshot: Snapshot, path: str) -> str:
-    """Return the url for ``path``. An endpoint without versions counts as version 1, as in Triton."""
-    if may_mean_another(path) and path not in snapshot.endpoints and path not in snapshot.pending:
+def resolve_version_one(snapshot: Snapshot, path: str) -> str:
+    """Return the url of ``path``: version 1 of an endpoint without versions is the endpoint itself, as in Triton."""
+    if may_be_version_one(path) and path not in snapshot.endpoints and path not in snapshot.pending:
         base = snapshot.endpoints.get(path[:-2])
         if base is not None and not base.identity.version:
             return path[:-2]
     return path
 
 
-def find(snapshot: Snapshot, path: str) -> Endpoint:
-    """Return an endpoint that stands for ``path`` (a canary's stable version). Raises as ``Snapshot.resolve``."""
+def representative(snapshot: Snapshot, path: str) -> Endpoint:
+    """Return the endpoint that describes ``path``; for a canary, its stable version. Raises as ``Snapshot.resolve``."""
     endpoint, _, stable = snapshot.resolve(path, "")
     return stable or endpoint
 
 
 def describe(snapshot: Snapshot, path: str) -> ModelShape:
-    """Return what the model at ``path`` takes and gives. Raises as ``Snapshot.resolve``."""
-    endpoint = find(snapshot, path)
+    """Return the inputs and outputs of the model at ``path``. Raises as ``Snapshot.resolve``."""
+    endpoint = representative(snapshot, path)
     identity = endpoint.identity
     if path in snapshot.canaries:
         name, versions = path, tuple(v.rpartition("/")[2] for v in snapshot.canaries[path].urls)
     else:
         name, versions = identity.endpoint, (identity.version or "1",)
-    inputs, outputs, max_rows = _tensors(endpoint)
+    inputs, outputs, max_rows = _inputs_and_outputs(endpoint)
     return ModelShape(name, versions, inputs, outputs, max_rows)
 
 
 async def is_ready(snapshot: Snapshot, path: str) -> bool:
     """Return whether the model at ``path`` is ready, in Triton too. Raises as ``Snapshot.resolve``."""
-    endpoint = find(snapshot, path)
-    backend, model = _behind(endpoint)
+    endpoint = representative(snapshot, path)
+    backend, model = _backend_and_model(endpoint)
     return backend is None or await backend.is_ready(model)
 
 
 def index(snapshot: Snapshot, *, only_ready: bool) -> list[dict[str, str]]:
     """Return the repository index: every configured version with its state."""
-    found = [
+    models = [
         {"name": e.identity.endpoint, "version": e.identity.version or "1", "state": "READY"}
         for e in snapshot.endpoints.values()
     ]
-    found += [{"name": name, "version": "", "state": "READY", "reason": "canary"} for name in snapshot.canaries]
+    models += [{"name": name, "version": "", "state": "READY", "reason": "canary"} for name in snapshot.canaries]
     if not only_ready:
-        found += [
+        models += [
             {
                 "name": pending.url,
                 "version": "",
@@ -166,22 +166,22 @@ def index(snapshot: Snapshot, *, only_ready: bool) -> list[dict[str, str]]:
             for url, pending in snapshot.pending.items()
             if url not in snapshot.endpoints
         ]
-    return sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    return sorted(models, key=lambda entry: (entry["name"], entry["version"]))
 
 
 def statistics_of(snapshot: Snapshot, path: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return those of all versions' statistics that are of ``path``; a canary's are its versions' under its own name.
+    """Return the rows of ``rows`` (the statistics of all versions) that belong to ``path``.
 
-    Raises as ``Snapshot.resolve``.
+    A canary has the rows of its versions, under its own name. Raises as ``Snapshot.resolve``.
     """
-    endpoint = find(snapshot, path)
+    endpoint = representative(snapshot, path)
     urls = snapshot.canaries[path].urls if path in snapshot.canaries else (endpoint.identity.url,)
     name = path if path in snapshot.canaries else endpoint.identity.endpoint
     wanted = {(e.endpoint, e.version or "1") for e in (snapshot.endpoints[url].identity for url in urls)}
     return [{**row, "name": name} for row in rows if (row["name"], row["version"]) in wanted]
 
 
-def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
+def _inputs_and_outputs(endpoint: Endpoint) -> tuple[Any, Any, int]:
     if endpoint.text is not None:
         config = endpoint.text.processor.config
         fields = endpoint.text.processor.text_fields
@@ -190,23 +190,23 @@ def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
         width = len(config.labels)
         if endpoint.task == _EMBEDDINGS:
             width = (config.embedding_size or 0) * max(len(config.pooling), 1) or -1
-        outputs = _described(endpoint.task, -1, width)
+        outputs = _output_shapes(endpoint.task, -1, width)
         return inputs, outputs, config.max_rows
     if endpoint.task:
-        return (("text", BYTES, (-1, 1)),), _described("", -1, 1), 0
+        return (("text", BYTES, (-1, 1)),), _output_shapes("", -1, 1), 0
     call = getattr(endpoint.handler, "call", None)
     if isinstance(endpoint.handler, TensorHandler) and call is not None:
         info = call.info
         outputs_of = [t for t in info.outputs if t.name in call.outputs] if info is not None else []
-        return _infos(call.inputs), _infos(outputs_of), info.max_batch_size if info is not None else 0
+        return _shapes_of(call.inputs), _shapes_of(outputs_of), info.max_batch_size if info is not None else 0
     return (), (), 0
 
 
-def _infos(tensors: Sequence[TensorInfo]) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+def _shapes_of(tensors: Sequence[TensorInfo]) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     return tuple((t.name, _DATATYPES.get(t.dtype, BYTES), t.shape) for t in tensors)
 
 
-def _behind(endpoint: Endpoint) -> tuple[Backend | None, str]:
+def _backend_and_model(endpoint: Endpoint) -> tuple[Backend | None, str]:
     if endpoint.text is not None:
         return endpoint.text.backend, endpoint.text.model
     call = getattr(endpoint.handler, "call", None)
@@ -221,30 +221,30 @@ def _config_type(datatype: str) -> str:
 
 
 class InferCall(TensorRequest, Call):
-    """One inference over REST; gRPC renders the same tensors in its own form."""
+    """One inference over REST. The gRPC edge's subclass renders the same tensors as a message."""
 
     needs_outputs = True
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def obey(self) -> None:
-        """Apply the parameters that are for the gateway. Raises ``InputRefused`` for those that are not offered."""
+    def apply_parameters(self) -> None:
+        """Apply the parameters for the gateway: the time-out. Raises ``InputRefused`` for stateful sequences."""
         parameters = self.parameters
-        if any(parameters.get(name) for name in _SEQUENCE):
+        if any(parameters.get(name) for name in _SEQUENCE_PARAMETERS):
             raise InputRefused(
                 "stateful sequences are not offered: requests of one sequence may reach different replicas"
             )
-        # The caller's own time-out, in the protocol's parameter (microseconds).
+        # The protocol's time-out is in microseconds.
         value = parameters.get("timeout")
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             self.timeout = value * 1e-6
 
     def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``: a body of texts for a text task, else the tensors."""
+        """See ``Call.question``: a body of texts for a text task, else the tensors (``RawTensors``)."""
         if endpoint.text is not None:
-            if self.text is not None and endpoint.task in _ALONE:
-                return {"text": self.text}  # as nearly always
+            if self.text is not None and endpoint.task in _ONE_TEXT_TASKS:
+                return {"text": self.text}  # the common case
             processor = endpoint.text.processor
             fields = processor.text_fields
             body = self._text_body(fields, endpoint.task)
@@ -252,7 +252,7 @@ class InferCall(TensorRequest, Call):
                 return body
             if not self.inputs or any(name not in processor.input_names for name in self.inputs):
                 raise InputRefused(
-                    f"the inputs are {_listed(self.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
+                    f"the inputs are {_names(self.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
                     f"or the model's own tensors {', '.join(processor.input_names)}"
                 )
         elif endpoint.task:
@@ -270,51 +270,52 @@ class InferCall(TensorRequest, Call):
         identity, prepared = endpoint.identity, trace.prepared
         model, version = identity.endpoint, identity.version or "1"
         if endpoint.text is not None and isinstance(prepared, Prepared) and not (self.outputs or self.all_binary):
-            rows, width, data = _as_json(endpoint.task, endpoint.text, outputs, answer, prepared)
-            content = _frame(model, version, endpoint.task, rows, width) % data
+            rows, width, data = _task_json(endpoint.task, endpoint.text, outputs, answer, prepared)
+            content = _answer_template(model, version, endpoint.task, rows, width) % data
             return b'{"id":%b,%b' % (orjson.dumps(self.id), content[1:]) if self.id else content
         tensors = self.tensors(answer, endpoint, trace, outputs)
         headers, content = write_answer(self, tensors, model=model, version=version)
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
     def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
-        """Return the requested outputs as tensors. Raises ``InputRefused`` for one that does not exist."""
+        """Return the requested outputs by name. Raises ``InputRefused`` for one that does not exist."""
         if endpoint.text is not None:
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):
-                return dict(outputs)  # the tensors went to the model as they were
-            usual = _tensors_of_task(endpoint.task, *_of_task(endpoint.task, endpoint.text, outputs, answer, prepared))
+                return dict(outputs)  # the caller sent the model's own tensors
+            data = _task_data(endpoint.task, endpoint.text, outputs, answer, prepared)
+            defaults = _tensors_of_task(endpoint.task, *data)
             if not self.outputs:
-                return usual
-            known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
-            return self._chosen({**known, **usual}, usual, endpoint)
+                return defaults
+            of_model = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
+            return self._select_outputs({**of_model, **defaults}, defaults, endpoint)
         if endpoint.task:
             results = _results(answer["results"])
-            found = _tensors_of_task("", len(results), 1, (results,))
+            tensors = _tensors_of_task("", len(results), 1, (results,))
         elif isinstance(endpoint.handler, TensorHandler):
             return dict(outputs)
         else:
             named = answer if isinstance(answer, Mapping) else {"output": answer}
-            found = {str(name): _as_tensor(value) for name, value in named.items()}
-        return self._chosen(found, found, endpoint)
+            tensors = {str(name): _as_tensor(value) for name, value in named.items()}
+        return self._select_outputs(tensors, tensors, endpoint)
 
     def generation_body(self) -> dict[str, Any]:
         """Return the body of a text-generation endpoint. Raises ``InputRefused`` for other tensors than ``text``."""
         if set(self.inputs) != {"text"}:
-            raise InputRefused(f"the inputs are {_listed(self.inputs)}; this endpoint takes text (BYTES)")
+            raise InputRefused(f"the inputs are {_names(self.inputs)}; this endpoint takes text (BYTES)")
         return {"text": _texts("text", self.inputs["text"]), "parameters": self._parameters()}
 
     def _text_body(self, fields: Sequence[str], task: str) -> dict[str, Any]:
-        """Return the body for a text task; an empty one if there are other tensors than its ``fields``, or none."""
+        """Return the body for a text task; empty if the request has no tensors, or any that is not in ``fields``."""
         body: dict[str, Any] = {}
         for name, tensor in self.inputs.items():
             if name not in fields:
                 return {}
             body[name] = _texts(name, tensor)
         if "text" in fields:
-            if task in _ALONE and len(body) == 1 and len(texts := body.get("text", ())) == 1:
-                body["text"] = texts[0]  # its answer has the same numbers, and costs less alone
-        elif body:  # one question, one query: a list of them only if several were sent
+            if task in _ONE_TEXT_TASKS and len(body) == 1 and len(texts := body.get("text", ())) == 1:
+                body["text"] = texts[0]  # the answer is the same, and cheaper than a list of one
+        elif body:  # a single question or query is not sent as a list
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
             }
@@ -322,24 +323,24 @@ class InferCall(TensorRequest, Call):
         return {**body, "parameters": parameters} if parameters else body
 
     def _parameters(self) -> dict[str, Any]:
-        return {n: _plain(v) for n, v in self.parameters.items() if not _is_protocols(n)}
+        return {n: _parameter_value(v) for n, v in self.parameters.items() if not _is_for_protocol(n)}
 
-    def _chosen(
-        self, known: Mapping[str, Tensor], usual: Mapping[str, Tensor], endpoint: Endpoint
+    def _select_outputs(
+        self, available: Mapping[str, Tensor], defaults: Mapping[str, Tensor], endpoint: Endpoint
     ) -> dict[str, Tensor]:
         if not self.outputs:
-            return dict(usual)
+            return dict(defaults)
         for name in self.outputs:
-            if name not in known:
+            if name not in available:
                 raise InputRefused(
-                    f"unexpected inference output {shown(name)} for model {endpoint.identity.url}",
-                    hint=f"there are {', '.join(known)}",
+                    f"unexpected inference output {escaped(name)} for model {endpoint.identity.url}",
+                    hint=f"there are {', '.join(available)}",
                 )
-        return {name: known[name] for name in self.outputs}
+        return {name: available[name] for name in self.outputs}
 
 
-def _described(task: str, rows: int, width: int) -> tuple[tuple[str, str, tuple[int, int]], ...]:
-    """Name, datatype and shape of the tensors that a text task gives; ``width``: numbers of a row."""
+def _output_shapes(task: str, rows: int, width: int) -> tuple[tuple[str, str, tuple[int, int]], ...]:
+    """Return name, datatype and shape of each output of a text task; ``width`` is the number of values in a row."""
     if task == _EMBEDDINGS:
         return (("embedding", "FP32", (rows, width)),)
     if task == _CLASSIFICATION:
@@ -350,10 +351,13 @@ def _described(task: str, rows: int, width: int) -> tuple[tuple[str, str, tuple[
     return (("result", BYTES, (rows, 1)),)
 
 
-def _of_task(
+def _task_data(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
 ) -> tuple[int, int, tuple[Any, ...]]:
-    """What a text task gives: its rows, one per text, the numbers of a row, and the data of each tensor, in order."""
+    """Return the answer of a text task as tensor data: rows (one per text), values in a row, and data by output.
+
+    The outputs are in the order of ``_output_shapes``; their data are flat.
+    """
     is_batch = prepared.request.is_batch
     if task == _EMBEDDINGS:
         vectors: Array = answer["embeddings" if is_batch else "embedding"]
@@ -370,11 +374,11 @@ def _of_task(
     for result in results:
         best.append(result["label"])
         best_scores.append(result["score"])
-        every = result["scores"]
-        if len(every) == len(labels):
-            scores += map(every.__getitem__, labels)
+        all_scores = result["scores"]
+        if len(all_scores) == len(labels):
+            scores += map(all_scores.__getitem__, labels)
     probabilities: Any = scores
-    if len(scores) < rows * len(labels):  # the caller wants the best ones only
+    if len(scores) < rows * len(labels):  # the caller asked for the best labels only
         activation = prepared.request.options.get("function_to_apply", config.activation)
         probabilities = (
             logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
@@ -382,55 +386,56 @@ def _of_task(
     return rows, logits.shape[1], (logits.ravel(), probabilities, best, best_scores)
 
 
-def _as_json(
+def _task_json(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
 ) -> tuple[int, int, tuple[bytes, ...]]:
-    """``_of_task`` with the JSON of the data; of one text's labels, which are asked for most, with few calls."""
+    """Return ``_task_data`` with the data as JSON; faster for the most frequent case, the labels of one text."""
     if task == _CLASSIFICATION and not prepared.request.is_batch:
-        labels, every = handler.processor.config.labels, answer["scores"]
+        labels, all_scores = handler.processor.config.labels, answer["scores"]
         width = len(labels)
-        if len(every) == width:
+        if len(all_scores) == width:
             logits = _dumps(np.asarray(next(iter(outputs.values())), dtype=np.float32))
-            numbers = _dumps([*map(every.__getitem__, labels), answer["score"]])
+            numbers = _dumps([*map(all_scores.__getitem__, labels), answer["score"]])
             probabilities, _, score = numbers.rpartition(b",")
             return 1, width, (logits[1:-1], probabilities + b"]", _label(answer["label"]), b"[" + score)
-    rows, width, data = _of_task(task, handler, outputs, answer, prepared)
+    rows, width, data = _task_data(task, handler, outputs, answer, prepared)
     return rows, width, tuple([_dumps(one) for one in data])
 
 
 @lru_cache(maxsize=4096)
 def _label(label: str) -> bytes:
-    """The JSON of a tensor of one label; they are few and come again."""
+    """Return the JSON of a tensor of one label. There are few labels, so it is cached."""
     return orjson.dumps([label])
 
 
 def _tensors_of_task(task: str, rows: int, width: int, data: tuple[Any, ...]) -> dict[str, Tensor]:
     return {
         name: {"name": name, "datatype": datatype, "shape": shape, "data": one}
-        for (name, datatype, shape), one in zip(_described(task, rows, width), data, strict=True)
+        for (name, datatype, shape), one in zip(_output_shapes(task, rows, width), data, strict=True)
     }
 
 
 @lru_cache(maxsize=512)
-def _frame(model: str, version: str, task: str, rows: int, width: int) -> bytes:
-    """The JSON of an answer with ``%b`` where the data of each tensor go; a version's usual answers differ in nothing
-    else.
+def _answer_template(model: str, version: str, task: str, rows: int, width: int) -> bytes:
+    """Return the JSON of an answer with ``%b`` in place of each tensor's data.
+
+    It is cached: answers of a version with equally many rows differ only in these data.
     """
     tensors = [
         orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1].replace(b"%", b"%%") + b',"data":%b}'
-        for name, datatype, shape in _described(task, rows, width)
+        for name, datatype, shape in _output_shapes(task, rows, width)
     ]
     head = orjson.dumps({"model_name": model, "model_version": version})[:-1].replace(b"%", b"%%")
     return b'%b,"outputs":[%b]}' % (head, b",".join(tensors))
 
 
 def _results(results: Sequence[Any]) -> list[str]:
-    """Return results as texts: the JSON of each."""
+    """Return the JSON of each result."""
     return [_dumps(result).decode() for result in results]
 
 
 def _lists(tensor: Tensor) -> Any:
-    """Return a tensor in the form for a hook: numbers as nested lists, texts as one list."""
+    """Return a tensor as a hook gets it: numbers as nested lists, texts as one flat list."""
     if not isinstance(tensor, np.ndarray):
         return tensor["data"]
     array = tensor
@@ -442,23 +447,23 @@ def _lists(tensor: Tensor) -> Any:
 def _texts(name: str, tensor: Tensor) -> list[str]:
     shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor["shape"]
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1 and shape[0] != 1):
-        raise InputRefused(f"input {shown(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
+        raise InputRefused(f"input {escaped(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
     if not isinstance(tensor, np.ndarray):
         data: list[str] = tensor["data"]
         return data
     if tensor.dtype.kind != "O":
-        raise InputRefused(f"input {shown(name)} must be BYTES")
+        raise InputRefused(f"input {escaped(name)} must be BYTES")
     try:
         return [item.decode() for item in tensor.ravel().tolist()]
     except UnicodeDecodeError as error:
-        raise InputRefused(f"input {shown(name)} is not valid UTF-8") from error
+        raise InputRefused(f"input {escaped(name)} is not valid UTF-8") from error
 
 
-def _is_protocols(name: str) -> bool:
-    return name in _PROTOCOL or name.startswith("triton_")
+def _is_for_protocol(name: str) -> bool:
+    return name in _PROTOCOL_PARAMETERS or name.startswith("triton_")
 
 
-def _plain(value: object) -> object:
+def _parameter_value(value: object) -> object:
     # gRPC parameters are single values, so lists are sent as JSON.
     if isinstance(value, str) and value[:1] == "[":
         try:
@@ -473,14 +478,14 @@ def _decoded(item: object) -> object:
 
 
 def _as_tensor(value: object) -> Array:
-    """Return a hook's value as a tensor: numbers as numbers, texts as BYTES, anything else as BYTES of its JSON."""
+    """Return a hook's value as a tensor: numbers as they are, texts as BYTES, everything else as BYTES of its JSON."""
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     if isinstance(value, list | tuple):
-        found = flat_of(value)
-        if found is not None and any(isinstance(item, str) for item in found[0]):
-            if all(isinstance(item, str) for item in found[0]):
-                return objects([item.encode() for item in found[0]]).reshape(found[1])
-            return objects([orjson.dumps(value, default=str, option=option)])
+        flat, shape = flatten(value) or ([], [])
+        if any(isinstance(item, str) for item in flat):
+            if all(isinstance(item, str) for item in flat):
+                return object_array([item.encode() for item in flat]).reshape(shape)
+            return object_array([orjson.dumps(value, default=str, option=option)])
     try:
         array = np.asarray(value)
     except ValueError:
@@ -488,9 +493,9 @@ def _as_tensor(value: object) -> Array:
     if array.dtype.kind in "biuf":
         return array if array.ndim else array.reshape(1)
     if array.dtype.kind in "US" and array.ndim:
-        return objects([str(item).encode() for item in array.ravel().tolist()]).reshape(array.shape)
-    return objects([value.encode() if isinstance(value, str) else orjson.dumps(value, default=str, option=option)])
+        return object_array([str(item).encode() for item in array.ravel().tolist()]).reshape(array.shape)
+    return object_array([value.encode() if isinstance(value, str) else orjson.dumps(value, default=str, option=option)])
 
 
-def _listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(shown(name) for name in names) or "none"
+def _names(names: Mapping[str, Any]) -> str:
+    return ", ".join(escaped(name) for name in names) or "none"

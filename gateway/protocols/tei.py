@@ -17,7 +17,7 @@ from gateway.errors import EndpointNotFound, GatewayError, InputRefused
 from gateway.protocols import huggingface
 from gateway.protocols.json_body import dumps
 from gateway.protocols.openai import texts_or_ids
-from gateway.protocols.tensors import shown
+from gateway.protocols.tensors import escaped
 from gateway.trace import Trace
 from preprocessing.config import CLASSIFICATION, EMBEDDINGS, FEATURES, RANKING
 from preprocessing.errors import PreprocessingError
@@ -235,7 +235,7 @@ class SimilarityCall(TeiCall):
         self._chosen = self._parameters(parameters, prompt_name=parameters.get("prompt_name"))
         for name in parameters:
             if name not in (*_LENGTH, "prompt_name"):
-                raise InputRefused(f"unknown parameter {shown(name)}")
+                raise InputRefused(f"unknown parameter {escaped(name)}")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
@@ -432,7 +432,7 @@ def fields_of(body: object, known: Sequence[str], required: str) -> Body:
         raise InputRefused("the body must be an object", hint=f'send {{"{required}": …}}')
     for name in body:
         if name not in known:
-            raise InputRefused(f"unknown field {shown(name)}", hint=f"known are {', '.join(known)}")
+            raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(known)}")
     if body.get(required) is None:
         raise InputRefused(f"the field {required} is missing", hint=f'send {{"{required}": …}}')
     return body

@@ -1,8 +1,7 @@
 """Tensors of the Open Inference Protocol: datatypes, JSON and binary forms, to and from numpy. Pure.
 
-BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not have, is two opaque bytes (``V2``). Whatever
-Triton refuses is refused here as well. A body that Triton cannot parse, to which it answers 500, is a client error
-here.
+BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not have, is two opaque bytes (``V2``). Input that
+Triton refuses is refused here too. A body that cannot be parsed is answered as the client's error (Triton answers 500).
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ Array = NDArray[Any]
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(object)}
 _BINARY_ONLY: Final = ("FP16", "BF16")
 _MAX_DIMENSIONS: Final = 32
-"""numpy's own."""
+"""The limit of numpy 1; numpy 2 takes 64."""
 _MAX_LISTS: Final = 65_536
-"""Lists that the tensors of one request may become in any case, some 6 MB of memory."""
+"""Nested lists that the tensors of every request may become: about 6 MB of memory."""
 _BYTES_PER_LIST: Final = 4
-"""Beyond ``_MAX_LISTS``, one list for so many bytes of tensor data: a column of FP32 numbers, [n, 1], is still read."""
+"""Beyond ``_MAX_LISTS``, one more list is allowed for each so many bytes of tensor data: enough for FP32 of [n, 1]."""
 _MAX_DIGITS: Final = 18
-_LISTS: Final = (list, tuple)
-_NONE: Final[Mapping[str, Any]] = {}
-_JSON: Final = [(b"content-type", b"application/json")]
-_ONE: Final = [1, 1]
-_STRINGS = frozenset({str})
-_TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
+"""The most digits of a length in a header: ``int`` raises an error for thousands of digits."""
+_LIST_TYPES: Final = (list, tuple)
+_EMPTY: Final[Mapping[str, Any]] = {}
+_JSON_HEADERS: Final = [(b"content-type", b"application/json")]
+_ONE_TEXT_SHAPE: Final = [1, 1]
+_TEXT_TYPES = frozenset({str})
+_BOOLEAN_TYPES, _INTEGER_TYPES, _NUMBER_TYPES = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
 
@@ -57,62 +57,68 @@ class JsonTensor(TypedDict):
     datatype: str
     shape: Sequence[int]
     data: Any
-    """Its elements in order, as many as the shape has places: a list, or a flat array."""
+    """Its elements in row-major order, as many as the shape says: a list or a flat array."""
 
 
 Tensor = Array | JsonTensor
 
 
 def as_array(tensor: Tensor) -> Array:
-    """Return a tensor as a numpy array. Raises ``InputRefused`` for half a surrogate pair."""
+    """Return a tensor as a numpy array of its shape; BYTES become an object array of ``bytes``.
+
+    Raises ``InputRefused`` for a text that UTF-8 cannot express (half a surrogate pair).
+    """
     if isinstance(tensor, np.ndarray):
         return tensor
     if tensor["datatype"] != BYTES:
         return np.asarray(tensor["data"], DTYPES[tensor["datatype"]]).reshape(tensor["shape"])
     try:
-        return objects([item.encode() for item in tensor["data"]]).reshape(tensor["shape"])
+        return object_array([item.encode() for item in tensor["data"]]).reshape(tensor["shape"])
     except UnicodeEncodeError as error:
         raise InputRefused("a text is not valid Unicode") from error
 
 
 class TensorRequest:
-    """One inference request of either transport. Most have only inputs."""
+    """One inference request, over REST or gRPC. Most requests set only ``inputs``."""
 
     outputs: tuple[str, ...] = ()
-    """The names asked for; empty for all."""
+    """Names of the requested outputs; empty for all."""
     id = ""
-    parameters: Mapping[str, Any] = _NONE
+    """The caller's own id, which the answer repeats."""
+    parameters: Mapping[str, Any] = _EMPTY
     all_binary = False
-    """Whether outputs go as binary data, apart from those in ``as_json``."""
+    """Whether all outputs except those in ``as_json`` are answered as binary data."""
     binary: frozenset[str] = frozenset()
+    """Names of outputs that are answered as binary data."""
     as_json: frozenset[str] = frozenset()
+    """Names of outputs that are answered as JSON although ``all_binary`` is set."""
 
-    inputs: Mapping[str, Tensor] = _NONE
+    inputs: Mapping[str, Tensor] = _EMPTY
     text: str | None = None
-    """The text, if the request is one input ``text`` with one text, and nothing else."""
+    """The text, if the request is only one input ``text`` of shape [1, 1]; else None."""
 
 
 def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> None:
-    """Read a REST request into ``request``: JSON, and behind it the bytes of its binary tensors.
+    """Read a REST request into ``request``: JSON, followed by the bytes of its binary tensors.
 
     ``header_length`` is the header ``Inference-Header-Content-Length`` (or empty). Raises ``MalformedBody`` and
     ``InputRefused``.
     """
-    tail: bytes | memoryview = b""
+    binary: bytes | memoryview = b""
     if header_length:
         is_number = header_length.isdigit() and len(header_length) <= _MAX_DIGITS
         if not is_number or not 0 < int(header_length) <= len(raw):
             raise InputRefused(f"Inference-Header-Content-Length must be a number from 1 to {len(raw)}")
-        raw, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
+        raw, binary = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
     body = parse_json(raw)
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
-    if len(inputs) == 1 and len(body) == 1 and not tail and _is_one_text(item := inputs[0]):
+    if len(inputs) == 1 and len(body) == 1 and not binary and _is_one_text(item := inputs[0]):
         request.inputs, request.text = {"text": item}, item["data"][0]
         return
-    found: dict[str, Any] = {}
-    at = 0
+    tensors: dict[str, Any] = {}
+    offset = 0
     for item in inputs:
         if not isinstance(item, dict):
             raise InputRefused("every input must be an object with name, datatype, shape and data")
@@ -120,29 +126,29 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         if not isinstance(name, str) or not name:
             raise InputRefused("every input must have a name")
         if not isinstance(datatype, str) or datatype not in DTYPES:
-            raise InputRefused(f"the datatype of input {shown(name)} must be one of {', '.join(DTYPES)}")
+            raise InputRefused(f"the datatype of input {escaped(name)} must be one of {', '.join(DTYPES)}")
         check_shape(name, shape)
         size = _binary_size(item) if "parameters" in item else None
-        if name in found:
-            raise InputRefused(f"input {shown(name)} was sent twice")
+        if name in tensors:
+            raise InputRefused(f"input {escaped(name)} was sent twice")
         if size is None:
             if "data" not in item:
-                raise InputRefused(f"input {shown(name)} has neither data nor binary_data_size")
+                raise InputRefused(f"input {escaped(name)} has neither data nor binary_data_size")
             if datatype == BYTES:
                 check_texts(name, item)
-                found[name] = item
+                tensors[name] = item
             else:
-                found[name] = from_json(name, datatype, shape, item["data"])
+                tensors[name] = from_json(name, datatype, shape, item["data"])
             continue
         if "data" in item:
-            raise InputRefused(f"input {shown(name)} has both data and binary_data_size")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0 or at + size > len(tail):
-            raise InputRefused(f"binary_data_size of input {shown(name)} does not fit the {len(tail)} bytes sent")
-        found[name] = from_bytes(name, datatype, shape, tail[at : at + size])
-        at += size
-    if at != len(tail):
-        raise InputRefused(f"{len(tail) - at} bytes follow the last tensor")
-    request.inputs = found
+            raise InputRefused(f"input {escaped(name)} has both data and binary_data_size")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0 or offset + size > len(binary):
+            raise InputRefused(f"binary_data_size of input {escaped(name)} does not fit the {len(binary)} bytes sent")
+        tensors[name] = from_bytes(name, datatype, shape, binary[offset : offset + size])
+        offset += size
+    if offset != len(binary):
+        raise InputRefused(f"{len(binary) - offset} bytes follow the last tensor")
+    request.inputs = tensors
     if "parameters" in body:
         request.parameters = _parameters(body)
         request.all_binary = request.parameters.get("binary_data_output") is True
@@ -155,18 +161,18 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
 
 
 def _is_one_text(item: Any) -> bool:
-    """Return whether an input is a text called ``text``, [1, 1], and nothing else: what most requests are."""
+    """Return whether an input is ``text`` of shape [1, 1], without parameters, as in most requests."""
     if type(item) is not dict or len(item) != 4 or item.get("name") != "text" or item.get("datatype") != BYTES:
         return False
     shape, data = item.get("shape"), item.get("data")
     return (
-        shape == _ONE and type(shape[0]) is int and type(shape[1]) is int  # true is 1, too
+        shape == _ONE_TEXT_SHAPE and type(shape[0]) is int and type(shape[1]) is int  # [true, true] == [1, 1]
         and type(data) is list and len(data) == 1 and type(data[0]) is str
     )  # fmt: skip
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """Return the object that ``raw`` is; raises ``MalformedBody`` or ``InputRefused``."""
+    """Parse a JSON object. Raises ``MalformedBody`` for invalid JSON, ``InputRefused`` for another value."""
     try:
         body = loads(raw)
     except orjson.JSONDecodeError as error:
@@ -177,11 +183,14 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Array:
-    """Make a tensor of numbers in (nested) lists. Raises ``InputRefused``."""
+    """Return numbers in (nested) lists as an array of ``shape`` and of the dtype of ``datatype``.
+
+    Raises ``InputRefused`` if their number or their types do not fit.
+    """
     if datatype in _BINARY_ONLY:
-        raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {shown(name)} as binary data")
+        raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {escaped(name)} as binary data")
     if not isinstance(data, list):
-        raise InputRefused(f"data of input {shown(name)} must be a list")
+        raise InputRefused(f"data of input {escaped(name)} must be a list")
     flat = _numbers(name, datatype, data)
     if flat.size != math.prod(shape):
         raise _wrong_size(name, flat.size, shape)
@@ -189,19 +198,25 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
 
 
 def check_texts(name: str, tensor: dict[str, Any]) -> None:
-    """Flatten the data of a BYTES tensor. Raise ``InputRefused`` unless they are as many texts as its shape needs."""
+    """Flatten ``tensor["data"]`` of a BYTES tensor.
+
+    Raises ``InputRefused`` if they are not texts, or not as many as the shape says.
+    """
     data = tensor["data"]
-    if isinstance(data, list) and data and type(data[0]) in _LISTS:
-        found = flat_of(data)
-        data = tensor["data"] = None if found is None else found[0]
-    if not isinstance(data, list) or not _STRINGS.issuperset(map(type, data)):
-        raise InputRefused(f"data of input {shown(name)} must be texts in lists of one length")
+    if isinstance(data, list) and data and type(data[0]) in _LIST_TYPES:
+        flat = flatten(data)
+        data = tensor["data"] = None if flat is None else flat[0]
+    if not isinstance(data, list) or not _TEXT_TYPES.issuperset(map(type, data)):
+        raise InputRefused(f"data of input {escaped(name)} must be texts in lists of one length")
     if len(data) != math.prod(tensor["shape"]):
         raise _wrong_size(name, len(data), tensor["shape"])
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
-    """Make a tensor of its raw bytes. Raises ``InputRefused``."""
+    """Return raw bytes as an array of ``shape`` and of the dtype of ``datatype``; numbers are read-only and not copied.
+
+    Raises ``InputRefused`` if there are too many or too few bytes.
+    """
     if datatype == BYTES:
         items = unpack_texts(name, data)
         if items.size != math.prod(shape):
@@ -210,71 +225,76 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | mem
     dtype = DTYPES[datatype]
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise InputRefused(
-            f"input {shown(name)} has {len(data)} bytes, its shape {list(shape)} of {datatype} needs "
+            f"input {escaped(name)} has {len(data)} bytes, its shape {list(shape)} of {datatype} needs "
             f"{math.prod(shape) * dtype.itemsize}"
         )
     return np.frombuffer(data, dtype).reshape(shape)
 
 
 def unpack_texts(name: str, data: bytes | memoryview) -> Array:
-    """Read the elements of a BYTES tensor, each behind its length in four bytes. Raises ``InputRefused``."""
-    items, at, whole = [], 0, bytes(data)
-    while at < len(whole):
-        size = int.from_bytes(whole[at : at + 4], "little")
-        at += 4
-        if at > len(whole) or at + size > len(whole):
-            raise InputRefused(f"input {shown(name)}: an element is cut short")
-        items.append(whole[at : at + size])
-        at += size
-    return objects(items)
+    """Return the elements of a BYTES tensor as a flat object array of ``bytes``.
+
+    Before each element stands its length, in four bytes (little-endian). Raises ``InputRefused`` if one is cut short.
+    """
+    items, offset, content = [], 0, bytes(data)
+    while offset < len(content):
+        size = int.from_bytes(content[offset : offset + 4], "little")
+        offset += 4
+        if offset > len(content) or offset + size > len(content):
+            raise InputRefused(f"input {escaped(name)}: an element is cut short")
+        items.append(content[offset : offset + size])
+        offset += size
+    return object_array(items)
 
 
-def flat_of(data: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-    """Return the elements of nested lists in order, and their shape; None if lists beside each other differ in length.
+def flatten(data: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    """Return the elements of nested lists in order, and their shape; None if lists at the same depth differ in length.
 
-    numpy would look at the values too, and copy every text to the length of the longest.
+    ``np.array`` is not used: it would pad every text to the length of the longest.
     """
     shape, flat = [len(data)], list(data)
-    while flat and type(flat[0]) in _LISTS:
+    while flat and type(flat[0]) in _LIST_TYPES:
         length = len(flat[0])
-        if any(type(item) not in _LISTS or len(item) != length for item in flat):
+        if any(type(item) not in _LIST_TYPES or len(item) != length for item in flat):
             return None
         shape.append(length)
         flat = list(chain.from_iterable(flat))
     return flat, shape
 
 
-def objects(items: Sequence[object]) -> Array:
-    """Return items as a flat object array, whatever they are."""
+def object_array(items: Sequence[object]) -> Array:
+    """Return items of any type as an object array of shape [n]."""
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array
 
 
 def to_bytes(array: Array) -> bytes:
-    """Return the raw bytes of a tensor."""
+    """Return a tensor as raw bytes: numbers in row-major order, each BYTES element after its length."""
     return pack("", array)[1]
 
 
 def write_answer(
     request: TensorRequest, outputs: Mapping[str, Tensor], *, model: str, version: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return headers and body of the REST answer: JSON, and behind it what was asked for as binary data.
+    """Return headers and body of the REST answer: JSON, followed by the outputs that were requested as binary data.
 
     Raises ``InputRefused`` if an output has no JSON form.
     """
     buffers: list[bytes] = []
-    described: list[Mapping[str, Any]] = (
-        [_described(request, name, outputs[name], buffers) for name in outputs]
+    entries: list[Mapping[str, Any]] = (
+        [_output_entry(request, name, outputs[name], buffers) for name in outputs]
         if request.all_binary or request.binary
-        else [_in_json(name, tensor) if isinstance(tensor, np.ndarray) else tensor for name, tensor in outputs.items()]
+        else [
+            _json_tensor(name, tensor) if isinstance(tensor, np.ndarray) else tensor for name, tensor in outputs.items()
+        ]
     )
-    answer = {"model_name": model, "model_version": version, "outputs": described}
+    answer = {"model_name": model, "model_version": version, "outputs": entries}
     if request.id:
         answer = {"id": request.id, **answer}
     head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
     if not buffers:
-        return _JSON, head
+        return _JSON_HEADERS, head
     headers = [
         (b"content-type", b"application/octet-stream"),
         (b"inference-header-content-length", str(len(head)).encode()),
@@ -282,32 +302,32 @@ def write_answer(
     return headers, b"".join((head, *buffers))
 
 
-def _in_json(name: str, array: Array) -> JsonTensor:
+def _json_tensor(name: str, array: Array) -> JsonTensor:
     datatype = datatype_of(array)
     if datatype in _BINARY_ONLY:
-        raise InputRefused(f"{datatype} data cannot be answered as JSON: ask for output {name} as binary data")
+        raise InputRefused(f"{datatype} data cannot be answered as JSON: request output {name} as binary data")
     flat = array.ravel()  # contiguous, as orjson needs it
     data = [_text(item) for item in flat.tolist()] if datatype == BYTES else flat
     return {"name": name, "datatype": datatype, "shape": array.shape, "data": data}
 
 
-def _described(request: TensorRequest, name: str, tensor: Tensor, buffers: list[bytes]) -> Mapping[str, Any]:
-    """Return what the JSON says of an output; what is asked for as binary data goes to ``buffers``."""
+def _output_entry(request: TensorRequest, name: str, tensor: Tensor, buffers: list[bytes]) -> Mapping[str, Any]:
+    """Return the JSON entry of an output. If it is requested as binary data, append its bytes to ``buffers``."""
     if name not in request.binary and (not request.all_binary or name in request.as_json):
-        return _in_json(name, tensor) if isinstance(tensor, np.ndarray) else tensor
+        return _json_tensor(name, tensor) if isinstance(tensor, np.ndarray) else tensor
     array = as_array(tensor)
     buffers.append(to_bytes(array))
     size = {"binary_data_size": len(buffers[-1])}
     return {"name": name, "datatype": datatype_of(array), "shape": array.shape, "parameters": size}
 
 
-def shown(name: object) -> str:
-    """Return a caller's text, escaped and cut, for a message."""
+def escaped(name: object) -> str:
+    """Return a caller's text for a message: escaped as ASCII and cut to 60 characters."""
     return ascii(str(name))[1:-1][:60]
 
 
 def _binary_size(item: Mapping[str, Any]) -> Any:
-    """Return what an input says of its binary data."""
+    """Return ``binary_data_size`` of an input, None if there is none. Raises ``InputRefused`` for shared memory."""
     parameters = _parameters(item)
     if "shared_memory_region" in parameters:
         raise InputRefused("shared memory is not possible across machines: send the tensor itself")
@@ -315,21 +335,21 @@ def _binary_size(item: Mapping[str, Any]) -> Any:
 
 
 def check_shape(name: str, shape: Any) -> None:
-    """Raise ``InputRefused`` for anything but a list of at most 32 numbers from 0.
+    """Raise ``InputRefused`` unless ``shape`` is a list of at most 32 whole numbers of at least 0.
 
-    The number of elements is checked where they are counted. An empty tensor has none, whatever its other dimensions
-    are. They have a limit here, because as nested lists it is that many lists.
+    Whether the data have as many elements as the shape says is checked with the data. An empty tensor (a dimension of
+    0) has no data to compare, so its other dimensions are limited here: it may become that many nested lists.
     """
     for size in shape if isinstance(shape, list) else (None,):
         if type(size) is not int or size < 0:
-            raise InputRefused(f"shape of input {shown(name)} must be a list of whole numbers of at least 0")
+            raise InputRefused(f"shape of input {escaped(name)} must be a list of whole numbers of at least 0")
     if len(shape) > _MAX_DIMENSIONS:
         raise InputRefused(
-            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are possible"
+            f"shape of input {escaped(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are possible"
         )
     if 0 in shape and math.prod(d for d in shape if d) > _MAX_LISTS:
         raise InputRefused(
-            f"shape of input {shown(name)} has no elements, so the product of its other dimensions must be at most "
+            f"shape of input {escaped(name)} has no elements, so the product of its other dimensions must be at most "
             f"{_MAX_LISTS}"
         )
 
@@ -337,26 +357,26 @@ def check_shape(name: str, shape: Any) -> None:
 def check_lists(tensors: Mapping[str, Tensor]) -> None:
     """Raise ``InputRefused`` if all number tensors of a request together are too many nested lists.
 
-    A dimension costs the caller a few bytes and can double the lists: [1000000, 1, 1] are a million lists more than
-    [1000000, 1].
+    A further dimension costs the caller a few bytes and can double the number of lists: [1000000, 1, 1] becomes a
+    million more lists than [1000000, 1].
     """
     arrays = [tensor for tensor in tensors.values() if isinstance(tensor, np.ndarray) and tensor.dtype.kind != "O"]
     lists = sum(math.prod(array.shape[:depth]) for array in arrays for depth in range(1, array.ndim))
-    most = max(_MAX_LISTS, sum(array.nbytes for array in arrays) // _BYTES_PER_LIST)
-    if lists > most:
+    limit = max(_MAX_LISTS, sum(array.nbytes for array in arrays) // _BYTES_PER_LIST)
+    if lists > limit:
         raise InputRefused(
-            f"the inputs are {lists} nested lists, at most {most} are made of this much data",
+            f"the inputs would become {lists} nested lists; for this much data, at most {limit} are allowed",
             hint="leave out dimensions of size 1 and empty inputs",
         )
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = item.get("parameters")
-    if found is None:
-        return _NONE
-    if not isinstance(found, dict):
+    parameters = item.get("parameters")
+    if parameters is None:
+        return _EMPTY
+    if not isinstance(parameters, dict):
         raise InputRefused("parameters must be an object")
-    return found
+    return parameters
 
 
 def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[str]]:
@@ -364,45 +384,46 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
         return (), frozenset(), frozenset()
     if not isinstance(items, list):
         raise InputRefused("outputs must be a list")
-    names, binary, plain = [], set(), set()
+    names, binary, as_json = [], set(), set()
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             raise InputRefused("every output must be an object with a name")
         parameters = _parameters(item)
         if parameters.get("classification"):
-            raise InputRefused("the classification extension is not offered", hint="ask for the output label")
+            raise InputRefused("the classification extension is not offered", hint="request the output label")
         if "shared_memory_region" in parameters:
             raise InputRefused("shared memory is not possible across machines")
         names.append(item["name"])
         if parameters.get("binary_data") is True:
             binary.add(item["name"])
         elif parameters.get("binary_data") is False:
-            plain.add(item["name"])
-    return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(plain)
+            as_json.add(item["name"])
+    return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(as_json)
 
 
 def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
-    """Return the numbers in even lists as a flat array.
+    """Return the numbers in nested lists as a flat array of the dtype of ``datatype``.
 
-    Their types are checked first: of texts and numbers together numpy makes texts, each as long as the longest.
+    Their types are checked first: numpy would convert a mixture of texts and numbers to texts, each as long as the
+    longest.
     """
     dtype = DTYPES[datatype]
-    wanted = {"b": _TRUTH, "i": _WHOLE, "u": _WHOLE, "f": _ANY_NUMBER}[dtype.kind]
-    found = flat_of(data)
-    if found is None or not set(map(type, found[0])) <= wanted:
-        what = "true or false" if wanted is _TRUTH else "numbers" if wanted is _ANY_NUMBER else "whole numbers"
-        raise InputRefused(f"data of input {shown(name)} must be {what} for {datatype}, in lists of one length")
-    flat = found[0]
+    types = {"b": _BOOLEAN_TYPES, "i": _INTEGER_TYPES, "u": _INTEGER_TYPES, "f": _NUMBER_TYPES}[dtype.kind]
+    flattened = flatten(data)
+    if flattened is None or not set(map(type, flattened[0])) <= types:
+        what = "true or false" if types is _BOOLEAN_TYPES else "numbers" if types is _NUMBER_TYPES else "whole numbers"
+        raise InputRefused(f"data of input {escaped(name)} must be {what} for {datatype}, in lists of one length")
+    flat = flattened[0]
     if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
-            raise InputRefused(f"data of input {shown(name)} does not fit {datatype}")
+            raise InputRefused(f"data of input {escaped(name)} does not fit {datatype}")
     with np.errstate(over="ignore"):
         return np.array(flat, dtype=dtype)
 
 
 def _wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:
-    return InputRefused(f"input {shown(name)} has {size} elements, its shape {list(shape)} needs {math.prod(shape)}")
+    return InputRefused(f"input {escaped(name)} has {size} elements, its shape {list(shape)} needs {math.prod(shape)}")
 
 
 def _text(item: object) -> str:

@@ -41,9 +41,9 @@ from gateway.protocols.tensors import (
     as_array,
     check_shape,
     datatype_of,
+    escaped,
     from_bytes,
-    objects,
-    shown,
+    object_array,
     to_bytes,
 )
 from gateway.spec import normalize_url
@@ -320,7 +320,7 @@ class RpcServer:
             raise redacted_for(caller, error) from None
 
     def _url(self, name: str, version: str) -> str:
-        return oip.settle(self._table.current, normalize_url(name, version))
+        return oip.resolve_version_one(self._table.current, normalize_url(name, version))
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class RpcServer:
         async def send(flight: InFlight, event: Event) -> None:
             assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
             piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
-            tensors = {name: objects([value.encode()]).reshape(1, 1) for name, value in piece.items()}
+            tensors = {name: object_array([value.encode()]).reshape(1, 1) for name, value in piece.items()}
             response = _response(flight.call, tensors, flight.endpoint)
             await write(response, is_last=event.finish_reason is not None)
 
@@ -468,9 +468,9 @@ class RpcServer:
         found: dict[str, Any] = {}
         for i, tensor in enumerate(request.inputs):
             if tensor.name in found:
-                raise InputRefused(f"input {shown(tensor.name)} was sent twice")
+                raise InputRefused(f"input {escaped(tensor.name)} was sent twice")
             if tensor.datatype not in DTYPES:
-                raise InputRefused(f"the datatype of input {shown(tensor.name)} must be one of {', '.join(DTYPES)}")
+                raise InputRefused(f"the datatype of input {escaped(tensor.name)} must be one of {', '.join(DTYPES)}")
             if "shared_memory_region" in tensor.parameters:
                 raise InputRefused("shared memory is not possible across machines: send the tensor itself")
             shape = list(tensor.shape)
@@ -490,7 +490,7 @@ class RpcServer:
             name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
             for name, value in request.parameters.items()
         }
-        call.obey()
+        call.apply_parameters()
         return call
 
 
@@ -514,20 +514,20 @@ class RpcCall(oip.InferCall):
 def _typed(tensor: Any, shape: list[int]) -> Any:
     field = _TYPED.get(tensor.datatype)
     if field is None:
-        raise InputRefused(f"{tensor.datatype} data has to be sent as raw bytes: input {shown(tensor.name)}")
+        raise InputRefused(f"{tensor.datatype} data has to be sent as raw bytes: input {escaped(tensor.name)}")
     values = getattr(tensor.contents, field)
     if len(values) != math.prod(shape):
         raise InputRefused(
-            f"input {shown(tensor.name)} has {len(values)} elements, its shape {shape} needs {math.prod(shape)}"
+            f"input {escaped(tensor.name)} has {len(values)} elements, its shape {shape} needs {math.prod(shape)}"
         )
     if tensor.datatype == BYTES:
-        return objects(list(values)).reshape(shape)
+        return object_array(list(values)).reshape(shape)
     dtype = DTYPES[tensor.datatype]
     wide = np.array(values, dtype=None if len(values) else dtype)
     if dtype.kind in "iu" and wide.size:
         limits = np.iinfo(dtype)
         if int(wide.min()) < limits.min or int(wide.max()) > limits.max:
-            raise InputRefused(f"data of input {shown(tensor.name)} does not fit {tensor.datatype}")
+            raise InputRefused(f"data of input {escaped(tensor.name)} does not fit {tensor.datatype}")
     return wide.astype(dtype, copy=False).reshape(shape)
 
 

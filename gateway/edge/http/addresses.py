@@ -132,12 +132,15 @@ class Addresses:
             return Reading(partial(_kserve, url), oip_problem, url)
         if path.startswith(MODELS) and path.endswith("/infer"):
             try:
-                url, _ = oip.locate(path[len(MODELS) :])
+                url, _ = oip.split_path(path[len(MODELS) :])
             except EndpointNotFound:
                 return None  # ``models`` refuses it
-            if not oip.may_mean_another(url):
+            if not oip.may_be_version_one(url):
                 return Reading(partial(_infer, url), oip_problem, url)
-            return Reading(lambda raw, headers: _infer(oip.settle(self._table.current, url), raw, headers), oip_problem)
+            return Reading(
+                lambda raw, headers: _infer(oip.resolve_version_one(self._table.current, url), raw, headers),
+                oip_problem,
+            )
         return None
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
@@ -199,7 +202,7 @@ def _infer(url: str, raw: bytes, headers: ByName) -> Call:
     call = oip.InferCall(url)
     read_request(raw, headers.get(b"inference-header-content-length", b""), call)
     if call.parameters:
-        call.obey()
+        call.apply_parameters()
     return call
 
 

@@ -118,15 +118,15 @@ class ModelRoutes:
 
     async def _answer_of_model(self, path: str, caller: Caller | None) -> tuple[int, Any]:
         snapshot = self._table.current
-        url, action = oip.locate(path[len(MODELS) :])
-        url = oip.settle(snapshot, url)
+        url, action = oip.split_path(path[len(MODELS) :])
+        url = oip.resolve_version_one(snapshot, url)
         self._require(caller, url)
         if action == "ready":
             return (200, None) if await oip.is_ready(snapshot, url) else (503, {"error": f"{url} is not ready"})
         if action == "config":
             return 200, oip.describe(snapshot, url).config()
         if action == "stats":
-            oip.find(snapshot, url)
+            oip.representative(snapshot, url)
             return 200, {"model_stats": oip.statistics_of(snapshot, url, await self._statistics())}
         if action == "infer":
             raise MethodNotAllowed("an endpoint is called with POST", hint="use POST")
