@@ -160,6 +160,26 @@ _BASES: Final = {
 _MONITORING: Final = "base/monitoring"
 _TIERS: Final = ("gateway", "triton")
 
+_ENVIRONMENT: Final = """\
+nameReference: # variables whose value is the name of a Service
+  - kind: Service
+    fieldSpecs: [{kind: Deployment, path: spec/template/spec/containers/env/value}]
+"""
+_SCALED: Final = """\
+nameReference:
+  - kind: Deployment
+    fieldSpecs: [{kind: ScaledObject, path: spec/scaleTargetRef/name}]
+"""
+_FOLLOWING: Final = {
+    "base/gateway": _ENVIRONMENT, "base/triton": _ENVIRONMENT,
+    "autoscaling/gateway-keda": _SCALED, "autoscaling/triton-keda": _SCALED,
+    _MONITORING: """\
+commonLabels:
+  - {kind: ServiceMonitor, path: spec/selector/matchLabels}
+""",
+}  # fmt: skip
+"""For each folder: fields beyond those known to kustomize that follow an overlay's ``nameSuffix`` and ``labels``."""
+
 _COMPONENTS: Final = {
     "triton-cpu": (
         "cpu", ("images", "triton"),
@@ -253,12 +273,21 @@ def _folder(
         by_file.setdefault(f"{known or document.template}.yaml", []).append(document.text)
     for name, texts in by_file.items():
         yield f"{folder}/{name}", MARK + "\n" + "---\n".join(texts)
-    yield f"{folder}/kustomization.yaml", _kustomization(about, resources=[*others, *by_file], **parts)
+    following = _FOLLOWING.get(folder)
+    if following:
+        head = (
+            "# Fields that follow `nameSuffix` and `labels` of an overlay, in addition to those that kustomize knows."
+        )
+        yield f"{folder}/following.yaml", f"{MARK}\n{head}\n{following}"
+    yield (
+        f"{folder}/kustomization.yaml",
+        _kustomization(about, resources=[*others, *by_file], following=bool(following), **parts),
+    )
 
 
 def _kustomization(
     about: str, *, resources: Iterable[str], components: Iterable[str] = (), changes: Iterable[str] = (),
-    namespace: str = "", component: bool = False,
+    namespace: str = "", component: bool = False, following: bool = False,
 ) -> str:  # fmt: skip
     lines = [MARK, *(f"# {line}" for line in about.splitlines())]
     kind, version = ("Component", "v1alpha1") if component else ("Kustomization", "v1beta1")
@@ -266,6 +295,7 @@ def _kustomization(
     lines += [f"namespace: {namespace}"] if namespace else []
     for field, entries in (("resources", [*resources]), ("components", [*components])):
         lines += [f"{field}: [{', '.join(entries)}]"] if entries else []
+    lines += ["configurations: [following.yaml]"] if following else []
     for number, change in enumerate(changes):
         lines += ["patches:"] * (number == 0) + ["  - patch: |", *(f"      {line}" for line in change.splitlines())]
     return "\n".join(lines) + "\n"

@@ -70,8 +70,13 @@ def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
-    """Variables with a value that is written down."""
-    return {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
+    """Variables with a value that is written down; like the kubelet, it replaces `$(NAME)` only if NAME came before."""
+    found: dict[str, str] = {}
+    for entry in container.get("env", []):
+        if "value" in entry:
+            value = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), entry["value"])
+            found[entry["name"]] = value
+    return found
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -387,6 +392,8 @@ CLEARML = {"CLEARML_API_HOST", "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", *CREDEN
 
 SHARED = {"TRITON_GATEWAY_CACHE_BYTES"}
 """What model sync reads of the gateway's settings (``deploy/modelsync/run.py``)."""
+PARTS = {"TRITON_SERVICE"}
+"""What other variables are made of."""
 
 
 def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) -> None:
@@ -404,7 +411,7 @@ def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) 
         arguments = container.get("args") or container["command"][2].split()[2:]
         command = group.get_command(context, arguments[0])
         assert command is not None, (name, arguments)
-        assert given <= variables_of(command) | CLEARML | SHARED, name
+        assert given <= variables_of(command) | CLEARML | SHARED | PARTS, name
 
 
 def test_the_gateways_settings_are_usable(objects: Objects) -> None:

@@ -311,10 +311,21 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
     {{- end }}
 {{- end }}
 
+{{- /*
+A variable with the name of a pool's headless Service, for addresses that begin with $(TRITON_SERVICE): (list $ pool). So the
+name is a value by itself, which kustomize changes together with the Service's name (nameSuffix). KServe's Service is not ours.
+*/ -}}
+{{- define "tritonService" -}}
+{{- $ := index . 0 -}}
+{{- if not $.Values.kserve.enabled -}}
+- {name: TRITON_SERVICE, value: {{ include "name" (list $ "triton" (index . 1)) }}} # kustomize changes it with the Service
+{{ end -}}
+{{- end }}
+
 {{- /* Where gateways find Triton: by its headless Service, the one that KServe makes, or the address that is said. */ -}}
 {{- define "tritonAddress" -}}
 {{- $ := index . 0 -}}
-{{- $service := include "name" (list $ "triton") -}}
+{{- $service := "$(TRITON_SERVICE)" -}}
 {{- if $.Values.kserve.enabled -}}
 {{- $service = printf "%s-predictor" (include "fullname" .) -}}
 {{- end -}}

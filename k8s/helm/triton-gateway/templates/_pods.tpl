@@ -18,6 +18,9 @@
 {{- with include "peers" (list $) }}
 - {name: TRITON_GATEWAY_REPLICAS, value: {{ . }}} # the ready pods behind this name share the quotas and the calls to Triton
 {{- end }}
+{{- if not $.Values.triton.address }}
+{{ include "tritonService" (list $ "default") | trim }}
+{{- end }}
 - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # the gateway spreads its calls over all Triton pods
 {{- with include "poolAddresses" (list $) }}
 - {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # addresses of the pools that endpoints name
@@ -39,6 +42,19 @@
 - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
 {{- end }}
 {{ include "credentials" (list $ "CLEARML") }}
+{{- end }}
+
+{{- /* (list value entries others): no entry may have the name of one of the others, which it would hide without a word. */ -}}
+{{- define "refuseTwice" -}}
+{{- $names := list -}}
+{{- range index . 2 }}{{ $names = append $names .name }}{{ end -}}
+{{- $value := index . 0 -}}
+{{- range index . 1 -}}
+{{- if has .name $names -}}
+{{- fail (printf "%s: %s is set by the chart itself, or twice; set the chart value instead" $value .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
 {{- end }}
 
 {{- define "gatewayPod" -}}
@@ -76,12 +92,15 @@ containers:
       {{- range fromYamlArray $written }}{{ $names = append $names .name }}{{ end }}
       {{- $names = concat $names (keys (include "settingsData" (list $) | fromYaml)) }}
       {{- $written | nindent 6 }}
+      {{- $more := list }}
       {{- range $name, $value := $gateway.env }}
+      {{- $more = append $more (dict "name" $name) }}
       {{- if has $name $names }}
       {{- fail (printf "gateway.env.%s: the chart sets this variable itself; set the chart value instead" $name) }}
       {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
+      {{- include "refuseTwice" (list "gateway.extraEnv" $gateway.extraEnv (concat (fromYamlArray $written) $more)) }}
       {{- with $gateway.extraEnv }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -228,6 +247,28 @@ volumes:
 {{- end }}
 
 {{- /* (list $ host:port of its Triton, pool) */ -}}
+{{- define "syncEnv" -}}
+{{- $ := index . 0 -}}
+{{- $pool := index . 2 -}}
+- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
+- {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $pool.engine }}}
+{{- if ne $pool.name "default" }}
+- {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # models of other pools are not loaded
+{{- end }}
+{{- if eq (index . 1) "127.0.0.1:8001" | and (not $.Values.kserve.enabled) }}
+# the members of the pool, for models that are on some of them only (gateway.replicas)
+{{ include "tritonService" (list $ $pool.name) | trim }}
+- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///$(TRITON_SERVICE):8001"}
+{{- end }}
+- {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
+- {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
+- {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
+- {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
+{{- include "credentials" (list $ "CLEARML") | nindent 0 }}
+{{- end }}
+
+{{- /* (list $ host:port of its Triton, pool) */ -}}
 {{- define "syncContainer" -}}
 {{- $ := index . 0 -}}
 {{- $pool := index . 2 -}}
@@ -238,21 +279,9 @@ args: {{ concat (list "sync") $.Values.sync.extraArgs | toJson }}
 envFrom:
   {{- include "settings" (list $) | nindent 2 }}
 env:
-  - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
-  - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $pool.engine }}}
-  {{- if ne $pool.name "default" }}
-  - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # models of other pools are not loaded
-  {{- end }}
-  {{- if eq (index . 1) "127.0.0.1:8001" | and (not $.Values.kserve.enabled) }}
-  # the members of the pool, for models that are on some of them only (gateway.replicas)
-  - {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "name" (list $ "triton" $pool.name) }}:8001"}
-  {{- end }}
-  - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
-  - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
-  - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
-  - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-  - {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
-  {{- include "credentials" (list $ "CLEARML") | nindent 2 }}
+  {{- $written := include "syncEnv" . }}
+  {{- $written | nindent 2 }}
+  {{- include "refuseTwice" (list "sync.extraEnv" $.Values.sync.extraEnv (fromYamlArray $written)) }}
   {{- with $.Values.sync.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
