@@ -44,6 +44,7 @@ _VERSION: Final = (
     "import json, urllib.request as web;print(json.load(web.urlopen('http://127.0.0.1:8000/v2', timeout=3))['version'])"
 )
 """Python code that prints the version of the Triton in the same pod; it runs in model sync's container."""
+_COMPONENT: Final = "app.kubernetes.io/component"
 _BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 
@@ -118,10 +119,11 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
     return Finding(subject, "ok", "exists")
 
 
-def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
+def _doors(kubectl: Kubectl, deployments: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Check from model sync's container whether Triton loads models without a key, and which version it is."""
-    triton = next((name for name in deployments if name == "triton" or name.endswith("-triton")), "")
-    sync = next((name for name in deployments if name == "sync" or name.endswith("-sync")), "")
+    # By label: names differ by release, and a kustomize overlay may add a suffix.
+    first = {each["metadata"].get("labels", {}).get(_COMPONENT): each["metadata"]["name"] for each in deployments[::-1]}
+    triton, sync = first.get("triton", ""), first.get("sync", "")
     if triton:
         where = (f"deployment/{triton}", "127.0.0.1:8001", "127.0.0.1:8000")
     elif sync:
@@ -201,7 +203,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     if not deployments:
         yield Finding("deployments", "note", "none yet", "kubectl apply -k k8s/overlays/…, or helm install")
         return
-    yield from _doors(kubectl, [each["metadata"]["name"] for each in deployments])
+    yield from _doors(kubectl, deployments)
     troubles = list(_troubles((kubectl("get", "pods", label, "--output=json").json() or {}).get("items", [])))
     for each in deployments:
         name, status = each["metadata"]["name"], each.get("status", {})

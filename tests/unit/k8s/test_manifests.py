@@ -764,6 +764,12 @@ def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: C
         ({"autoscaling__gateway__min": "9", "autoscaling__gateway__max": "8"}, "autoscaling.gateway.min"),
         ({"autoscaling__triton__max": "0"}, "autoscaling.triton"),
         ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
+        ({"triton__preStopSeconds": "26"}, "triton.terminationGracePeriodSeconds: at least 61"),
+        (
+            {"triton__pools": '[{"name": "a", "terminationGracePeriodSeconds": 49}]'},
+            "triton.pools: a.terminationGracePeriodSeconds: at least 50",
+        ),
+        ({"gateway__grpcPort": "8080"}, "grpcPort"),
         ({"gateway__drainTimeout": '"1.5m"'}, "gateway.terminationGracePeriodSeconds: at least 107"),
         ({"gateway__allowAnonymous": "false"}, "gateway: set keysSecret"),
         ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),

@@ -346,3 +346,17 @@ def test_a_variable_that_would_hide_another_one_is_refused(pairs: dict[str, str]
     """Of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both."""
     with pytest.raises(AssertionError, match=f"extraEnv: {name} is set"):
         helm(**pairs)
+
+
+def test_under_kserve_an_ingress_and_a_route_lead_to_the_service_that_kserve_makes(helm: Render) -> None:
+    """Of the transformer, at port 80; the chart has no Service of its own there."""
+    objects = helm(
+        "kserve", release="a", gateway__ingress__enabled="true", gateway__ingress__hosts='["models.example"]',
+        gateway__httpRoute__enabled="true", gateway__httpRoute__parentRefs='[{"name": "public"}]',
+        gateway__service='{"port": 8000}',
+    )  # fmt: skip
+    [ingress] = [each for each in objects if each["kind"] == "Ingress"]
+    [path] = ingress["spec"]["rules"][0]["http"]["paths"]
+    assert {"name": "a-triton-gateway-transformer", "port": {"name": "http"}} == path["backend"]["service"]
+    [route] = [each for each in objects if each["kind"] == "HTTPRoute"]
+    assert [{"name": "a-triton-gateway-transformer", "port": 80}] == route["spec"]["rules"][0]["backendRefs"]

@@ -173,6 +173,11 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- $triton := index . 1 -}}
 {{- $kserve := $.Values.kserve.enabled -}}
 {{- $http := ternary 8000 "http" $kserve -}}
+{{- $least := add $triton.preStopSeconds 30 5 | int -}}
+{{- if lt (int $triton.terminationGracePeriodSeconds) $least -}}
+{{- $value := eq $triton.name "default" | ternary "triton" (printf "triton.pools: %s" $triton.name) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds: at least %d, so that a Triton is not killed while it finishes its calls: preStopSeconds + 30 + 5" $value $least) -}}
+{{- end -}}
 {{- $resources := deepCopy $triton.resources -}}
 {{- if $triton.gpus -}}
 {{- $_ := set $resources.limits "nvidia.com/gpu" (toString $triton.gpus) -}}

@@ -27,9 +27,10 @@ def items(*found: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "List", "items": list(found)}
 
 
-def deployment(name: str, wanted: int, ready: int) -> dict[str, Any]:
-    """A Deployment as kubectl prints it."""
-    return {"metadata": {"name": name}, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
+def deployment(name: str, wanted: int, ready: int, component: str = "") -> dict[str, Any]:
+    """A Deployment as kubectl prints it; its component is its name if nothing else is said."""
+    metadata = {"name": name, "labels": {"app.kubernetes.io/component": component or name}}
+    return {"metadata": metadata, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
 
 
 def definition(*known: str) -> dict[str, Any]:
@@ -58,6 +59,6 @@ HEALTHY: dict[str, tuple[int, Any, str]] = {
     "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
     "get storageclass": (0, items({"metadata": {
         "name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), ""),
-    "get deployments": (0, items(deployment("triton-gateway", 2, 2), deployment("triton", 1, 1)), ""),
+    "get deployments": (0, items(deployment("triton-gateway", 2, 2, "gateway"), deployment("triton", 1, 1)), ""),
     "get pods": (0, items(), ""),
 }  # fmt: skip

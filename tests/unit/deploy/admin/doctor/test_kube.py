@@ -46,8 +46,11 @@ def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) ->
         "anyone who can reach gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and can therefore run code there",
     ) == found(kubectl(exec=(0, doors, "")))["who may load models"]
     assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
-    named = kubectl(exec=(0, doors, ""), get_deployments=(0, items(deployment("chat-triton-gateway-triton", 1, 1)), ""))
-    assert "missing" == found(named)["who may load models"][0], "a release of another name is looked at, too"
+    for name in ("chat-triton-gateway-triton", "triton-chat"):  # a release of that name, an overlay with a suffix
+        of_theirs = items(deployment("chat", 1, 1, "gateway"), deployment(name, 1, 1, "triton"))
+        named = found(kubectl(exec=(0, doors, ""), get_deployments=(0, of_theirs, "")))
+        assert "missing" == named["who may load models"][0], name
+        assert f"known vulnerabilities of deployment/{name}" in named
     other = kubectl(**{"get_secret_triton-key": (0, "other", "")})
     assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
 
