@@ -1,7 +1,7 @@
-"""Hugging Face's inference API: converts ``{"inputs": …, "parameters": …}`` to an endpoint's own body, and its answer.
+"""Hugging Face's inference API: converts ``{"inputs": …, "parameters": …}`` to an endpoint's body, and its answer back.
 
-For each task, answers have the shape that Hugging Face's servers send and ``huggingface_hub.InferenceClient`` reads.
-Used by the serve route for bodies with ``inputs``, and by ``POST /predict``.
+Answers of each task have the form that Hugging Face's servers send and ``huggingface_hub.InferenceClient`` reads. The
+serve route uses it for bodies with ``inputs``, ``POST /predict`` for all.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Convert = Callable[[Any], Any]
 """Converts an endpoint's answer to Hugging Face's form."""
 
 _FIELDS: Final = ("inputs", "parameters", "options", "stream")
-_BESIDE_INPUTS: Final = (
+_TOP_LEVEL_PARAMETERS: Final = (
     "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format", "raw_scores",
 )  # fmt: skip
 """Parameters that Text Embeddings Inference and huggingface_hub put beside ``inputs``."""
-_OF_SERVERS: Final = ("use_cache", "wait_for_model", "use_gpu")
+_SERVER_OPTIONS: Final = ("use_cache", "wait_for_model", "use_gpu")
 
 
-def is_form(body: object) -> bool:
-    """Return whether a body is in this form rather than in the endpoints' own."""
+def is_huggingface_body(body: object) -> bool:
+    """Return whether a body has Hugging Face's form instead of an endpoint's own."""
     return type(body) is dict and "inputs" in body and "text" not in body
 
 
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
-    """Return the endpoint's own body for ``task``, and the conversion of its answer. Raises ``InputRefused``."""
+    """Return the endpoint's own body for ``task``, and a function that converts its answer. Raises ``InputRefused``."""
     parameters = body.get("parameters")
     if parameters is None:
         parameters = {}
@@ -43,18 +43,19 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
     for name in body:
         if name in _FIELDS:
             continue
-        if name not in _BESIDE_INPUTS:
+        if name not in _TOP_LEVEL_PARAMETERS:
             raise InputRefused(
                 f"unknown field {escaped(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
             )
         parameters = {**parameters, name: body[name]}
     options = body.get("options")
-    if options is not None and (not isinstance(options, dict) or any(name not in _OF_SERVERS for name in options)):
-        raise InputRefused(f"options takes only {', '.join(_OF_SERVERS)}, which have no effect here")
+    if options is not None and (not isinstance(options, dict) or any(name not in _SERVER_OPTIONS for name in options)):
+        raise InputRefused(f"options takes only {', '.join(_SERVER_OPTIONS)}, which have no effect here")
     form = _TASKS.get(task)
     if form is None:
         raise InputRefused(
-            f"the task {task} has no Hugging Face form here", hint='send the form of docs/tasks.md: {"text": …}'
+            f"the task {task} has no Hugging Face form here",
+            hint='send {"text": …} instead, as docs/tasks.md describes it',
         )
     ours, convert = form(body["inputs"], _our_parameters(task, parameters) if parameters else parameters)
     if body.get("stream") is not None:
@@ -68,7 +69,7 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
     body: dict[str, Any]
     if isinstance(inputs, dict):
         body = {"text": inputs.get("text"), "text_pair": inputs.get("text_pair")}
-        _only(inputs, ("text", "text_pair"))
+        _refuse_unknown(inputs, ("text", "text_pair"))
     elif isinstance(inputs, list) and inputs and isinstance(inputs[0], list):
         texts, pairs = singles_or_pairs(inputs)
         body = {"text": texts, "text_pair": pairs}
@@ -79,23 +80,23 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
         return [{"label": label, "score": score} for label, score in result["scores"].items()]
 
     # A single text is answered with a list of lists too, as Hugging Face's servers do and their client expects.
-    return _with(body, parameters), lambda answer: [one(result) for result in _results(answer)]
+    return _request(body, parameters), lambda answer: [one(result) for result in _results(answer)]
 
 
 def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    chosen = dict(parameters)
-    _drop(chosen, "encoding_format", ("float",), "base64 is an OpenAI form: POST /v1/embeddings")
+    ours = dict(parameters)
+    _drop_parameter(ours, "encoding_format", ("float",), "for base64, use OpenAI's POST /v1/embeddings")
     if isinstance(inputs, dict):
-        return _similarity(inputs, chosen)
-    size = chosen.pop("dimensions", None)
+        return _similarity(inputs, ours)
+    size = ours.pop("dimensions", None)
     if size is not None:
         whole_number(size, "dimensions")
 
     def convert(answer: Body) -> Any:
         vectors = answer["embeddings"] if "embeddings" in answer else answer["embedding"]
-        return vectors if size is None else shortened(vectors, size)
+        return vectors if size is None else shorten(vectors, size)
 
-    return _with({"text": inputs}, chosen), convert
+    return _request({"text": inputs}, ours), convert
 
 
 def _similarity(inputs: Body, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -105,18 +106,18 @@ def _similarity(inputs: Body, parameters: Body) -> tuple[dict[str, Any], Convert
         vectors = np.asarray(answer["embeddings"], dtype=np.float64)
         lengths = np.linalg.norm(vectors, axis=1)
         lengths[lengths == 0] = 1
-        found = (vectors[1:] @ vectors[0]) / (lengths[1:] * lengths[0])
-        return cast("list[float]", found.tolist())
+        cosines = (vectors[1:] @ vectors[0]) / (lengths[1:] * lengths[0])
+        return cast("list[float]", cosines.tolist())
 
-    return _with({"text": [source, *sentences]}, parameters), convert
+    return _request({"text": [source, *sentences]}, parameters), convert
 
 
 def _features(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     def convert(answer: Body) -> Any:
-        found = [[result["features"]] for result in _results(answer)]
-        return found if "results" in answer else found[0]
+        features = [[result["features"]] for result in _results(answer)]
+        return features if "results" in answer else features[0]
 
-    return _with({"text": inputs}, parameters), convert
+    return _request({"text": inputs}, parameters), convert
 
 
 def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -129,22 +130,22 @@ def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
                 scores[result["index"]] = result["score"]
             return scores
 
-        return _with({"query": query, "documents": sentences}, parameters), in_order
+        return _request({"query": query, "documents": sentences}, parameters), in_order
     pairs = _pairs_to_rank(inputs)
     if pairs is not None:
         body = {"query": [query for query, _ in pairs], "documents": [[document] for _, document in pairs]}
-        return _with(body, parameters), lambda answer: [as_predictions(result) for result in answer["results"]]
+        return _request(body, parameters), lambda answer: [as_predictions(result) for result in answer["results"]]
     if not isinstance(inputs, dict) or "query" not in inputs or not ({"documents", "texts"} & set(inputs)):
         raise InputRefused(
             'inputs must be {"query": "…", "documents": ["…", …]} or [{"text": "…", "text_pair": "…"}, …]'
         )
-    _only(inputs, ("query", "documents", "texts"))
+    _refuse_unknown(inputs, ("query", "documents", "texts"))
     documents = inputs.get("documents", inputs.get("texts"))
-    return _with({"query": inputs["query"], "documents": documents}, parameters), lambda answer: answer["results"]
+    return _request({"query": inputs["query"], "documents": documents}, parameters), lambda answer: answer["results"]
 
 
 def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
-    """Return the pairs of a body in the form for pair classifiers; None for any other form."""
+    """Return the (query, document) pairs of inputs in the form for pair classifiers; None for other forms."""
     if isinstance(inputs, dict) and "text" in inputs:
         inputs = [inputs]
     if not isinstance(inputs, list) or not inputs:
@@ -152,7 +153,7 @@ def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(inputs[0], list):
         texts, pairs = singles_or_pairs(inputs)
         if pairs is None:
-            raise InputRefused("ranking takes pairs: a query and a document each")
+            raise InputRefused("ranking takes pairs of a query and a document")
         return list(zip(texts, pairs, strict=True))
     for item in inputs:
         if not isinstance(item, dict) or set(item) != {"text", "text_pair"}:
@@ -161,7 +162,7 @@ def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
 
 
 def as_predictions(result: Body) -> list[dict[str, Any]]:
-    """Return the score of one pair in the form of a classifier with one label."""
+    """Return the score of one pair as a classifier with one label would."""
     return [{"label": "LABEL_0", "score": document["score"]} for document in result["results"]]
 
 
@@ -169,41 +170,43 @@ def _zero_shot(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     def one(result: Body) -> list[dict[str, Any]]:
         return [{"label": label, "score": score} for label, score in result["scores"].items()]
 
-    return _with({"text": inputs}, parameters), lambda answer: _as_sent(answer, one)
+    return _request({"text": inputs}, parameters), lambda answer: _per_text(answer, one)
 
 
 def _tokens(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    return _with({"text": inputs}, parameters), lambda answer: _as_sent(answer, lambda result: result["entities"])
+    return _request({"text": inputs}, parameters), lambda answer: _per_text(answer, lambda result: result["entities"])
 
 
 def _mask(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    return _with({"text": inputs}, parameters), lambda answer: _as_sent(answer, lambda result: result["predictions"])
+    return _request({"text": inputs}, parameters), lambda answer: _per_text(
+        answer, lambda result: result["predictions"]
+    )
 
 
 def _question(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     if not isinstance(inputs, dict) or not {"question", "context"} <= set(inputs):
         raise InputRefused('inputs must be {"question": "…", "context": "…"}')
-    _only(inputs, ("question", "context"))
+    _refuse_unknown(inputs, ("question", "context"))
     several = parameters.get("top_k", 1) not in (1, True)
 
     def one(result: Body) -> Any:
         answers = result.get("answers")
         if answers and several:
-            return [_part(answer, ("answer", "score", "start", "end")) for answer in answers]
-        return _part(result, ("answer", "score", "start", "end"))
+            return [_select(answer, ("answer", "score", "start", "end")) for answer in answers]
+        return _select(result, ("answer", "score", "start", "end"))
 
-    return _with(dict(inputs), parameters), lambda answer: _as_sent(answer, one)
+    return _request(dict(inputs), parameters), lambda answer: _per_text(answer, one)
 
 
 def _generation(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    chosen = dict(parameters)
-    details = chosen.pop("details", False)
+    ours = dict(parameters)
+    details = ours.pop("details", False)
 
     def one(result: Body) -> dict[str, Any]:
-        written = {"generated_text": result["text"]}
-        return {**written, "details": _details(result)} if details is True else written
+        text = {"generated_text": result["text"]}
+        return {**text, "details": _details(result)} if details is True else text
 
-    return _with({"text": inputs}, chosen), lambda answer: [one(result) for result in _results(answer)]
+    return _request({"text": inputs}, ours), lambda answer: [one(result) for result in _results(answer)]
 
 
 def _details(result: Body) -> dict[str, Any]:
@@ -220,13 +223,13 @@ _FINISH: Final = {"eos": "eos_token", "stop": "stop_sequence", "length": "length
 
 
 class GenerationEvents:
-    """Renders the events of a streamed text as text-generation-inference does: the last one has the whole text."""
+    """Renders the events of a streamed text as Text Generation Inference does; the last one contains the whole text."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
 
     def __call__(self, event: Event) -> bytes:
-        """Return one event."""
+        """Return one event as bytes of a ``text/event-stream``."""
         self._parts.append(event.text)
         is_last = event.finish_reason is not None
         content = {
@@ -264,41 +267,48 @@ _PADDING: Final = (True, False, "longest", "max_length", "do_not_pad")
 _RENAMED: Final = {
     "stop_sequences": "stop", "stop_strings": "stop", "topk": "top_k", "multi_class": "multi_label",
 }  # fmt: skip
-"""Old names of pipelines' parameters, and servers' names for them."""
-_DRAWS: Final = "texts are continued one token after the other: use do_sample, temperature, top_k and top_p"
-_AGAIN: Final = "send the text once for each, with a seed"
-_ENDS: Final = "a text ends where the model ends it; max_new_tokens and stop end it sooner"
-_FILES: Final = "generation_config.json of the model says it"
-_NEEDS_TWO: Final = "it is for summarization and translation, which need an encoder-decoder model: none is served"
+"""Older names, and other servers' names, of parameters that endpoints have."""
+_NO_BEAMS: Final = "each token is chosen alone, without beams: use do_sample, temperature, top_k and top_p"
+_ONE_EACH: Final = "send one request for each text, each with its own seed"
+_MODEL_ENDS: Final = "the model decides when a text ends; max_new_tokens and stop end it sooner"
+_IN_MODEL: Final = "it is set in the model's generation_config.json"
+_ENCODER_DECODER: Final = "it is for summarization and translation, and their encoder-decoder models are not served"
 _NOT_OFFERED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "num_beams": ((1,), _DRAWS), "num_beam_groups": ((1,), _DRAWS), "diversity_penalty": ((0,), _DRAWS),
-    "penalty_alpha": ((0,), _DRAWS), "length_penalty": ((1,), _DRAWS), "early_stopping": ((False,), _DRAWS),
-    "num_return_sequences": ((1,), _AGAIN), "best_of": ((1,), _AGAIN),
+    "num_beams": ((1,), _NO_BEAMS), "num_beam_groups": ((1,), _NO_BEAMS), "diversity_penalty": ((0,), _NO_BEAMS),
+    "penalty_alpha": ((0,), _NO_BEAMS), "length_penalty": ((1,), _NO_BEAMS), "early_stopping": ((False,), _NO_BEAMS),
+    "num_return_sequences": ((1,), _ONE_EACH), "best_of": ((1,), _ONE_EACH),
     "no_repeat_ngram_size": ((0,), "use repetition_penalty"), "frequency_penalty": ((0,), "use repetition_penalty"),
     "presence_penalty": ((0,), "use repetition_penalty"), "bad_words_ids": ((), "use stop"),
     "typical_p": ((1,), "use top_p"), "min_p": ((0,), "use top_p"),
-    "min_length": ((0,), _ENDS), "min_new_tokens": ((0,), _ENDS), "max_length": ((), "use max_new_tokens"),
+    "min_length": ((0,), _MODEL_ENDS), "min_new_tokens": ((0,), _MODEL_ENDS), "max_length": ((), "use max_new_tokens"),
     "max_time": ((), "use the header x-request-timeout-ms"),
-    "eos_token_id": ((), _FILES), "pad_token_id": ((), _FILES), "use_cache": ((True,), "the graph has one or has none"),
-    "truncate": ((), "a prompt that is too long loses its beginning by itself"),
-    "prefix": (("",), "put it in front of the text"), "clean_up_tokenization_spaces": ((False,), "clean the text up"),
+    "eos_token_id": ((), _IN_MODEL), "pad_token_id": ((), _IN_MODEL),
+    "use_cache": ((True,), "it was decided when the model was exported"),
+    "truncate": ((), "the beginning of a prompt that is too long is always cut off"),
+    "prefix": (("",), "put it in front of the text"),
+    "clean_up_tokenization_spaces": ((False,), "change the text in your client"),
     "handle_long_generation": (("hole",), "send a shorter prompt"), "return_text": ((True,), "the answer is text"),
     "return_tensors": ((False,), "the answer is text"), "add_special_tokens": ((True,), "send ids to /v1/completions"),
-    "decoder_input_details": ((False,), "no log probabilities are made"), "top_n_tokens": ((0,), "none are made"),
-    "watermark": ((False,), "none is put in"), "grammar": ((), "check the answer, and ask again with another seed"),
+    "decoder_input_details": ((False,), "no log probabilities are returned"),
+    "top_n_tokens": ((0,), "no log probabilities are returned"),
+    "watermark": ((False,), "texts get no watermark"),
+    "grammar": ((), "check the answer, and try again with another seed"),
     "adapter_id": ((), "serve the adapted model as an endpoint of its own"),
 }  # fmt: skip
-"""Known parameters of text generation that are not offered: values that change nothing, and what to do instead."""
+"""Known parameters of text generation that are not offered: values that are accepted, and what to do instead.
+
+An accepted value is the one that changes nothing.
+"""
 _NOT_OFFERED_ELSEWHERE: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "generate_parameters": (({},), _NEEDS_TWO), "clean_up_tokenization_spaces": ((), _NEEDS_TWO),
-    "src_lang": ((), _NEEDS_TWO), "tgt_lang": ((), _NEEDS_TWO), "min_length": ((), _NEEDS_TWO),
-    "num_beams": ((1,), "no text is written here; it is for text-generation"),
+    "generate_parameters": (({},), _ENCODER_DECODER), "clean_up_tokenization_spaces": ((), _ENCODER_DECODER),
+    "src_lang": ((), _ENCODER_DECODER), "tgt_lang": ((), _ENCODER_DECODER), "min_length": ((), _ENCODER_DECODER),
+    "num_beams": ((1,), "only text-generation endpoints write texts"),
     "add_special_tokens": ((True,), "send token ids to /v1/embeddings, or tensors to /v2/models/NAME/infer"),
     "return_tensors": ((False,), "tensors are answered at /v2/models/NAME/infer"),
-    "max_question_len": ((64,), "a question is read whole"),
+    "max_question_len": ((64,), "questions are not cut"),
     "ignore_subwords": ((False,), 'use "aggregation_strategy": "first"'),
 }  # fmt: skip
-"""The same for all other tasks."""
+"""``_NOT_OFFERED`` for all other tasks."""
 _HF_TASKS: Final = (
     "summarization", "translation", "text2text-generation", "conversational", "table-question-answering",
     "document-question-answering", "image-classification", "automatic-speech-recognition", "text-to-image",
@@ -307,54 +317,54 @@ _SIMILARITY_TASK: Final = "sentence-similarity"
 
 
 def _our_parameters(task: str, given: Body) -> dict[str, Any]:
-    """Return a pipeline's parameters by the endpoints' own names, without those that change nothing.
+    """Return the parameters of a Hugging Face pipeline under the endpoints' own names, without those of no effect.
 
     Raises ``InputRefused`` for a parameter that is not offered; the message says what to do instead.
     """
-    found: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     generates = task == "text-generation"
     refused = _NOT_OFFERED if generates else _NOT_OFFERED_ELSEWHERE
     for name, value in given.items():
-        if value is None:  # clients send what was not chosen as null
+        if value is None:  # clients send unset parameters as null
             continue
         if name in refused:
-            neutral, instead = refused[name]
-            if not _is_among(value, neutral):
+            accepted, instead = refused[name]
+            if not _is_among(value, accepted):
                 raise InputRefused(f"the parameter {name} is not offered here: {instead}")
         elif name == "truncation":
-            cuts = _cuts(value)
+            truncates = _truncates(value)
             if not generates:
-                found["truncate"] = cuts
-            elif not cuts:
+                ours["truncate"] = truncates
+            elif not truncates:
                 raise InputRefused(
                     "the parameter truncation cannot be false here: a prompt that is too long is always cut"
                 )
         elif name == "truncation_direction" and isinstance(value, str):
-            found[name] = value.lower()
+            ours[name] = value.lower()
         elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
-            found.update(_our_parameters(task, value))
+            ours.update(_our_parameters(task, value))
         elif name == "padding" and _is_among(value, _PADDING):
             continue  # padding changes no answer
         elif name == "return_all_scores" and isinstance(value, bool):
-            found.setdefault("top_k", _ALL_LABELS if value else 1)
+            ours.setdefault("top_k", _ALL_LABELS if value else 1)
         elif name == "raw_scores" and isinstance(value, bool):
             if value:
-                found["function_to_apply"] = "none"
+                ours["function_to_apply"] = "none"
         elif name == "grouped_entities" and isinstance(value, bool):
-            found["aggregation_strategy"] = "simple" if value else "none"
+            ours["aggregation_strategy"] = "simple" if value else "none"
         elif name == "function_to_apply" and value == "default":
             continue
         else:
-            found[_RENAMED.get(name, name)] = value
-    return found
+            ours[_RENAMED.get(name, name)] = value
+    return ours
 
 
 def _is_among(value: object, choices: Sequence[object]) -> bool:
-    """Return whether ``value`` is one of ``choices``, where true is not 1."""
+    """Return whether ``value`` is one of ``choices``; true does not count as 1, nor false as 0."""
     return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 
-def _cuts(value: object) -> bool:
+def _truncates(value: object) -> bool:
     if value in ("longest_first", "only_first", "only_second") or value is True:
         return True
     if value == "do_not_truncate" or value is False:
@@ -363,39 +373,41 @@ def _cuts(value: object) -> bool:
 
 
 def expect_task(task: str, wanted: str) -> None:
-    """Raise ``InputRefused`` if an endpoint of ``task`` does not do the task that its address names.
+    """Raise ``InputRefused`` unless an endpoint with ``task`` does ``wanted``, the task in its address.
 
-    The names are Hugging Face's, where embeddings are a kind of feature extraction.
+    ``wanted`` is a name of Hugging Face's, for whom embeddings are a kind of feature extraction.
     """
-    same = {task, *({"feature-extraction", _SIMILARITY_TASK} if task == "sentence-embeddings" else ())}
-    same |= {_SIMILARITY_TASK, "text-classification", "sentence-ranking"} if task == "ranking" else set()
-    if wanted not in same:
+    fitting = {task, *({"feature-extraction", _SIMILARITY_TASK} if task == "sentence-embeddings" else ())}
+    fitting |= {_SIMILARITY_TASK, "text-classification", "sentence-ranking"} if task == "ranking" else set()
+    if wanted not in fitting:
         raise InputRefused(
             f"this endpoint's task is {task or 'that of its own code'}, not {wanted}",
             hint="GET /v1/status says which endpoint does what",
         )
 
 
-def asked_task(path: str) -> tuple[str, str]:
-    """Split Hugging Face's address ``NAME/pipeline/TASK`` into name and task; any other address has no task."""
-    name, found, task = path.rpartition("/pipeline/")
-    return (name, task) if found and (task in _TASKS or task in _HF_TASKS or task == _SIMILARITY_TASK) else (path, "")
+def split_pipeline_path(path: str) -> tuple[str, str]:
+    """Split Hugging Face's address ``NAME/pipeline/TASK`` into name and task; other addresses have the task ``""``."""
+    name, separator, task = path.rpartition("/pipeline/")
+    return (
+        (name, task) if separator and (task in _TASKS or task in _HF_TASKS or task == _SIMILARITY_TASK) else (path, "")
+    )
 
 
 # --- parts shared with other forms ------------------------------------------------------------------------------------
 
 
 def whole_number(value: object, name: str) -> int:
-    """Return ``value`` when it is a whole number of at least 1. Raises ``InputRefused``."""
+    """Return ``value`` if it is a whole number of at least 1. Raises ``InputRefused``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputRefused(f"{name} must be a whole number of at least 1")
     return value
 
 
-def shortened(vectors: Any, size: int, *, normalize: bool = True) -> Any:
-    """Return the first ``size`` numbers of each vector ([n] or [rows, n]), at length one again if ``normalize``.
+def shorten(vectors: Any, size: int, *, normalize: bool = True) -> Any:
+    """Return the first ``size`` numbers of each vector ([n] or [rows, n]) as FP32, scaled to length 1 if ``normalize``.
 
-    For models that were trained for it (Matryoshka). Raises ``InputRefused`` where vectors are shorter than that.
+    For models that were trained for shorter vectors (Matryoshka). Raises ``InputRefused`` if the vectors are shorter.
     """
     array = np.asarray(vectors, dtype=np.float32)
     if size > array.shape[-1]:
@@ -408,9 +420,9 @@ def shortened(vectors: Any, size: int, *, normalize: bool = True) -> Any:
 
 
 def singles_or_pairs(inputs: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
-    """Return the texts and, if they are pairs, their second texts. Raises ``InputRefused``.
+    """Return the first texts, and the second texts or None if there are no pairs. Raises ``InputRefused``.
 
-    ``inputs``: lists of one text or of two, in Text Embeddings Inference's form.
+    ``inputs`` are lists of one text or lists of two, as in Text Embeddings Inference.
     """
     sizes = {len(item) if isinstance(item, list) else 0 for item in inputs}
     if sizes == {1}:
@@ -423,26 +435,26 @@ def singles_or_pairs(inputs: Sequence[Any]) -> tuple[list[Any], list[Any] | None
 
 
 def _results(answer: Body) -> Sequence[Body]:
-    found = answer.get("results")
-    return [answer] if found is None else found
+    results = answer.get("results")
+    return [answer] if results is None else results
 
 
-def _as_sent(answer: Body, one: Callable[[Body], Any]) -> Any:
-    """Return one result for a single text, a list of results for a list."""
+def _per_text(answer: Body, one: Callable[[Body], Any]) -> Any:
+    """Convert an answer with ``one``: a single result if the request was a single text, else a list."""
     return [one(result) for result in answer["results"]] if "results" in answer else one(answer)
 
 
-def _with(body: dict[str, Any], parameters: Body) -> dict[str, Any]:
+def _request(body: dict[str, Any], parameters: Body) -> dict[str, Any]:
     return {**body, "parameters": dict(parameters)} if parameters else body
 
 
-def _only(inputs: Body, known: Sequence[str]) -> None:
+def _refuse_unknown(inputs: Body, known: Sequence[str]) -> None:
     for name in inputs:
         if name not in known:
             raise InputRefused(f"unknown field {escaped(name)} in inputs", hint=f"it takes {', '.join(known)}")
 
 
-def _part(values: Body, names: Sequence[str]) -> dict[str, Any]:
+def _select(values: Body, names: Sequence[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
@@ -450,11 +462,11 @@ def _source_and_sentences(inputs: Body) -> tuple[str, list[str]]:
     source, sentences = inputs.get("source_sentence"), inputs.get("sentences")
     if not isinstance(source, str) or not isinstance(sentences, list) or not sentences:
         raise InputRefused('inputs must be text, a list of texts, or {"source_sentence": "…", "sentences": ["…", …]}')
-    _only(inputs, ("source_sentence", "sentences"))
+    _refuse_unknown(inputs, ("source_sentence", "sentences"))
     return source, sentences
 
 
-def _drop(parameters: dict[str, Any], name: str, fine: tuple[object, ...], otherwise: str) -> None:
+def _drop_parameter(parameters: dict[str, Any], name: str, accepted: tuple[object, ...], instead: str) -> None:
     """Remove a parameter whose value changes nothing; raise ``InputRefused`` for any other value."""
-    if name in parameters and parameters.pop(name) not in fine:
-        raise InputRefused(f"{name} cannot be chosen for a request: {otherwise}")
+    if name in parameters and parameters.pop(name) not in accepted:
+        raise InputRefused(f"{name} cannot be chosen for a request: {instead}")

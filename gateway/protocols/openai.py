@@ -16,7 +16,7 @@ from gateway.call import Call
 from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.endpoints.endpoint import Endpoint, translate
 from gateway.errors import InputRefused
-from gateway.protocols.huggingface import shortened, whole_number
+from gateway.protocols.huggingface import shorten, whole_number
 from gateway.protocols.json_body import dumps
 from gateway.spec import normalize_url
 from gateway.trace import Trace
@@ -58,7 +58,7 @@ class EmbeddingsCall(Call):
         del endpoint, outputs
         vectors = answer["embeddings"]
         if self._size is not None:
-            vectors = shortened(vectors, self._size)
+            vectors = shorten(vectors, self._size)
         rows = [base64.b64encode(np.ascontiguousarray(v, dtype="<f4").tobytes()).decode() for v in vectors] \
             if self._format == "base64" else list(vectors)  # fmt: skip
         tokens = sum(answer["tokens"]) if "tokens" in answer else trace.tokens

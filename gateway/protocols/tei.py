@@ -107,7 +107,7 @@ class EmbedCall(TeiCall):
         vectors = answer["embeddings"]
         if self._size is not None:
             normalize = flag(self._body, "normalize", default=True)
-            vectors = huggingface.shortened(vectors, self._size, normalize=normalize)
+            vectors = huggingface.shorten(vectors, self._size, normalize=normalize)
         return dumps(vectors)
 
 

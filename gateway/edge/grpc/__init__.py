@@ -1,5 +1,5 @@
 """The gRPC edge: the Open Inference Protocol's service over the same data plane as HTTP.
 
-Called by gRPC's own server, which ``app`` starts where a port is set. It must never have a limit, an order or an error
-of its own: what differs from HTTP is the form.
+``app`` starts gRPC's own server if a port is set; the server calls this package. Limits, order of work and errors must
+be those of HTTP: only the form of messages differs.
 """

@@ -1,8 +1,8 @@
 """``inference.GRPCInferenceService`` on a ``grpc.aio`` server: what Triton's clients call, answered by the data plane.
 
-One server per worker; workers share the port (``SO_REUSEPORT``), so the kernel spreads connections over them. The only
-file of the gateway beside ``triton/grpc.py`` that imports grpc and tritonclient's messages. What a request means is
-decided in ``protocols/oip.py``, as for REST.
+One server per worker; workers share the port (``SO_REUSEPORT``), so the kernel spreads connections over them. Only
+this file and ``triton/grpc.py`` import grpc and tritonclient's messages. ``protocols/oip.py`` decides what a request
+means, as for REST.
 """
 
 from __future__ import annotations
@@ -82,21 +82,21 @@ CODES: Final = {
 }
 """Kinds of error to gRPC's codes; every other kind is INTERNAL."""
 
-_ABOUT_CALLERS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
-"""Codes of errors in a question about a model, which say nothing about the model."""
+_CALLERS_FAULTS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
+"""Codes of errors that say nothing about whether a model is ready: the caller's faults."""
 
-_TYPED: Final = {
+_CONTENT_FIELDS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
 }  # fmt: skip
-_STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
+_TIME_HEADERS: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
 
 
-_AHEAD_BYTES: Final = 256 << 10
-"""Bytes of each call that gRPC receives before they are read."""
-_MEMORY_OF_A_BYTE: Final = 5
-"""Bytes of memory that a byte of a message takes at most while it is read: in gRPC, as message, as tensor."""
+_LOOKAHEAD_BYTES: Final = 256 << 10
+"""Bytes of each call that gRPC receives before the gateway reads them."""
+_MEMORY_PER_BYTE: Final = 5
+"""The most bytes of memory for each byte of a message that is being read: in gRPC, as message and as tensor."""
 _CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Caller | None], Awaitable[Any]]
@@ -104,45 +104,48 @@ Method = Callable[[Any, Caller | None], Awaitable[Any]]
 
 
 class Tls:
-    """Certificate, key and (for mutual TLS) the callers' authority as PEM files, read again when they are replaced."""
+    """PEM files of certificate, key and (for mutual TLS) the callers' authority; read again when they are replaced."""
 
     def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
         self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
         self._needs_client = bool(client_authority)
-        self._seen: tuple[float, ...] = ()
+        self._loaded_mtimes: tuple[float, ...] = ()
 
     def credentials(self) -> Any:
-        """Return the server's credentials. Raises ``OSError`` where a file cannot be read."""
+        """Return the server's credentials. Raises ``OSError`` if a file cannot be read."""
         first = self._read()
-        self._seen = self._changed()
-        return grpc.dynamic_ssl_server_credentials(first, self._newer, require_client_authentication=self._needs_client)
+        self._loaded_mtimes = self._mtimes()
+        return grpc.dynamic_ssl_server_credentials(
+            first, self._reload_if_changed, require_client_authentication=self._needs_client
+        )
 
-    def _newer(self) -> Any:
-        # Called by gRPC at every handshake; None keeps what there is.
+    def _reload_if_changed(self) -> Any:
+        # gRPC calls this at every handshake; None keeps the current certificates.
         try:
-            changed = self._changed()
-            if changed == self._seen:
+            mtimes = self._mtimes()
+            if mtimes == self._loaded_mtimes:
                 return None
-            found = self._read()
+            configuration = self._read()
         except OSError as error:
             _log.warning("certificates cannot be read, the old ones stay: %s", error)
             return None
-        self._seen = changed
-        return found
+        self._loaded_mtimes = mtimes
+        return configuration
 
     def _read(self) -> Any:
         key, chain, *authority = (file.read_bytes() for file in self._files)
         return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
 
-    def _changed(self) -> tuple[float, ...]:
+    def _mtimes(self) -> tuple[float, ...]:
         return tuple(file.stat().st_mtime for file in self._files)
 
 
 class RpcServer:
-    """The service of one worker. ``max_message_bytes`` bounds a request; ``timeout`` seconds bound its answer.
+    """The gRPC service of one worker.
 
-    ``head_timeout`` seconds bound a connection's greeting, ``max_connections`` (0: none) their number. ``access``: None
-    lets anybody in.
+    ``max_message_bytes`` limits a request and ``timeout`` (seconds) the time until its answer. ``connection_age``
+    (seconds, 0: no limit) limits the age of a connection, ``head_timeout`` (seconds) its handshake and
+    ``max_connections`` (0: no limit) the number of connections. ``access`` None admits every caller.
     """
 
     def __init__(
@@ -173,20 +176,20 @@ class RpcServer:
         self._allows_pins = allows_pins
         max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
         self._receiving = Receiving(max_messages)
-        self._streams = Streams(max_messages, _MEMORY_OF_A_BYTE * plane.permits.max_bytes)
+        self._streams = Streams(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # A caller that keeps its connection forever would never use new replicas.
+                # A caller that kept its connection forever would never use new replicas.
                 *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
                 # By default a connection without a handshake would stay open for two minutes.
                 ("grpc.server_handshake_timeout_ms", int(head_timeout * 1000)),
                 *((("grpc.max_allowed_incoming_connections", max_connections),) if max_connections else ()),
                 # gRPC buffers unread bytes: windows that adapt to the network would take megabytes for each call.
                 ("grpc.http2.bdp_probe", 0),
-                ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
+                ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
             ],
             compression=None,
         )
@@ -207,7 +210,8 @@ class RpcServer:
             )
             for name, (method, request, response) in unary.items()
         }
-        # A unary handler runs when its message is complete. Declared as a stream, the message is read if there is room.
+        # gRPC runs a unary handler only after it has read the message. Declared as a stream, the message is read by us,
+        # when there is room for it.
         handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
             self._infer, response_serializer=pb.ModelInferResponse.SerializeToString
         )
@@ -217,7 +221,7 @@ class RpcServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
-        """Listen on ``host:port`` (0: any free one) and return the port; raises ``OSError`` where it is taken."""
+        """Listen on ``host:port`` (0: any free one) and return the port. Raises ``OSError`` if it is taken."""
         shown_host = f"[{host}]" if ":" in host else host
         try:
             if tls is None:
@@ -233,7 +237,7 @@ class RpcServer:
         """Accept no new calls, and wait up to ``grace`` seconds for calls in flight."""
         await self._server.stop(grace)
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
+    # --- callers ------------------------------------------------------------------------------------------------------
 
     async def _caller(self, operation: str, context: Any) -> Caller | None:
         """Return the caller, who must have the right ``operation``; None if callers need not be known.
@@ -260,14 +264,14 @@ class RpcServer:
             self._access.require(caller, METADATA, self._url(request.name, request.version))
 
     async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
-        """Parse a message, check its caller, and answer with the result of ``method``."""
+        """Check the caller, parse the message and answer with the result of ``method``."""
         try:
             caller = await self._caller(RPC[name], context)
-            return await method(_message(raw, kind), caller)
+            return await method(_parse_message(raw, kind), caller)
         except GatewayError as error:
             return _refuse(context, error)
 
-    # --- what is served -----------------------------------------------------------------------------------------------
+    # --- descriptions of models ---------------------------------------------------------------------------------------
 
     async def _live(self, _request: Any, _caller: Caller | None) -> Any:
         return pb.ServerLiveResponse(live=True)
@@ -283,7 +287,7 @@ class RpcServer:
             self._require(caller, request)
             ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
-            if CODES.get(error.kind) not in _ABOUT_CALLERS:
+            if CODES.get(error.kind) not in _CALLERS_FAULTS:
                 return pb.ModelReadyResponse(ready=False)
             raise redacted_for(caller, error) from None
         return pb.ModelReadyResponse(ready=ready)
@@ -330,8 +334,8 @@ class RpcServer:
             caller = await self._caller(INFER, context)
             flow = flow_of(metadata.get("x-priority", "").encode(), caller)
             with self._plane.permit(0, None, flow.rank) as permit:
-                request = _message(await self._first(context), pb.ModelInferRequest)
-                flight = await self._answer(request, context, caller, metadata, taken=(flow, permit))
+                request = _parse_message(await self._receive(context), pb.ModelInferRequest)
+                flight = await self._answer(request, context, caller, metadata, admitted=(flow, permit))
         except GatewayError as error:
             trace = self._plane.open(_request_id(metadata.get("x-request-id")) or new_id())
             trace.flow = flow
@@ -339,14 +343,14 @@ class RpcServer:
             return _refuse(context, error)
         if flight.error is not None:
             return _refuse(context, redacted_for(caller, flight.error))
-        context.set_trailing_metadata(_trailing(flight))
+        context.set_trailing_metadata(_trailing_metadata(flight))
         return flight.reply
 
-    async def _first(self, context: Any) -> Any:
-        """Return the message of a call when it is complete. Raises ``GatewayError``."""
+    async def _receive(self, context: Any) -> Any:
+        """Return the message of a call once it is complete. Raises ``GatewayError``."""
         left = context.time_remaining()
         seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
-        # Not by the iterator that the method was given: unless it is read to its end, it keeps the message.
+        # The iterator that gRPC passes to the method is not used: it keeps the message unless it is read to its end.
         message = await self._receiving.message(context, seconds)
         if message is grpc.aio.EOF:
             raise MalformedBody("the call has no message")
@@ -367,13 +371,13 @@ class RpcServer:
         if raw is grpc.aio.EOF:
             return False
         caller = await self._caller(INFER, context)  # a stream may live longer than its caller's key
-        request = _message(raw, pb.ModelInferRequest)
+        request = _parse_message(raw, pb.ModelInferRequest)
         del raw
-        tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
+        marks_last = request.parameters["triton_enable_empty_final_response"].bool_param
         failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
 
         async def write(response: Any, *, is_last: bool) -> None:
-            if tells_last:
+            if marks_last:
                 response.parameters["triton_final_response"].bool_param = is_last
             await context.write(pb.ModelStreamInferResponse(infer_response=response))
 
@@ -389,7 +393,7 @@ class RpcServer:
         if flight.error is not None:
             await context.write(
                 pb.ModelStreamInferResponse(
-                    error_message=_sentence(redacted_for(caller, flight.error)), infer_response=failed
+                    error_message=_error_text(redacted_for(caller, flight.error)), infer_response=failed
                 )
             )
         elif flight.reply is not None:
@@ -398,11 +402,11 @@ class RpcServer:
 
     async def _answer(
         self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
-        taken: tuple[Flow, Permit] | None = None,
+        admitted: tuple[Flow, Permit] | None = None,
     ) -> InFlight:  # fmt: skip
         """Run one request through the data plane.
 
-        ``send`` receives the pieces of a generated text. ``taken``: its flow and its permit, if it has one already.
+        ``send`` receives the pieces of a generated text. ``admitted``: its flow and permit, if it has them already.
         """
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)
@@ -412,11 +416,11 @@ class RpcServer:
         trace.caller = caller
         try:
             trace.body_bytes = request.ByteSize()
-            if taken is None:
+            if admitted is None:
                 trace.flow = flow_of(metadata.get("x-priority", "").encode(), caller)
                 permit = plane.permit(trace.body_bytes, None, trace.flow.rank)
             else:
-                trace.flow, permit = taken
+                trace.flow, permit = admitted
                 permit.hold(trace.body_bytes)
         except GatewayError as error:
             return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
@@ -426,9 +430,9 @@ class RpcServer:
             try:
                 if caller is not None and self._access is not None:
                     hold(trace, self._access.quota_of(caller), permit.size)
-                call = await self._read_aside(request, permit.size, timeout)
+                call = await self._parse_call(request, permit.size, timeout)
                 call.streams = send is not None
-                self._address(call, metadata, timeout, caller)
+                self._route(call, metadata, timeout, caller)
                 plane.admission.check(call.path, *trace.flow)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
@@ -437,17 +441,17 @@ class RpcServer:
                 return plane.refuse(trace, error)
             return await plane.ask(call, trace, send)
 
-    async def _read_aside(self, request: Any, size: int, timeout: float) -> RpcCall:
-        """Read a request of ``size`` bytes, a large one in a thread."""
+    async def _parse_call(self, request: Any, size: int, timeout: float) -> RpcCall:
+        """Return the call of a request of ``size`` bytes; a large request is converted in a thread."""
         if size <= MAX_INLINE_BYTES:
-            return self._read(request)
+            return self._build_call(request)
         try:
             async with asyncio.timeout(timeout):
-                return await in_thread(self._read, request)
+                return await in_thread(self._build_call, request)
         except TimeoutError:
             raise too_late(timeout) from None
 
-    def _address(self, call: RpcCall, metadata: dict[str, Any], timeout: float, caller: Caller | None) -> None:
+    def _route(self, call: RpcCall, metadata: dict[str, Any], timeout: float, caller: Caller | None) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
         pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
         if self._allows_pins and pin:
@@ -459,15 +463,15 @@ class RpcServer:
             if call.pin:
                 self._access.require(caller, PINS, call.pin)
 
-    def _read(self, request: Any) -> RpcCall:
+    def _build_call(self, request: Any) -> RpcCall:
         if not request.model_name:
             raise InputRefused("model_name is missing")
         raw = request.raw_input_contents
         if raw and len(raw) != len(request.inputs):
             raise InputRefused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
-        found: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
         for i, tensor in enumerate(request.inputs):
-            if tensor.name in found:
+            if tensor.name in inputs:
                 raise InputRefused(f"input {escaped(tensor.name)} was sent twice")
             if tensor.datatype not in DTYPES:
                 raise InputRefused(f"the datatype of input {escaped(tensor.name)} must be one of {', '.join(DTYPES)}")
@@ -476,14 +480,14 @@ class RpcServer:
             shape = list(tensor.shape)
             check_shape(tensor.name, shape)
             if raw:
-                found[tensor.name] = from_bytes(tensor.name, tensor.datatype, shape, raw[i])
+                inputs[tensor.name] = from_bytes(tensor.name, tensor.datatype, shape, raw[i])
             else:
-                found[tensor.name] = _typed(tensor, shape)
+                inputs[tensor.name] = _from_contents(tensor, shape)
         for output in request.outputs:
             if output.parameters["classification"].int64_param:
-                raise InputRefused("the classification extension is not offered: ask for the output label")
+                raise InputRefused("the classification extension is not offered: request the output label")
         call = RpcCall(self._url(request.model_name, request.model_version))
-        call.inputs = found
+        call.inputs = inputs
         call.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
         call.id = request.id
         call.parameters = {
@@ -495,26 +499,26 @@ class RpcServer:
 
 
 class RpcCall(oip.InferCall):
-    """One inference, answered with a message; a stream has one text."""
+    """One inference that is answered with a ``ModelInferResponse``; a stream has one text."""
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        found = super().question(endpoint)
+        question = super().question(endpoint)
         if self.streams and endpoint.stream is not None:
-            if len(found["text"]) != 1:
+            if len(question["text"]) != 1:
                 raise InputRefused("a stream has one text", hint="send each text in a request of its own")
-            found["text"] = found["text"][0]
-        return found
+            question["text"] = question["text"][0]
+        return question
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
-        """See ``Call.render``: the response."""
+        """See ``Call.render``; returns a ``ModelInferResponse``."""
         return _response(self, self.tensors(answer, endpoint, trace, outputs), endpoint)
 
 
-def _typed(tensor: Any, shape: list[int]) -> Any:
-    field = _TYPED.get(tensor.datatype)
+def _from_contents(tensor: Any, shape: list[int]) -> Any:
+    field = _CONTENT_FIELDS.get(tensor.datatype)
     if field is None:
-        raise InputRefused(f"{tensor.datatype} data has to be sent as raw bytes: input {escaped(tensor.name)}")
+        raise InputRefused(f"{tensor.datatype} data must be sent as raw bytes: input {escaped(tensor.name)}")
     values = getattr(tensor.contents, field)
     if len(values) != math.prod(shape):
         raise InputRefused(
@@ -523,12 +527,12 @@ def _typed(tensor: Any, shape: list[int]) -> Any:
     if tensor.datatype == BYTES:
         return object_array(list(values)).reshape(shape)
     dtype = DTYPES[tensor.datatype]
-    wide = np.array(values, dtype=None if len(values) else dtype)
-    if dtype.kind in "iu" and wide.size:
+    numbers = np.array(values, dtype=None if len(values) else dtype)
+    if dtype.kind in "iu" and numbers.size:
         limits = np.iinfo(dtype)
-        if int(wide.min()) < limits.min or int(wide.max()) > limits.max:
+        if int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
             raise InputRefused(f"data of input {escaped(tensor.name)} does not fit {tensor.datatype}")
-    return wide.astype(dtype, copy=False).reshape(shape)
+    return numbers.astype(dtype, copy=False).reshape(shape)
 
 
 def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:
@@ -541,14 +545,14 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
     return response
 
 
-def _trailing(flight: InFlight) -> tuple[tuple[str, str], ...]:
+def _trailing_metadata(flight: InFlight) -> tuple[tuple[str, str], ...]:
     trace, endpoint = flight.trace, flight.endpoint
     parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
              trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
-    times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True)]
+    times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_TIME_HEADERS, parts, strict=True)]
     headers = [(name.decode(), value.decode("latin-1")) for name, value in endpoint.headers] if endpoint else []
-    left = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
-    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *left)
+    quota = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
+    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *quota)
 
 
 def _request_id(value: object) -> str:
@@ -556,13 +560,13 @@ def _request_id(value: object) -> str:
     return text if len(text) <= 128 and text.isascii() and text.isprintable() else ""
 
 
-def _sentence(error: GatewayError) -> str:
+def _error_text(error: GatewayError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
 
 
 def _names_of(context: Any) -> Names:
-    found = context.auth_context() or {}
-    parts = (found.get("x509_common_name", ()), found.get("x509_subject_alternative_name", ()))
+    identity = context.auth_context() or {}
+    parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
     return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
 
 
@@ -570,7 +574,7 @@ def _metadata_of(context: Any) -> dict[str, Any]:
     return {key.lower(): value for key, value in context.invocation_metadata() or ()}
 
 
-def _message(raw: bytes, kind: Any) -> Any:
+def _parse_message(raw: bytes, kind: Any) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError:
@@ -578,12 +582,12 @@ def _message(raw: bytes, kind: Any) -> Any:
 
 
 def _refuse(context: Any, error: GatewayError) -> None:
-    """End a call with ``error``, once its method returns.
+    """Set ``error`` as the call's status; the call ends when its method returns.
 
-    ``context.abort`` would raise an exception that the call keeps, and that keeps the call and everything its method
-    has had in hand: for ever, because no collection of garbage looks into gRPC.
+    ``context.abort`` is not used: the exception that it raises and the call would keep each other, and all local
+    variables of the method, in memory for ever, because the garbage collector does not see references inside gRPC.
     """
     trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
     context.set_code(CODES.get(error.kind, grpc.StatusCode.INTERNAL))
-    context.set_details(_sentence(error))
+    context.set_details(_error_text(error))
     context.set_trailing_metadata(trailing)

@@ -114,7 +114,7 @@ class Addresses:
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
             task = ""
             if _PIPELINE in name:
-                name, task = huggingface.asked_task(name)
+                name, task = huggingface.split_pipeline_path(name)
             url = normalize_url(name, version)
             return Reading(partial(ServeCall, url, self._key_field, task=task), problem, url)
         if path in _OPENAI:

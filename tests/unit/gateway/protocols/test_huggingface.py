@@ -33,7 +33,7 @@ DONE = [
 REFUSED = [
     ("text-generation", {"num_beams": 4}, "use do_sample"),
     ("text-generation", {"max_length": 50}, "use max_new_tokens"),
-    ("text-generation", {"num_return_sequences": 2}, "with a seed"),
+    ("text-generation", {"num_return_sequences": 2}, "its own seed"),
     ("text-generation", {"no_repeat_ngram_size": 2}, "repetition_penalty"),
     ("text-generation", {"watermark": True}, "watermark is not offered"),
     ("text-generation", {"use_cache": False}, "use_cache is not offered"),
@@ -45,7 +45,7 @@ REFUSED = [
     ("text-classification", {"truncation": "sideways"}, "transformers' strategies"),
     ("feature-extraction", {"return_tensors": True}, "/v2/models/NAME/infer"),
     ("token-classification", {"ignore_subwords": True}, '"aggregation_strategy": "first"'),
-    ("question-answering", {"max_question_len": 5}, "read whole"),
+    ("question-answering", {"max_question_len": 5}, "questions are not cut"),
 ]
 
 
@@ -68,9 +68,9 @@ def test_unsupported_parameters_are_refused_by_name(task: str, given: dict[str, 
 
 def test_an_address_may_name_the_task() -> None:
     """As in Hugging Face's API. Only known task names count, because an endpoint may have any name."""
-    assert ("e", "summarization") == huggingface.asked_task("e/pipeline/summarization")
-    assert ("e/2", "feature-extraction") == huggingface.asked_task("e/2/pipeline/feature-extraction")
-    assert ("e/pipeline/mine", "") == huggingface.asked_task("e/pipeline/mine")
+    assert ("e", "summarization") == huggingface.split_pipeline_path("e/pipeline/summarization")
+    assert ("e/2", "feature-extraction") == huggingface.split_pipeline_path("e/2/pipeline/feature-extraction")
+    assert ("e/pipeline/mine", "") == huggingface.split_pipeline_path("e/pipeline/mine")
 
 
 @pytest.fixture
