@@ -65,24 +65,35 @@ def _classify(inputs: Any) -> dict[str, Any]:
     return {"logits": np.zeros((len(inputs["input_ids"]), 2), np.float32)}
 
 
-async def _serve(port: int, folder: Path, price: tuple[float, float]) -> None:
-    registry, backend = FakeRegistry(), Slow(*price)
+def registered(folder: Path) -> tuple[FakeRegistry, list[str]]:
+    """Return a registry with ``ENDPOINTS``, all of one small text model, and the names of their models in Triton.
+
+    The names depend on the folder. Processes that share it name the models alike.
+    """
+    registry, names = FakeRegistry(), []
     archive = folder / "m1.zip"
-    bundle = text_bundle(folder / "bundle", max_position_embeddings=32)
-    with zipfile.ZipFile(archive, "w") as packed:
-        for file in bundle.iterdir():
-            packed.write(file, file.name)
+    if not archive.exists():
+        bundle = text_bundle(folder / "bundle", max_position_embeddings=32)
+        with zipfile.ZipFile(archive, "w") as packed:
+            for file in bundle.iterdir():
+                packed.write(file, file.name)
     registry.add_model("m1", archive, is_package=True)
     for url in ENDPOINTS:
         registry.add_endpoint(url, "m1")
         spec = decode(registry.task()).endpoints[url]
-        name = triton_model_name(spec, decode_model(registry.model("m1")))
+        names.append(triton_model_name(spec, decode_model(registry.model("m1"))))
+    return registry, names
+
+
+def load(backend: FakeBackend, names: Sequence[str]) -> None:
+    """Load the models of ``registered`` into a backend."""
+    for name in names:
         tensors = {"input_ids": "int64", "attention_mask": "int64"}
         backend.add(name, tensors, {"logits": "float32"}, _classify)
-    settings = Settings(state_dir=folder / "state", triton_grpc="stand-in:8001", port=port)
-    gateway = Gateway(
-        settings, registry=registry, make_backend=lambda _address, _compression: backend, is_whole_process=True
-    )
+
+
+async def serve(gateway: Gateway, settings: Settings, port: int) -> None:
+    """Run a gateway and its HTTP server on loopback until it is ended."""
     config = uvicorn.Config(
         gateway, host=processes.LOOPBACK, port=port, http=http_protocol(fast_path=settings.fast_path), lifespan="off",
         log_config=None, ws="none", loop="none", proxy_headers=False, access_log=False, server_header=False,
@@ -92,6 +103,17 @@ async def _serve(port: int, folder: Path, price: tuple[float, float]) -> None:
         server = uvicorn.Server(config)
         with contextlib.suppress(asyncio.CancelledError):
             await server.serve()
+
+
+async def _serve(port: int, folder: Path, price: tuple[float, float]) -> None:
+    registry, names = registered(folder)
+    backend = Slow(*price)
+    load(backend, names)
+    settings = Settings(state_dir=folder / "state", triton_grpc="stand-in:8001", port=port)
+    gateway = Gateway(
+        settings, registry=registry, make_backend=lambda _address, _compression: backend, is_whole_process=True
+    )
+    await serve(gateway, settings, port)
 
 
 class Under:

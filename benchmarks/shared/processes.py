@@ -67,15 +67,18 @@ class Server:
         """True until it has ended."""
         return self._process.poll() is None
 
-    def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = 120.0) -> bytes:
-        """Send requests until one is answered with 200; return that answer. Raises ``ServerFailed``."""
+    def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = 120.0, key: str = "") -> bytes:
+        """Send requests until one is answered with 200; return that answer. ``key``: an API key.
+
+        Raises ``ServerFailed``.
+        """
         until = time.monotonic() + timeout_s
         reason = ""
         while time.monotonic() < until:
             if not self.is_running():
                 raise ServerFailed(f"{self.name} ended with {self._process.returncode}: {self.last_lines()}")
             try:
-                return ask(url, body)
+                return ask(url, body, key=key)
             except OSError as error:
                 reason = describe(error)
                 time.sleep(0.3)
@@ -164,9 +167,10 @@ def has_answered(url: str, body: bytes | None = None) -> bool:
     return False
 
 
-def ask(url: str, body: bytes | None = None, *, timeout: float = 20.0) -> bytes:
-    """GET, or POST ``body`` as JSON, and return the content of a 200. Raises ``OSError``."""
-    request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
+def ask(url: str, body: bytes | None = None, *, timeout: float = 20.0, key: str = "") -> bytes:
+    """GET, or POST ``body`` as JSON, with an API key if given, and return the content of a 200. Raises ``OSError``."""
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data=body, headers=headers)
     with _opener.open(request, timeout=timeout) as reply:
         return bytes(reply.read())
 

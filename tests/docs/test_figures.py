@@ -30,6 +30,7 @@ from benchmarks.questions import (
     rollouts_on_real_servers,
     size_of_an_endpoint,
     throughput_by_price,
+    waits_on_real_gateways,
 )
 from benchmarks.shared.results import RESULTS, saved
 from benchmarks.shared.statistics import ratio
@@ -103,6 +104,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("access.md", "callers"): lambda: cost_of_callers.shown(saved("callers")),
     ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
+    ("overload.md", "real"): lambda: waits_on_real_gateways.shown(saved("overload")),
     ("drift.md", "alarms"): lambda: alarms_of_drift.shown(saved("drift")),
     ("drift.md", "texts"): lambda: alarms_of_texts.shown(saved("texts")),
     ("drift.md", "observing"): lambda: cost_of_observing.shown(saved("observing")),
