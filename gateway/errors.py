@@ -126,6 +126,11 @@ class MethodNotAllowed(RequestError):
 
     kind = "method_not_allowed"
 
+    def __init__(self, message: str, *, allow: str = "", hint: str = "") -> None:
+        """``allow``: the method that the path supports."""
+        super().__init__(message, hint=hint or f"use {allow}")
+        self.allow = allow
+
 
 class BodyTimeout(RequestError):
     """The body did not arrive in time: send it faster, or send less."""

@@ -46,6 +46,8 @@ _NAMED_WITHIN_S: Final = 3.0
 """Seconds within which the SDK names a new model."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
 """Characters that an endpoint's name must not contain: in an address they must be escaped, or end the path."""
+_NOTHING: Final = "stopped: nothing was registered"
+"""Said after Ctrl-C."""
 _LEAST_NAME: Final = 3
 """Characters that a model's name must have at least in a ClearML server."""
 
@@ -102,18 +104,19 @@ class Deployment:
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
         wanted, screen = self._wanted, self._screen
-        wanted.output.mkdir(parents=True, exist_ok=True)
-        self._live("reading the serving Task")
-        serving_spec = self._store.spec()
-        tag = self._tag()
-        there = self._served_already(serving_spec, tag)
-        if there:
-            screen.say(f"{there} already serves exactly these files")
-            self._show(there, serving_spec.endpoints[there].model_id or "", is_first=False)
-            return there
-        version = next_version(serving_spec, wanted.endpoint, wanted.version)
-        url = spec.normalize_url(wanted.endpoint, version)
-        known = {*self._tagged(tag), *self._drafts(), *self._nameless()}
+        with _nothing_registered(screen):
+            wanted.output.mkdir(parents=True, exist_ok=True)
+            self._live("reading the serving Task")
+            serving_spec = self._store.spec()
+            tag = self._tag()
+            there = self._served_already(serving_spec, tag)
+            if there:
+                screen.say(f"{there} already serves exactly these files")
+                self._show(there, serving_spec.endpoints[there].model_id or "", is_first=False)
+                return there
+            version = next_version(serving_spec, wanted.endpoint, wanted.version)
+            url = spec.normalize_url(wanted.endpoint, version)
+            known = {*self._tagged(tag), *self._drafts(), *self._nameless()}
         try:
             made = self._made(tag)
             arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
@@ -121,9 +124,10 @@ class Deployment:
             with recorded(self._store, endpoints=[url], by=wanted.by, why="deploy"):
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
-        except BaseException:
+        except BaseException as error:
             with _uninterrupted():
-                self._take_back(url, tag, known)
+                if not self._take_back(url, tag, known) and isinstance(error, KeyboardInterrupt):
+                    screen.say(_NOTHING)
             raise
         try:
             self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
@@ -132,6 +136,10 @@ class Deployment:
             with _uninterrupted():
                 self._take_back(url, tag, known)
             raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
+        except KeyboardInterrupt:
+            remove = self._line(["model", "remove", "--endpoint", url])
+            screen.say(f"stopped waiting: {url} stays registered; to remove it: {remove}")
+            raise
         return url
 
     def plan(self) -> list[str]:
@@ -266,8 +274,8 @@ class Deployment:
         models = self._store.call("models", "get_all", asked)["models"]
         return {str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)}
 
-    def _take_back(self, url: str, tag: str, known: set[str]) -> None:
-        """Remove everything that this run has registered, the endpoint first."""
+    def _take_back(self, url: str, tag: str, known: set[str]) -> bool:
+        """Remove everything that this run has registered, the endpoint first. Return False if there was nothing."""
         try:
             endpoints = self._store.spec().endpoints
             others = {one.model_id for other, one in endpoints.items() if other != url}
@@ -285,6 +293,8 @@ class Deployment:
                 self._screen.say(f"removed again: {', '.join(sorted(models))}")
         except (GatewayError, DeployError) as error:
             self._screen.say(f"the registered model and endpoint could not be removed: {error}")
+            return True
+        return bool(models)
 
     # --- words --------------------------------------------------------------------------------------------------
 
@@ -439,6 +449,16 @@ def shortened(answer: object) -> object:
 
 def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
     return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
+
+
+@contextlib.contextmanager
+def _nothing_registered(screen: Screen) -> Iterator[None]:
+    """Say after Ctrl-C that nothing was registered yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.say(_NOTHING)
+        raise
 
 
 @contextlib.contextmanager

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from gateway.call import Reply
-from gateway.errors import HookFailed, MalformedBody, PayloadTooLarge, UnsupportedMedia
+from gateway.errors import HookFailed, InputRefused, MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.wire import json_form
 
-_EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
+TEXT_FORM: Final = '{"text": "…"}'
+"""An example of a body in the endpoints' own form."""
 _ROOM: Final = 24
 """Levels that an answer may add around a value of the request."""
 _MAX_DEPTH: Final = 254 - _ROOM
@@ -32,25 +34,31 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
-def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
+def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool, form: str = TEXT_FORM) -> object:
     """Return the body as JSON values, or unchanged if its type is not JSON and the endpoint takes bytes.
 
-    No content type counts as JSON. Raises ``UnsupportedMedia`` or ``MalformedBody``.
+    ``form``: an example of the body, for hints. No content type counts as JSON.
+
+    Raises ``UnsupportedMedia`` or ``MalformedBody``.
     """
     if content_type and content_type != b"application/json" and not _is_json(content_type):
         if takes_bytes:
             return raw
         shown = ascii(content_type.decode("latin-1"))[1:-1][:80]
-        raise UnsupportedMedia(f"content-type {shown} is not JSON", hint=_EXAMPLE)
+        raise UnsupportedMedia(f"content-type {shown} is not JSON", hint=_example(form))
     if not raw:
-        raise MalformedBody("the body is empty", hint=_EXAMPLE)
+        raise MalformedBody("the body is empty", hint=_example(form))
     try:
         return loads(raw)
     except orjson.JSONDecodeError as error:
         reason = str(error)
         if "utf-8" in reason.lower() or "surrogate" in reason.lower():
             raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
-        raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_EXAMPLE) from None
+        raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_example(form)) from None
+
+
+def _example(form: str) -> str:
+    return f"send JSON: -H 'content-type: application/json' -d '{form}'"
 
 
 def loads(raw: bytes) -> Any:
@@ -105,6 +113,24 @@ def _is_json(content_type: bytes) -> bool:
         if name.strip() == b"charset" and value.strip(b'" ') not in (b"utf-8", b"utf8", b"us-ascii"):
             raise UnsupportedMedia("JSON must be sent as UTF-8", hint="leave the charset out of content-type")
     return True
+
+
+_OTHER_FORMS: Final = (
+    "input", "inputs", "text", "texts", "prompt", "messages", "instances", "documents", "sentences",
+)  # fmt: skip
+"""Fields in which any of the protocols takes texts."""
+
+
+def require_field(body: Mapping[str, object], name: str, form: str) -> None:
+    """Raise ``InputRefused`` if the field ``name`` is missing. ``form``: an example of the body.
+
+    The message names the fields of other protocols that the body has in its place.
+    """
+    if body.get(name) is not None:
+        return
+    others = ", ".join(other for other in _OTHER_FORMS if other in body and other != name and f'"{other}"' not in form)
+    instead = f"; this address does not read {others}" if others else ""
+    raise InputRefused(f"the field {name} is missing{instead}", hint=f"send {form}")
 
 
 def rendered(answer: object) -> bytes | Reply:

@@ -9,20 +9,24 @@ from typing import Any
 from gateway.call import Call, Reply
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
-from gateway.protocols.json_body import dumps
+from gateway.protocols.json_body import dumps, require_field
 from gateway.trace import Trace
-
-_EXAMPLE = '{"instances": ["…", "…"]}'
 
 
 class PredictCall(Call):
     """Instances are texts (or ``{"text": …}``) for a text task; a hook or a plain model gets the body unchanged."""
 
+    form = '{"instances": ["…", "…"]}'
+    """An example of a body."""
+
     def __init__(self, body: object, url: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""
         self.path = url
-        if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
-            raise InputRefused("instances must be a list", hint=f"send {_EXAMPLE}")
+        if not isinstance(body, dict):
+            raise InputRefused("the body must be an object", hint=f"send {self.form}")
+        require_field(body, "instances", self.form)
+        if not isinstance(body["instances"], list):
+            raise InputRefused("instances must be a list", hint=f"send {self.form}")
         self._body: dict[str, Any] = body
 
     def question(self, endpoint: Endpoint) -> Any:

@@ -17,24 +17,27 @@ from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.endpoints.endpoint import Endpoint, translate
 from gateway.errors import InputRefused
 from gateway.protocols.huggingface import shorten, whole_number
-from gateway.protocols.json_body import dumps
+from gateway.protocols.json_body import dumps, require_field
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.config import EMBEDDINGS
 from preprocessing.errors import PreprocessingError
 from preprocessing.types import Prepared
 
-_EXAMPLE: Final = '{"model": "NAME", "input": ["…", "…"]}'
 _OWNER: Final = "triton-gateway"
 
 
 class EmbeddingsCall(Call):
     """``POST /v1/embeddings``: texts, or lists of token ids of the model's tokenizer, to vectors."""
 
+    form = '{"model": "NAME", "input": ["…", "…"]}'
+    """An example of a body."""
+
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         if not isinstance(body, dict):
-            raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
+            raise InputRefused("the body must be an object", hint=f"send {self.form}")
+        require_field(body, "input", self.form)
         self._model = model_of(body)
         self.path = normalize_url(self._model, None)
         self._format = body.get("encoding_format") or "float"
@@ -42,8 +45,6 @@ class EmbeddingsCall(Call):
             raise InputRefused("encoding_format must be float or base64")
         size = body.get("dimensions")
         self._size = None if size is None else whole_number(size, "dimensions")
-        if "input" not in body:
-            raise InputRefused("the field input is missing", hint=f"send {_EXAMPLE}")
         self._texts, self._ids = texts_or_ids(body["input"], "input")
 
     def question(self, endpoint: Endpoint) -> Any:

@@ -15,7 +15,8 @@ import orjson
 from gateway.call import Call
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import InputRefused
-from gateway.protocols.json_body import dumps
+from gateway.protocols.huggingface import whole_number
+from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import model_of, now
 from gateway.spec import normalize_url
 from gateway.trace import Trace
@@ -41,11 +42,16 @@ class TextCall(Call):
     end = b"data: [DONE]\n\n"
     kind: str
     """The prefix of answer ids."""
+    form: str
+    """An example of a body."""
+    texts: str
+    """The field with the texts."""
 
     def __init__(self, body: object) -> None:
         """Read the fields of both forms. Raises ``InputRefused``."""
         if not isinstance(body, dict):
-            raise InputRefused("the body must be an object")
+            raise InputRefused("the body must be an object", hint=f"send {self.form}")
+        require_field(body, self.texts, self.form)
         self._model = model_of(body)
         self.path = normalize_url(self._model, None)
         for name, neutral in _NEUTRAL.items():
@@ -71,7 +77,18 @@ class TextCall(Call):
         if endpoint.task != GENERATION:
             what = f"does {endpoint.task}" if endpoint.task else "has no text task"
             raise InputRefused(f"{self._model} {what}, not text generation", hint="GET /v1/models lists what is served")
+        most = _most(endpoint)
+        if self._wanted is not None and most is not None and self._wanted > most:
+            raise InputRefused(f"{self._limit_name} must be a whole number of at least 1 and at most {most}")
         return given
+
+    def _limit(self, body: Mapping[str, Any], name: str) -> None:
+        """Take the number of new tokens from the field ``name``."""
+        self._limit_name = name
+        value = body.get(name)
+        self._wanted = None if value is None else whole_number(value, name)
+        if self._wanted is not None:
+            self._parameters["max_new_tokens"] = self._wanted
 
     def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]], **extra: Any) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices,
@@ -88,12 +105,14 @@ class CompletionsCall(TextCall):
     """``POST /v1/completions``: one or several prompts, as texts or as token ids of the model's tokenizer."""
 
     kind = "cmpl"
+    form = '{"model": "NAME", "prompt": "…", "max_tokens": 16}'
+    texts = "prompt"
 
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
         assert isinstance(body, dict)  # noqa: S101 - checked by the base class
-        self._wanted = _limit(body.get("max_tokens"), "max_tokens")
+        self._limit(body, "max_tokens")
         echo = body.get("echo")
         if echo is not None:
             if not isinstance(echo, bool):
@@ -117,9 +136,8 @@ class CompletionsCall(TextCall):
         """See ``Call.question``."""
         given = self._checked(endpoint, self._given)
         # OpenAI's default may exceed the positions of a small model. It must not be refused: the caller did not set it.
-        processor = getattr(endpoint.handler, "processor", None)
-        room = _COMPLETION_TOKENS if processor is None else min(_COMPLETION_TOKENS, processor.config.max_length - 1)
-        self._parameters["max_new_tokens"] = self._wanted or room
+        most = _most(endpoint)
+        self._parameters["max_new_tokens"] = self._wanted or min(_COMPLETION_TOKENS, most or _COMPLETION_TOKENS)
         return given
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
@@ -144,15 +162,15 @@ class ChatCall(TextCall):
     """``POST /v1/chat/completions``: a conversation, rendered by the model's chat template."""
 
     kind = "chatcmpl"
+    form = '{"model": "NAME", "messages": [{"role": "user", "content": "…"}]}'
+    texts = "messages"
 
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
         assert isinstance(body, dict)  # noqa: S101 - checked by the base class
-        wanted = body.get("max_completion_tokens")
-        limit = _limit(body.get("max_tokens") if wanted is None else wanted, "max_tokens")
-        if limit is not None:
-            self._parameters["max_new_tokens"] = limit
+        name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
+        self._limit(body, name)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise InputRefused("messages must be a list", hint='send [{"role": "user", "content": "…"}]')
@@ -207,12 +225,10 @@ def _message(i: int, message: object) -> dict[str, Any]:
     return {**message, "content": content}
 
 
-def _limit(value: object, name: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputRefused(f"{name} must be a whole number of at least 1")
-    return value
+def _most(endpoint: Endpoint) -> int | None:
+    """Return how many tokens a request may ask for; None if the endpoint does not say it."""
+    processor = getattr(endpoint.handler, "processor", None)
+    return None if processor is None else processor.config.max_length - 1
 
 
 def _are_ids(items: object) -> bool:

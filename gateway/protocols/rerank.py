@@ -33,12 +33,13 @@ class RerankCall(Call):
     ``version`` is the API's, 1 or 2. ``path``, if given, is the endpoint; otherwise the field ``model`` names it.
     """
 
+    form = '{"model": "NAME", "query": "…", "documents": ["…", "…"]}'
+    """An example of a body."""
+
     def __init__(self, body: object, version: int, path: str | None = None) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         if not isinstance(body, dict):
-            raise InputRefused(
-                "the body must be an object", hint='send {"model": "NAME", "query": "…", "documents": […]}'
-            )
+            raise InputRefused("the body must be an object", hint=f"send {self.form}")
         self._version = version
         self.path = normalize_url(model_of(body), None) if path is None else path
         for name, neutral in _NEUTRAL.items():
@@ -46,7 +47,7 @@ class RerankCall(Call):
             if value is not None and value not in neutral:
                 raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
         known = {name: value for name, value in body.items() if name not in _NEUTRAL}
-        self._body = tei.fields_of(known, _FIELDS, "query")
+        self._body = tei.fields_of(known, _FIELDS, ("query", "documents"), self.form)
         tei.refuse_empty(body.get("documents"), "documents")
         top_n = body.get("top_n")
         self._top_n = None if top_n is None else huggingface.whole_number(top_n, "top_n")

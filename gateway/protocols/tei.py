@@ -15,7 +15,7 @@ from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.endpoints.endpoint import Endpoint, Lookup, translate
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused
 from gateway.protocols import huggingface
-from gateway.protocols.json_body import dumps
+from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import texts_or_ids
 from gateway.protocols.tensors import escaped
 from gateway.trace import Trace
@@ -45,7 +45,9 @@ class TeiCall(Call):
     """The tasks of the endpoints that the route may call; empty for any text task."""
     fields: tuple[str, ...] = ()
     """The fields that a body may have beside ``required``."""
-    required = "inputs"
+    required: tuple[str, ...] = ("inputs",)
+    form = '{"inputs": "…"}'
+    """An example of a body."""
     instead = ""
     """The hint if the endpoint does another task."""
 
@@ -54,7 +56,7 @@ class TeiCall(Call):
         self.path = path
         if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
-        self._body: Body = fields_of(body, (self.required, *self.fields), self.required)
+        self._body: Body = fields_of(body, (*self.required, *self.fields), self.required, self.form)
         self.read(self._body)
 
     def read(self, body: Body) -> None:
@@ -189,13 +191,12 @@ class RerankCall(TeiCall):
     """``POST /rerank``: a query and texts to the indexes of the texts, best first."""
 
     tasks = (RANKING,)
-    fields = (*_LENGTH, "texts", "raw_scores", "return_text")
-    required = "query"
+    fields = (*_LENGTH, "raw_scores", "return_text")
+    required = ("query", "texts")
+    form = '{"query": "…", "texts": ["…", "…"]}'
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
-        if "texts" not in body:
-            raise InputRefused("the field texts is missing", hint='send {"query": "…", "texts": ["…", …]}')
         refuse_empty(body["texts"], "texts")
 
     def question(self, endpoint: Endpoint) -> Any:
@@ -223,6 +224,7 @@ class SimilarityCall(TeiCall):
 
     tasks = (EMBEDDINGS, RANKING)
     fields = ("parameters",)
+    form = '{"inputs": {"source_sentence": "…", "sentences": ["…", "…"]}}'
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
@@ -286,7 +288,8 @@ class DecodeCall(TeiCall):
     """``POST /decode``: token ids of the model's tokenizer to texts."""
 
     fields = ("skip_special_tokens",)
-    required = "ids"
+    required = ("ids",)
+    form = '{"ids": [101, 102]}'
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
@@ -313,6 +316,8 @@ class RootCall(Call):
 
     ``InferenceClient(model=URL)`` calls it.
     """
+
+    form = TeiCall.form
 
     def __init__(self, body: object, path: str) -> None:
         self.path = path
@@ -423,18 +428,18 @@ def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, An
     }
 
 
-def fields_of(body: object, known: Sequence[str], required: str) -> Body:
-    """Return ``body`` if it is an object with the field ``required`` and only ``known`` fields.
+def fields_of(body: object, known: Sequence[str], required: Sequence[str], form: str) -> Body:
+    """Return ``body`` if it is an object with the ``required`` and only ``known`` fields.
 
-    Raises ``InputRefused``.
+    ``form``: an example of such a body. Raises ``InputRefused``.
     """
     if not isinstance(body, dict):
-        raise InputRefused("the body must be an object", hint=f'send {{"{required}": …}}')
+        raise InputRefused("the body must be an object", hint=f"send {form}")
+    for name in required:
+        require_field(body, name, form)
     for name in body:
         if name not in known:
             raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(known)}")
-    if body.get(required) is None:
-        raise InputRefused(f"the field {required} is missing", hint=f'send {{"{required}": …}}')
     return body
 
 

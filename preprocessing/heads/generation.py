@@ -142,5 +142,5 @@ class TextGeneration(TextHead):
             raise InvalidInput(
                 f"{field} and its continuation are longer than the {self._config.max_length} tokens the model reads",
                 field=field,
-                hint="shorten it, or ask for fewer max_new_tokens",
+                hint="shorten it, or ask for fewer new tokens",
             )

@@ -6,7 +6,6 @@ never answers, so each run is ended in exactly that moment. What is exported is 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -114,10 +113,10 @@ def environment(server: RunningControlPlane, proxy: Proxy, tmp_path_factory: pyt
 
 
 def registered(server: RunningControlPlane, task_id: str) -> tuple[list[Any], Any]:
-    """Every model, drafts too, and the endpoints."""
+    """Every model, drafts too, and the Task's text of the endpoints."""
     models = server.call("models.get_all", only_fields=["id", "name", "uri"])["models"]
     sections = server.call("tasks.get_by_id", task=task_id)["task"].get("configuration", {})
-    return models, json.loads(sections.get("endpoints", {}).get("value") or "{}")
+    return models, sections.get("endpoints", {}).get("value") or "{}"
 
 
 @pytest.mark.parametrize("stage", STAGES if IS_ALL else FEW)
@@ -142,3 +141,38 @@ def test_ctrl_c_leaves_nothing_of_a_model_that_was_not_added(
     assert [before] != seen, f"nothing was {STAGES[stage]}"
     assert "removed again: " in said
     assert before == registered(server, task_id), said
+
+
+@pytest.mark.parametrize("call", ["tasks.get_by_id", "models.get_all"])
+def test_ctrl_c_before_anything_was_registered_says_so(
+    server: RunningControlPlane, proxy: Proxy, environment: dict[str, str], tmp_path: Path, call: str
+) -> None:
+    """While the command reads the serving Task, and while it looks for what is there already."""
+    argv = [*command(), "deploy", str(WORDS), "--endpoint", "words", "--url", "http://127.0.0.1:9"]
+    before = registered(server, environment["CLEARML_SERVING_TASK_ID"])
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        proxy.stage, proxy.reached = call, lambda: running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=240)
+    assert 130 == running.returncode, said
+    assert "stopped: nothing was registered" in said
+    assert "Traceback" not in said
+    assert before == registered(server, environment["CLEARML_SERVING_TASK_ID"])
+
+
+def test_ctrl_c_after_the_endpoint_was_added_says_that_it_stays(
+    server: RunningControlPlane, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """With the command that removes it."""
+    argv = [*command(), "deploy", str(WORDS), "--endpoint", "stays", "--url", "http://127.0.0.1:9"]
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        said = ""
+        for line in running.stderr:
+            said += line
+            if "waiting for stays/1" in line:
+                running.send_signal(signal.SIGINT)
+        running.wait(240)
+    assert 130 == running.returncode, said
+    assert "stays/1 stays registered" in said
+    assert "model remove --endpoint stays/1" in said
+    assert "stays/1" in registered(server, environment["CLEARML_SERVING_TASK_ID"])[1]

@@ -74,38 +74,44 @@ def command(
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
       triton-gateway deploy ./my-model --dry-run
     """
-    from deploy.bundles import prerequisites
-    from deploy.bundles.model_kinds import recognise
-    from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
+    terminal = Terminal(sys.stderr)
+    try:
+        from deploy.bundles import prerequisites
+        from deploy.bundles.model_kinds import recognise
+        from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
 
-    given = recognise(model, task=task, tokenizer=tokenizer)
-    if given.kind == "torchscript" and not (inputs and outputs):
-        raise DeployError(
-            f"{model} is a TorchScript file, which does not describe its tensors",
-            hint="describe them, including the batch: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
-        )
-    wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
-    if not dry_run:
-        prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
-    state = chosen_state_dir()
-    if not state.env_file.exists() and uses_no_clearml(os.environ):
-        raise DeployError(
-            "no ClearML server is configured, and no `up` was started in this folder",
-            hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves the "
-            "model, or set CLEARML_API_HOST and its keys",
-        )
-    store = open_registry()
-    home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
-    wanted = Wanted(
-        given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
-        name or registered_name(given.name), who(), tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)),
-        trusts_code=trusts_code, tries_all=tries_all,
-    )  # fmt: skip
-    deployment = Deployment(wanted, store, Terminal(sys.stderr), click.echo, dict(os.environ))
-    if dry_run:
-        for line in deployment.plan():
-            click.echo(line)
-        return 0
+        given = recognise(model, task=task, tokenizer=tokenizer)
+        if given.kind == "torchscript" and not (inputs and outputs):
+            raise DeployError(
+                f"{model} is a TorchScript file, which does not describe its tensors",
+                hint="describe them, including the batch: "
+                "--input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
+            )
+        wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
+        if not dry_run:
+            prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
+        state = chosen_state_dir()
+        if not state.env_file.exists() and uses_no_clearml(os.environ):
+            raise DeployError(
+                "no ClearML server is configured, and no `up` was started in this folder",
+                hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves "
+                "the model, or set CLEARML_API_HOST and its keys",
+            )
+        store = open_registry()
+        home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
+        wanted = Wanted(
+            given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
+            name or registered_name(given.name), who(), tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)),
+            trusts_code=trusts_code, tries_all=tries_all,
+        )  # fmt: skip
+        deployment = Deployment(wanted, store, terminal, click.echo, dict(os.environ))
+        if dry_run:
+            for line in deployment.plan():
+                click.echo(line)
+            return 0
+    except KeyboardInterrupt:
+        terminal.say("stopped: nothing was registered")
+        raise
     deployment.run()
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from gateway.call import Call, Refuse
@@ -37,7 +37,7 @@ _EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
 _unnamed_problem: Final = unnamed(problem)
 _unnamed_tei_problem: Final = unnamed(tei_problem)
 _unnamed_cohere_problem: Final = unnamed(cohere_problem)
-_OPENAI: Final[Mapping[str, Callable[[object], Call]]] = {
+_OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]] = {
     "/v1/embeddings": openai.EmbeddingsCall,
     "/v1/completions": openai_text.CompletionsCall,
     _CHAT: openai_text.ChatCall,
@@ -152,28 +152,28 @@ class Addresses:
         for route, version in _RERANK.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                ranks = partial(rerank.RerankCall, version=version, path=url)
-                return Reading(partial(_json, ranks), cohere_problem, url)
+                ranks = partial(_json, rerank.RerankCall, version=version, path=url)
+                return Reading(ranks, cohere_problem, url)
         for route, call in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json, partial(call, path=url)), tei_problem, url)
+                return Reading(partial(_json, call, path=url), tei_problem, url)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
                 return Reading(partial(_named, openai.EmbeddingsCall, rest[: -len(route)]), openai_problem)
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json, partial(tei.RootCall, path=url)), tei_problem, url)
+        return Reading(partial(_json, tei.RootCall, path=url), tei_problem, url)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         call = tei.ROUTES[route]
-        body = decode(raw, _type_of(headers), takes_bytes=False)
+        body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
         return call(body, tei.chosen(self._table.current, self._tei_endpoints, call.tasks, route))
 
     def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
         """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
-        body = decode(raw, _type_of(headers), takes_bytes=False)
+        body = decode(raw, _type_of(headers), takes_bytes=False, form=rerank.RerankCall.form)
         if isinstance(body, dict) and body.get("model") is not None:
             return rerank.RerankCall(body, _RERANK[route])
         path = tei.chosen(self._table.current, self._tei_endpoints, tei.RerankCall.tasks, route)
@@ -182,20 +182,22 @@ class Addresses:
         return rerank.RerankCall(body, _RERANK[route], path)
 
 
-def _named(call: Callable[[object], Call], name: str, raw: bytes, headers: ByName) -> Call:
+def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, raw: bytes, headers: ByName) -> Call:
     """Parse a body for the model that the path names, whatever the body says."""
-    body = decode(raw, _type_of(headers), takes_bytes=False)
+    body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
     return call({**body, "model": name} if isinstance(body, dict) else body)
 
 
-def _json(call: Callable[[object], Call], raw: bytes, headers: ByName) -> Call:
-    return call(decode(raw, _type_of(headers), takes_bytes=False))
+def _json(call: Any, raw: bytes, headers: ByName, **more: Any) -> Call:
+    """Return ``call`` (a class with an example ``form``) of the body and ``more``."""
+    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), **more)
+    return made
 
 
 def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
     # The content type is ignored, as in the Open Inference Protocol: `curl -d` sets that of a form.
     del headers
-    return kserve.PredictCall(decode(raw, b"", takes_bytes=False), url)
+    return kserve.PredictCall(decode(raw, b"", takes_bytes=False, form=kserve.PredictCall.form), url)
 
 
 def _infer(url: str, raw: bytes, headers: ByName) -> Call:

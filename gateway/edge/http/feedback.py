@@ -96,7 +96,7 @@ class FeedbackRoute:
             if not self._health.first_sync_done:
                 raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} is not allowed here", hint="use POST")
+                raise MethodNotAllowed(f"{scope['method']} is not allowed here", allow="POST")
             permit = self._permits.take(0, DEFAULT)  # its bytes count among those of requests
             try:
                 found = await self._read(await _body(receive, headers, permit.hold), caller)

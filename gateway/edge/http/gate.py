@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.edge.http.edge import Scope, Send, clean_id, names_of, send_reply
-from gateway.edge.http.problems import oip_problem, openai_problem, problem
+from gateway.edge.http.problems import is_openai, oip_problem, openai_problem, problem
 from gateway.edge.rules import OPEN, OPERATORS, rule_of
 from gateway.errors import EndpointNotFound, GatewayError
 
@@ -62,7 +62,7 @@ class Gate:
     async def refuse(self, scope: Scope, send: Send, error: GatewayError) -> None:
         """Answer with a refusal in the form of the address's protocol."""
         path: str = scope["path"]
-        write = openai_problem if path.startswith("/v1/models") else oip_problem if path.startswith("/v2") else problem
+        write = openai_problem if is_openai(path) else oip_problem if path.startswith("/v2") else problem
         headers = dict(scope["headers"])
         status, lines, content = write(error, clean_id(headers.get(b"x-request-id", b"")))
         if status == 401 and b"text/html" in headers.get(b"accept", b""):

@@ -129,10 +129,10 @@ class ModelRoutes:
             oip.representative(snapshot, url)
             return 200, {"model_stats": oip.statistics_of(snapshot, url, await self._statistics())}
         if action == "infer":
-            raise MethodNotAllowed("an endpoint is called with POST", hint="use POST")
+            raise MethodNotAllowed("an endpoint is called with POST", allow="POST")
         return 200, oip.describe(snapshot, url).metadata()
 
 
 def _only_method(method: str, wanted: str) -> None:
     if method != wanted:
-        raise MethodNotAllowed(f"{method} is not allowed here", hint=f"use {wanted}")
+        raise MethodNotAllowed(f"{method} is not allowed here", allow=wanted)

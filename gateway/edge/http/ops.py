@@ -24,6 +24,7 @@ from swagger_ui_bundle import swagger_ui_path
 from gateway.edge.http import schemas
 from gateway.edge.http.feedback import MAX_ITEMS
 from gateway.edge.http.page import POLICY, render_page
+from gateway.edge.http.problems import nothing_there
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
@@ -157,16 +158,11 @@ def build_ops(
         )
 
     @app.exception_handler(404)
-    async def not_found(request: Request, _error: HTTPException) -> JSONResponse:
-        return JSONResponse(
-            {
-                "error": f"nothing is at {ascii(request.url.path)[1:-1][:100]}",
-                "code": "not_found",
-                "request_id": request.headers.get("x-request-id", ""),
-                "hint": f"endpoints are called with POST {serve_prefix}NAME; the list is at /",
-            },
-            404,
+    async def not_found(request: Request, _error: HTTPException) -> Response:
+        status, headers, content = nothing_there(
+            request.url.path, request.headers.get("x-request-id", ""), serve_prefix
         )
+        return Response(content, status, {name.decode(): value.decode() for name, value in headers})
 
     @app.exception_handler(405)
     async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
@@ -175,6 +171,7 @@ def build_ops(
                 "error": f"{request.method} is not possible at {ascii(request.url.path)[1:-1][:100]}",
                 "code": "method_not_allowed",
                 "request_id": request.headers.get("x-request-id", ""),
+                "hint": f"use {(error.headers or {}).get('Allow', 'GET')}",
             },
             405,
             headers=dict(error.headers or {}),

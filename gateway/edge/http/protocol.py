@@ -401,7 +401,12 @@ class GatewayProtocol(HttpToolsProtocol):
             waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
             raise _Refused(Overloaded(waiting, hint="wait for answers, or use more connections"))
         if self.parser.get_method() == b"CONNECT":
-            raise _Refused(MethodNotAllowed("CONNECT is not possible here: this is no proxy"))
+            raise _Refused(
+                MethodNotAllowed(
+                    "CONNECT is not possible here: this is no proxy",
+                    hint="send the request itself, and set NO_PROXY if a proxy is configured for this address",
+                )
+            )
         version = self.parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise _Refused(MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1"))

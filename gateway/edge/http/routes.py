@@ -107,7 +107,7 @@ class InferRoute:
                     refuse = redacting(refuse, caller)
                     self._access.require(caller, INFER, path)
                 if scope["method"] != "POST":
-                    raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
+                    raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", allow="POST")
                 timeout = timeout_of(headers.get(b"x-request-timeout-ms"), self._limits.timeout)
                 trace.flow = flow = flow_of(headers.get(HEADER, b""), caller)
                 permit = plane.permit(0, path, *flow)

@@ -192,3 +192,22 @@ async def test_a_temperature_below_zero_is_refused_with_the_limit(story: Any) ->
     reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "temperature": -1})
     assert 400 == reply.status_code
     assert "temperature must be a number of at least 0" == reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/completions", {"prompt": "one"}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one"}]}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one"}]}, "max_completion_tokens"),
+    ],
+)
+async def test_too_many_tokens_are_refused_by_the_name_that_the_caller_used(
+    story: Any, path: str, body: Any, field: str
+) -> None:
+    """The endpoint's own name, max_new_tokens, means nothing to the caller."""
+    for value in (0, 100_000, "many"):
+        reply = await story.client.post(path, json={"model": "story", **body, field: value})
+        assert 400 == reply.status_code
+        assert reply.json()["error"]["message"].startswith(f"{field} must be a whole number of at least 1")
+        assert "max_new_tokens" not in reply.text
