@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gateway import pools, triton
@@ -19,16 +19,24 @@ SETTLE_S: Final = 10.0
 
 
 class Members:
-    """The members of a pool, ``me`` included. Empty until a set has settled."""
+    """The members of a pool, this one included. Empty until a set has settled.
 
-    def __init__(self, me: str) -> None:
-        self._me = me
+    ``mine``: this member's host, or its addresses (a pod may have an IPv4 and an IPv6 one). The one that counts is of
+    the same family as the others' addresses: every member must compute with the same words.
+    """
+
+    def __init__(self, mine: Sequence[str]) -> None:
+        self._mine = mine
+        self._me = mine[0]
         self._seen: frozenset[str] = frozenset()
         self._since = 0.0
         self.settled: frozenset[str] = frozenset()
 
     def note(self, found: Collection[str], now: float) -> None:
         """Record one look-up at time ``now`` (seconds). An empty result means that the look-up failed."""
+        if found:
+            is_six = any(":" in host for host in found)
+            self._me = next((each for each in self._mine if (":" in each) == is_six), self._mine[0])
         seen = frozenset((*found, self._me)) if found else self._seen
         if seen != self._seen:
             self._seen, self._since = seen, now
@@ -36,7 +44,7 @@ class Members:
             self.settled = seen
 
     def hold(self, model: str, copies: int) -> bool | None:
-        """Return whether ``me`` holds a model that has ``copies`` copies; None while the members are unknown."""
+        """Return whether this member holds a model that has ``copies`` copies; None while the members are unknown."""
         if not self.settled:
             return None
         return self._me in pools.holders(model, self.settled, copies)
@@ -53,16 +61,19 @@ def look_up(address: str) -> list[str]:
     if target.fixed:
         return [triton.addresses.http_address(one)[0] for one in target.fixed]
     with contextlib.suppress(OSError):
-        return sorted(
-            {str(found[4][0]) for found in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)}
-        )
+        return sorted(triton.addresses.one_family(_addresses(target.host)))
     return []
 
 
-def myself(named: str) -> str:
-    """Return this member's host: ``named``, or the address of this machine's name (in a pod, the pod's)."""
+def myself(named: str) -> tuple[str, ...]:
+    """Return this member's host: ``named``, or the addresses of this machine's name (in a pod, the pod's)."""
     if named:
-        return named
+        return (named,)
+    name = socket.gethostname()
     with contextlib.suppress(OSError):
-        return socket.gethostbyname(socket.gethostname())
-    return socket.gethostname()
+        return tuple(sorted(_addresses(name), key=lambda ip: (":" in ip, ip)))
+    return (name,)
+
+
+def _addresses(host: str) -> set[str]:
+    return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}

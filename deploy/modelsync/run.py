@@ -41,7 +41,7 @@ def run(
     sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
         repository=repository, triton_grpc=triton_grpc, engine=engine, pools=read_pools(pool),
-        members=pool_members, member=members.myself(pool_member) if pool_members else "", poll_s=poll_s,
+        members=pool_members, member=members.myself(pool_member) if pool_members else (), poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         # Gateways poll at the same interval. A replaced model stays until every gateway must have seen the change.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),

@@ -23,8 +23,8 @@ class SyncSettings:
     members: str = ""
     """Address of all Tritons of the pool, among which models with limited copies are distributed; empty: all hold all.
     """
-    member: str = ""
-    """This model sync's host among the members."""
+    member: tuple[str, ...] = ()
+    """This model sync's host among the members, or its addresses (IPv4 and IPv6)."""
     pools: frozenset[str] = read_pools("")
     """The pools of its Triton. Endpoints of other pools are not loaded; ``*``: all pools."""
     triton_key_file: Path | None = None

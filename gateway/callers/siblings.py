@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 _log = logging.getLogger("triton_gateway.callers")
 
@@ -42,6 +42,8 @@ async def follow_siblings(
         await asyncio.sleep(pause)
 
 
-def addresses_of(name: str) -> int:
-    """Return the number of addresses of a DNS name. Raises ``OSError``."""
-    return len({found[4][0] for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+def addresses_of(name: str, *, look_up: Callable[..., Any] = socket.getaddrinfo) -> int:
+    """Return how many gateways are behind a DNS name. Raises ``OSError``."""
+    ips = {str(found[4][0]) for found in look_up(name, None, type=socket.SOCK_STREAM)}
+    # A name with IPv4 and IPv6 addresses lists every gateway twice.
+    return len({ip for ip in ips if ":" not in ip} or ips)

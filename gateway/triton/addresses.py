@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
@@ -62,10 +62,14 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
     """Return the addresses of a host name as sorted gRPC targets. Raises ``OSError`` if it has none now."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=socket.AF_UNSPEC)
-    ips = {str(entry[4][0]) for entry in found}
-    # A name with IPv4 and IPv6 addresses lists every server twice, so only IPv4 is used.
-    four = {ip for ip in ips if ":" not in ip}
-    return tuple(sorted(f"{ip}:{port}" if ":" not in ip else f"[{ip}]:{port}" for ip in four or ips))
+    ips = one_family(str(entry[4][0]) for entry in found)
+    return tuple(sorted(f"{ip}:{port}" if ":" not in ip else f"[{ip}]:{port}" for ip in ips))
+
+
+def one_family(ips: Iterable[str]) -> set[str]:
+    """Return the IPv4 addresses, or if there are none all: a name with both families lists every server twice."""
+    found = {*ips}
+    return {ip for ip in found if ":" not in ip} or found
 
 
 def http_hosts(address: str, http: str) -> list[HttpAddress]:

@@ -54,7 +54,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
         settings = SyncSettings(
             folder / host, folder / host / "models", address, engine="python", poll_s=0.2, records_s=0.2,
             retry_first_s=0.2, grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1),
-            pools=frozenset(of), members=",".join(addresses), member=host,
+            pools=frozenset(of), members=",".join(addresses), member=(host,),
         )  # fmt: skip
         started = {"started": lambda sync, host=host: syncs.__setitem__(host, sync)}
         threads.append(threading.Thread(target=run_sync, args=(settings, registry, stop), kwargs=started))

@@ -722,7 +722,7 @@ def test_a_model_on_some_of_the_tritons_is_loaded_where_it_belongs(world):
         world.registry.endpoints[f"e{number}"]["auxiliary_cfg"] = {"gateway": {"replicas": "1"}}
     world.registry.add("all", "m2")
     world.sync.close()
-    world.start(members="dns:///tritons:8001", member="t1")
+    world.start(members="dns:///tritons:8001", member=("t1",))
     found = world.rounds()
     assert ("ready", "failed") == (found["all"][0], found["e0"][0])  # who else there is, is not known yet
     assert "are not known yet" in found["e0"][1]

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.rights import OPERATIONS, Caller
-from gateway.callers.siblings import follow_siblings
+from gateway.callers.siblings import addresses_of, follow_siblings
 from gateway.callers.usage import Usage
 from gateway.metrics.observer import MAX_TENANTS, Observer
 from gateway.trace import Trace
@@ -193,6 +193,17 @@ def test_the_number_of_tenants_in_metrics_is_limited() -> None:
         observer.used(f"t{number}", "e", 1, 0)
     assert MAX_TENANTS + 1 == len({tenant for tenant, _ in observer._used})
     assert 50 == observer._used["other", "e"][0].value
+
+
+def test_a_gateway_with_an_ipv4_and_an_ipv6_address_counts_once() -> None:
+    """As behind a Service of both families; a Service of IPv6 alone counts, too."""
+
+    def look_up(*addresses: str) -> Callable[..., Any]:
+        return lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in addresses]
+
+    four, six = ("10.0.0.1", "10.0.0.2", "10.0.0.1"), ("fd00::1", "fd00::2")
+    assert 2 == addresses_of("gateways", look_up=look_up(*four, *six))
+    assert 2 == addresses_of("gateways", look_up=look_up(*six))
 
 
 async def test_the_share_follows_the_number_of_gateways(caplog: pytest.LogCaptureFixture) -> None:
