@@ -71,10 +71,10 @@ ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once mo
 unit: $(VENV)/.dev ## run the unit tests only, in one process (minutes)
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-clients: $(VENV)/.dev ## other people's clients, models in S3, Azure and Google, a release that installs (minutes)
+clients: $(VENV)/.dev ## other people's clients and accessibility checker, models in S3, Azure and Google, a release that installs (minutes)
 	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py tests/integration/long_state_file.py \
 	    tests/integration/object_storage/long_object_storage.py tests/integration/object_storage/long_clouds.py \
-	    tests/integration/long_release.py $(ARGS)
+	    tests/integration/long_release.py tests/integration/long_accessibility.py $(ARGS)
 
 pages: $(VENV)/.dev ## type what README and docs say to type, beside one `up` (minutes)
 	@$(BIN)/python -m pytest tests/e2e/long_pages.py $(ARGS)

@@ -480,15 +480,13 @@ def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
     assert asked_again >= 2
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
-def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
-    """With no endpoint, three and 300, one of them open, in light and dark."""
+def pages_by_size() -> dict[int, str]:
+    """Return pages with no endpoint, three and 300, some of them open."""
     worst = [
         endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
         endpoint("adrift", drifts="drift"),
     ]  # fmt: skip
-    pages = {
+    return {
         0: render_page(status_of(), "/serve/"),
         3: render_page(
             status_of(*worst) | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}]}, "/serve/",
@@ -496,9 +494,15 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
         ),
         300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),
     }  # fmt: skip
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
+def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) -> None:
+    """With no endpoint, three and 300, one of them open, in light and dark."""
     frames = "".join(
         f"<iframe title='{count} endpoints, {width} px' width={width} height=900 srcdoc='{html.escape(page)}'></iframe>"
-        for count, page in pages.items() for width in (390, 800, 1280)
+        for count, page in pages_by_size().items() for width in (390, 800, 1280)
     )  # fmt: skip
     document = tmp_path / "frames.html"
     document.write_text(f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}")
