@@ -43,7 +43,7 @@ class _ExecutorServers(Servers):
 
     @property
     def replicas(self) -> int:
-        return max(min(self._executor.at_once, _MAX_BATCHES), 1)
+        return max(min(self._executor.concurrency, _MAX_BATCHES), 1)
 
 
 class HookHandler:
@@ -105,8 +105,8 @@ class HookHandler:
                 if "postprocess" in stages:
                     await self._run(_AFTER, work)
         finally:
-            work.is_over = True
-            self._executor.forget([work])
+            work.has_ended = True
+            self._executor.release([work])
         if kept is not None:
             self.last_body = kept
         return work.data
@@ -139,7 +139,7 @@ class HookHandler:
 
     async def _run_batch(self, stages: Sequence[Stage], works: Sequence[Work], _timeout: float) -> Sequence[Work]:
         await self._executor.run(stages, works, is_answer=stages != _BEFORE)
-        self._executor.forget([work for work in works if work.is_over])  # their requests ended while the stage ran
+        self._executor.release([work for work in works if work.has_ended])  # their requests ended while the stage ran
         return works
 
     async def _tokenize(self, default: TextProcessor, work: Work) -> None:

@@ -1,4 +1,4 @@
-"""Limits the hook processes of one gateway worker, and chooses the process that ends to make room for another.
+"""Limits the number of hook processes of one gateway worker, and ends some to make room for others.
 
 A pool asks for a ``slot`` before it starts a process and returns it when the process has ended. If no slot is free,
 pools queue: one without any process goes before one that wants a further process; otherwise first come, first served.
@@ -25,16 +25,16 @@ MAX_PROCESSES: Final = 32
 IDLE_S: Final = 900.0
 
 _SURPLUS_IDLE_S: Final = 60.0
-"""Idle seconds after which all but the last process of a pool end. The last one is kept at least that long if another
-pool only wants a further process.
+"""Idle seconds after which all but the last process of a pool end. The last one is also kept that long if another pool
+wants one more process in addition to its own.
 """
 _TURN_S: Final = 2.0
 """Seconds that a busy process serves before it can be retired for a pool that has no process."""
-_LOOK_EVERY: Final = 10
+_TICKS_PER_FULL_CHECK: Final = 10
 
 
 class Process(Protocol):
-    """A hook process, as the bound uses it."""
+    """The part of a hook process that the bound uses."""
 
     is_retired: bool
     serving_since: float
@@ -42,19 +42,19 @@ class Process(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no requests and holds no state of any."""
+        """Whether it runs no request and holds no state that a request needs."""
         ...
 
     def retire(self) -> None:
-        """Take no more requests, and end after the current ones."""
+        """Accept no more requests, and end after the current ones."""
         ...
 
 
 class Pool(Protocol):
-    """A pool, as the bound uses it."""
+    """The part of a pool that the bound uses."""
 
     minimum: int
-    """Processes that are kept although they are idle."""
+    """How many processes are kept although they are idle."""
 
     @property
     def processes(self) -> Sequence[Process]:
@@ -71,7 +71,7 @@ class Pool(Protocol):
         ...
 
     def scale_to_zero(self) -> None:
-        """Do not replace its last process, which ends because it is idle."""
+        """Do not replace the last process when it ends, because it ends for being idle."""
         ...
 
 
@@ -82,13 +82,16 @@ class _Ticket:
     granted: asyncio.Future[None] = field(repr=False)
 
     @property
-    def is_first(self) -> bool:
-        """Whether the pool has waiting requests and no process; that may change while the ticket waits."""
+    def goes_first(self) -> bool:
+        """Whether its pool has waiting requests and no process, which may change while the ticket waits."""
         return self.is_start or (self.pool.has_waiting and all(p.is_retired for p in self.pool.processes))
 
 
 class ProcessBound:
-    """Allows ``limit`` processes at a time in all pools; they end after ``idle`` idle seconds. For the event loop."""
+    """Allows ``limit`` processes at a time in all pools together, and ends those that are idle for ``idle`` seconds.
+
+    All methods must be called on the event loop.
+    """
 
     def __init__(
         self, limit: int = MAX_PROCESSES, idle: float = IDLE_S, now: Callable[[], float] = time.monotonic
@@ -103,7 +106,7 @@ class ProcessBound:
 
     @property
     def taken(self) -> int:
-        """Taken slots: processes that run, start or end."""
+        """The number of taken slots: processes that start, run or end."""
         return self._taken
 
     def add(self, pool: Pool) -> None:
@@ -115,7 +118,7 @@ class ProcessBound:
         self._pools.pop(pool, None)
 
     async def slot(self, pool: Pool, *, is_start: bool = False) -> None:
-        """Wait for a slot for one more process; ``give_back`` returns it. ``is_start``: the pool's first process."""
+        """Wait for a slot for one more process; ``release`` returns it. ``is_start``: the pool's first process."""
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._tick(), name="hook processes")
         if self._taken < self.limit and not self._waiting:
@@ -123,7 +126,7 @@ class ProcessBound:
             return
         ticket = _Ticket(pool, is_start, asyncio.get_running_loop().create_future())
         self._waiting.append(ticket)
-        self.settle()
+        self.assign()
         try:
             await ticket.granted
         except asyncio.CancelledError:
@@ -131,18 +134,18 @@ class ProcessBound:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(ticket)
             else:
-                self.give_back()
+                self.release()
             raise
 
-    def give_back(self) -> None:
-        """Return a slot: its process has ended, or was not started."""
+    def release(self) -> None:
+        """Return a slot whose process has ended or was not started."""
         self._taken -= 1
-        self.settle()
+        self.assign()
 
-    def settle(self) -> None:
-        """Give free slots to waiting pools, and retire processes for the others."""
+    def assign(self) -> None:
+        """Give free slots to waiting pools, and retire a process for every pool that still waits."""
         if len(self._waiting) > 1:
-            self._waiting.sort(key=lambda t: not t.is_first)  # stable: otherwise first come, first served
+            self._waiting.sort(key=lambda t: not t.goes_first)  # stable: otherwise first come, first served
         while self._waiting and self._taken < self.limit:
             ticket = self._waiting.pop(0)
             if not ticket.granted.done():
@@ -150,12 +153,12 @@ class ProcessBound:
                 ticket.granted.set_result(None)
         if not self._waiting:
             return
-        leaving = sum(process.is_retired for pool in self._pools for process in pool.processes)
-        for ticket in self._waiting[leaving:]:
-            victim = self._victim(ticket)
-            if victim is None:
+        ending = sum(process.is_retired for pool in self._pools for process in pool.processes)
+        for ticket in self._waiting[ending:]:
+            process = self._process_to_end(ticket)
+            if process is None:
                 return
-            victim.retire()
+            process.retire()
 
     def end_idle(self) -> None:
         """Retire the processes that have been idle for too long."""
@@ -171,19 +174,19 @@ class ProcessBound:
                         pool.scale_to_zero()
                     process.retire()
 
-    def _victim(self, ticket: _Ticket) -> Process | None:
-        return self._chosen(ticket, is_strict=True) or (
-            # A pool without any process may also take one that is kept although it is idle.
-            self._chosen(ticket, is_strict=False) if ticket.is_first else None
+    def _process_to_end(self, ticket: _Ticket) -> Process | None:
+        return self._choose(ticket, is_strict=True) or (
+            # For a pool without any process, even a process that its pool keeps although it is idle may end.
+            self._choose(ticket, is_strict=False) if ticket.goes_first else None
         )
 
-    def _chosen(self, ticket: _Ticket, *, is_strict: bool) -> Process | None:
+    def _choose(self, ticket: _Ticket, *, is_strict: bool) -> Process | None:
         now = self._now()
         idle, busy = [], []
-        for pool, process, serving in self._spare(is_strict=is_strict):
+        for pool, process, serving in self._serving(is_strict=is_strict):
             is_surplus = serving > max(1, pool.minimum)
             if process.is_idle and not pool.has_waiting:
-                if is_surplus or ticket.is_first or now - process.idle_since > _SURPLUS_IDLE_S:
+                if is_surplus or ticket.goes_first or now - process.idle_since > _SURPLUS_IDLE_S:
                     idle.append((not is_surplus, process.idle_since, pool, process))
             elif pool is not ticket.pool and (is_surplus or now - process.serving_since > _TURN_S):
                 busy.append((-serving, process.serving_since, process))
@@ -192,9 +195,9 @@ class ProcessBound:
             if is_last:
                 pool.scale_to_zero()
             return process
-        return min(busy, key=lambda found: found[:2])[2] if busy and ticket.is_first else None
+        return min(busy, key=lambda found: found[:2])[2] if busy and ticket.goes_first else None
 
-    def _spare(self, *, is_strict: bool) -> Iterator[tuple[Pool, Process, int]]:
+    def _serving(self, *, is_strict: bool) -> Iterator[tuple[Pool, Process, int]]:
         for pool in self._pools:
             serving = [process for process in pool.processes if not process.is_retired]
             if not is_strict or len(serving) > pool.minimum:
@@ -206,12 +209,12 @@ class ProcessBound:
         while self._taken or self._waiting:
             await asyncio.sleep(TICK_S)
             ticks += 1
-            is_full = ticks % _LOOK_EVERY == 0
+            is_full = ticks % _TICKS_PER_FULL_CHECK == 0
             for pool in list(self._pools):
                 try:
                     pool.tick(is_full=is_full)
-                except Exception:  # noqa: BLE001 - one pool's fault must not end the watch over all
-                    _log.exception("watching hook processes failed")
+                except Exception:  # noqa: BLE001 - an error in one pool must not stop the checks of all
+                    _log.exception("checking hook processes failed")
             if is_full:
                 self.end_idle()
-            self.settle()
+            self.assign()

@@ -1,6 +1,6 @@
-"""Runs the stages of users' code for one request or for several: in threads of the worker, or in hook processes.
+"""Runs the stages of users' code for one or several requests, in threads of the worker or in hook processes.
 
-``endpoints.hook.HookHandler`` uses an ``Executor`` without knowing which of the two it is. It passes ``Work``: data,
+``endpoints.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is. It passes ``Work``: data,
 the state between stages, and an error if there is one.
 """
 
@@ -26,49 +26,49 @@ from preprocessing.user_code import STAGES, Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-_BATCHES_AT_ONCE: Final = 2
+_THREAD_BATCHES: Final = 2
 _UNLOAD_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One request between stages; ``state`` belongs to the executor, which gets it back with the next stage."""
+    """One request between stages. ``state`` is private to the executor; ``deadline`` is in the event loop's time."""
 
     data: Any
     trace: Trace
     deadline: float
     state: Any = None
     error: GatewayError | None = None
-    is_over: bool = False
-    """Its request has ended: its state is not needed any more."""
+    has_ended: bool = False
+    """Whether its request has ended, so that nobody needs its state."""
 
 
 class Executor(Protocol):
     """Where stages run."""
 
     stages: frozenset[str]
-    """The stages the code has."""
+    """The stages that the code has."""
     batches: frozenset[str]
-    """The stages that take several requests at once."""
+    """The stages that take several requests in one call."""
 
     @property
-    def at_once(self) -> int:
+    def concurrency(self) -> int:
         """The number of calls that can run at once."""
         ...
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """Run the stages on the works: each gets new ``data`` and ``state``, or an ``error``.
 
-        ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all of them failed with
-        the same error. The works are then unchanged, and works with the same ``holder`` may be retried in parts.
+        ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all works failed with
+        the same error. The works are then unchanged, so parts of them (with the same ``holder``) may be retried.
         """
         ...
 
     def holder(self, work: Work) -> Hashable:
-        """Return the holder of the work's state. Works with the same holder can run through a stage together."""
+        """Return the process that holds the work's state, or None. Works with the same holder can run together."""
         ...
 
-    def forget(self, works: Sequence[Work]) -> None:
+    def release(self, works: Sequence[Work]) -> None:
         """Release the states of works that have ended."""
         ...
 
@@ -78,7 +78,7 @@ class Executor(Protocol):
 
 
 class ProcessExecutor:
-    """Stages run in a pool of hook processes."""
+    """Runs stages in a pool of hook processes."""
 
     def __init__(self, pool: HookPool) -> None:
         self._pool = pool
@@ -86,9 +86,9 @@ class ProcessExecutor:
         self.batches = frozenset(pool.loaded.batches)
 
     @property
-    def at_once(self) -> int:
-        """See ``Executor.at_once``."""
-        return self._pool.at_once
+    def concurrency(self) -> int:
+        """See ``Executor.concurrency``."""
+        return self._pool.concurrency
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``Executor.run``."""
@@ -107,10 +107,10 @@ class ProcessExecutor:
         """See ``Executor.holder``."""
         return work.state.process if isinstance(work.state, HeldState) else None
 
-    def forget(self, works: Sequence[Work]) -> None:
-        """See ``Executor.forget``."""
+    def release(self, works: Sequence[Work]) -> None:
+        """See ``Executor.release``."""
         for work in works:
-            self._pool.drop(work.state)
+            self._pool.release(work.state)
 
     async def close(self) -> None:
         """See ``Executor.close``."""
@@ -118,12 +118,13 @@ class ProcessExecutor:
 
 
 class ThreadExecutor:
-    """Stages run in threads of the worker, or on its event loop if they are async.
+    """Runs stages in threads of the worker, or on its event loop if they are async.
 
-    A blocking hook occupies this endpoint's own threads, never the event loop, never another endpoint's.
+    A hook that blocks occupies only its own endpoint's threads, never the event loop. ``timeout``: seconds for each
+    stage, 0 for no limit.
     """
 
-    at_once = _BATCHES_AT_ONCE
+    concurrency = _THREAD_BATCHES
 
     def __init__(self, code: UserCode, *, threads: int, timeout: float = 0.0) -> None:
         self._code = code
@@ -148,7 +149,7 @@ class ThreadExecutor:
             except TimeoutError:
                 late = DeadlineExceeded(
                     f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
-                    hint="it still runs: code that may hang belongs in a process (gateway.hook_isolation=process)",
+                    hint="it still runs: code that may hang should run in a process (gateway.hook_isolation=process)",
                 )
                 for work in works:
                     work.error = late
@@ -167,10 +168,10 @@ class ThreadExecutor:
                     work.error = error
 
     def holder(self, work: Work) -> None:
-        """See ``Executor.holder``; all threads see all states."""
+        """See ``Executor.holder``; always None, because all threads share all states."""
 
-    def forget(self, works: Sequence[Work]) -> None:
-        """See ``Executor.forget``; nothing is held."""
+    def release(self, works: Sequence[Work]) -> None:
+        """See ``Executor.release``; does nothing, because nothing is held."""
 
     async def close(self) -> None:
         """See ``Executor.close``; ``unload`` gets ten seconds in a thread of its own."""
@@ -179,7 +180,7 @@ class ThreadExecutor:
                 await in_own_thread(self._code.unload, "unload-code")
         except (TimeoutError, UserCodeError) as error:
             reason = error or f"took more than {_UNLOAD_S:g} s"
-            _log.warning("unload of %s did not end well: %s", self._code.name, reason)
+            _log.warning("unload of %s failed: %s", self._code.name, reason)
         self._threads.close()
 
     async def _call(self, hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:

@@ -1,9 +1,10 @@
-"""The hook processes of one endpoint version: started when asked, limited in time and memory, killed and replaced.
+"""The hook processes of one endpoint version: started on demand, limited in time and memory, killed and replaced.
 
-One process does one thing at a time (if the hook is async: many), so that whatever user code does to its process hurts
-the request that made it do so. ``control.hooks`` makes a pool beside the running system, ``ProcessExecutor`` asks it.
-What runs in the process is ``gateway.hooks.child``; the processes end with this one, however it ends (a kernel signal,
-and the end of their socket). A pool may have no process for a while: see ``bound``.
+A process runs as many requests at a time as the hook has threads (one by default; many if it is async), so user code
+that damages its process harms few requests. ``control.hooks`` creates a pool beside the running system, and
+``ProcessExecutor`` sends it requests. The processes run ``gateway.hooks.child``. They end when the gateway process
+ends, for whatever reason: the kernel sends them a signal, and their socket is closed. A pool may have no process for a
+while: see ``bound``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
 from gateway.hooks.answers import HeldState, HookReply
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.process import (
-    ASYNC_AT_ONCE,
+    ASYNC_CONCURRENCY,
     CLOSE_S,
     HookProcess,
     Loaded,
@@ -49,9 +50,9 @@ Item = tuple[Any, "bytes | HeldState | None"]
 class PoolLimits:
     """The limits of one pool.
 
-    ``processes``: the most, of which ``minimum`` stay when idle. ``threads``: requests at a time in one process, if the
-    hook is not async. ``memory``: bytes per process, 0 for half of the available memory. ``timeout``: seconds for one
-    request, 0 for the request's own. ``start``: seconds to load.
+    ``processes``: the most processes; ``minimum`` of them stay although they are idle. ``threads``: requests at a time
+    in one process, if the hook is not async. ``memory``: bytes per process, 0 for half of the machine's memory.
+    ``timeout``: seconds for one request, 0 for the request's own time-out. ``start``: seconds to load the code.
     """
 
     processes: int = 4
@@ -65,8 +66,8 @@ class PoolLimits:
 class HookPool:
     """The processes of one endpoint version, and the requests that wait for one.
 
-    Starts with one, to learn from it; more, up to the limit, when requests wait. One that has ended by accident is
-    replaced; those that idle, the bound ends. All methods belong to the event loop.
+    It starts one process, which describes the code, and more, up to the limit, while requests wait. A process that ends
+    unexpectedly is replaced. The bound ends idle processes. All methods must be called on the event loop.
     """
 
     def __init__(
@@ -98,14 +99,14 @@ class HookPool:
         return [p.pid for p in self.processes]
 
     @property
-    def at_once(self) -> int:
-        """The most requests that all processes take at once."""
-        return self._limits.processes * (ASYNC_AT_ONCE if self.is_async else self._limits.threads)
+    def concurrency(self) -> int:
+        """The most requests that all processes together run at once."""
+        return self._limits.processes * (ASYNC_CONCURRENCY if self.is_async else self._limits.threads)
 
     @property
     def has_waiting(self) -> bool:
         """Whether requests wait for a process."""
-        while self._waiting and self._waiting[0].answer.done():  # given up
+        while self._waiting and self._waiting[0].answer.done():  # its caller has left
             self._waiting.popleft()
         return bool(self._waiting)
 
@@ -121,59 +122,60 @@ class HookPool:
                     f"its code was not started within {self._limits.start:g} s: all {self._bound.limit} hook processes "
                     "of the worker are busy", hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES",
                 ) from None  # fmt: skip
-            process, self.loaded = await self._started_process()
+            process, self.loaded = await self._start_process()
         except BaseException:
-            self._is_closed = True  # a pool that has not started is not closed
-            self._leave_if_over()
+            self._is_closed = True  # nobody calls close for a pool that has not started
+            self._leave_bound_if_ended()
             raise
         self.is_async = self.loaded.is_async
         self.processes.append(process)
-        self.changed()
+        self.dispatch_waiting()
 
     async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
-        """Run the stages on ``items`` (data and state) in one process.
+        """Run the stages on ``items``, pairs of data and state, in one process.
 
-        They have until loop time ``deadline``, or the pool's own time-out if that is sooner. All ``HeldState`` must be
-        of the same process. Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
+        They must end before ``deadline`` (the event loop's time), or within the pool's own time-out if that is sooner.
+        Every ``HeldState`` must be of the same process. ``is_answer``: the result is for the caller, not for Triton.
+        Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
-        asked = self._ask(stages, items, deadline, is_answer=is_answer)
+        pending = self._pending_call(stages, items, deadline, is_answer=is_answer)
         holder = next((state.process for _, state in items if isinstance(state, HeldState)), None)
         if holder is not None and holder.ended.is_set():
-            raise state_lost(holder.why or "it is gone")
+            raise state_lost(holder.kill_reason or "it is gone")
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
         self._keeps_one = True
-        free = self._with_room() if holder is None and not self._waiting else None
+        free = self._free_process() if holder is None and not self._waiting else None
         if free is not None:
-            self._dispatch(asked, free)
+            self._dispatch(pending, free)
         else:
-            (self._waiting if holder is None else holder.waiting).append(asked)
-            self.changed()
-        if asked.process is None:
-            asked.timer = loop.call_at(deadline, self._not_reached, asked)
+            (self._waiting if holder is None else holder.waiting).append(pending)
+            self.dispatch_waiting()
+        if pending.process is None:
+            pending.timer = loop.call_at(deadline, self._time_out_waiting, pending)
         try:
-            outcomes, stage_ns = await asked.answer
+            outcomes, stage_ns = await pending.answer
         except asyncio.CancelledError:
-            if asked.process is not None:
-                asked.process.give_up(asked)
+            if pending.process is not None:
+                pending.process.cancel(pending)
             raise
         finally:
-            if asked.process is None and asked.timer is not None:
-                asked.timer.cancel()
-        return HookReply(outcomes, asked.sent_ns - now, stage_ns)
+            if pending.process is None and pending.timer is not None:
+                pending.timer.cancel()
+        return HookReply(outcomes, pending.sent_ns - now, stage_ns)
 
-    def drop(self, state: object) -> None:
+    def release(self, state: object) -> None:
         """Release a state that ``run`` has returned."""
         if isinstance(state, HeldState):
-            state.process.drop(state.number)
+            state.process.release(state.number)
 
     async def close(self) -> None:
-        """Unload the code in every process and end it; kill what has not ended after ten seconds."""
+        """Unload the code in every process and end it; processes that still run after ten seconds are killed."""
         self._is_closed = True
         tasks = [
-            *(call for process in self._started for call in process.calls),
+            *(call for process in self._started for call in process.send_requests),
             *([self._adding] if self._adding else ()),
         ]
         for task in tasks:
@@ -181,7 +183,7 @@ class HookPool:
         await asyncio.gather(*tasks, return_exceptions=True)
         for waiting in self._waiting:
             waiting.fail(HookFailed("the endpoint is closed"))
-        processes = list(self._started)  # also those that are just being started or ended
+        processes = list(self._started)  # including those that are starting or ending
         try:
             for process in processes:
                 process.close()
@@ -192,42 +194,45 @@ class HookPool:
         finally:
             for process in processes:
                 process.kill("the endpoint is closed")
-                process.look()
-            self._leave_if_over()
+                process.check_ended()
+            self._leave_bound_if_ended()
 
     # --- called by the processes and the bound ------------------------------------------------------------------------
 
-    def changed(self) -> None:
-        """Dispatch waiting requests, the oldest first: a process may have room, or one more may be needed."""
+    def dispatch_waiting(self) -> None:
+        """Dispatch waiting requests, oldest first, and start a process if one is needed.
+
+        Called whenever a process may have room.
+        """
         for process in self.processes:
             while process.waiting and process.has_slot:
                 self._dispatch(process.waiting.popleft(), process)
         while self.has_waiting:
-            free = self._with_room()
+            free = self._free_process()
             if free is None:
                 break
             self._dispatch(self._waiting.popleft(), free)
-        self._grow()
-        self._bound.settle()  # another pool may wait for a process that is idle now
+        self._start_if_needed()
+        self._bound.assign()  # a process that is idle now may make room for another pool
 
     def process_ended(self, process: HookProcess, reason: str) -> None:
         """Remove a process that has ended, and cancel its calls of ``send_request``."""
         self._started.discard(process)
-        for call in process.calls:
+        for call in process.send_requests:
             call.cancel()
         if process in self.processes:
             self.processes.remove(process)
-            if not self._is_closed and not process.was_asked_to_end:
+            if not self._is_closed and not process.is_closing:
                 _log.warning("%s: a hook process ended: %s", self.name, reason)
-        self._bound.give_back()
-        self._leave_if_over()
-        self.changed()
+        self._bound.release()
+        self._leave_bound_if_ended()
+        self.dispatch_waiting()
 
     def answer_call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
         """Answer a hook's call of ``send_request``."""
         task = asyncio.create_task(self._call(process, head, payload))
-        process.calls.add(task)
-        task.add_done_callback(process.calls.discard)
+        process.send_requests.add(task)
+        task.add_done_callback(process.send_requests.discard)
 
     def scale_to_zero(self) -> None:
         """See ``bound.Pool.scale_to_zero``."""
@@ -239,36 +244,38 @@ class HookPool:
         for process in list(self._started):
             if not is_full and process.is_idle:
                 continue
-            # One that loads may need more for a moment than it holds later.
+            # A process that is loading may need more memory for a moment than later, so it is not checked.
             if process in self.processes and (held := process.resident()) > limit:
                 process.kill(f"it held {_mib(held)} of memory and may hold {_mib(limit)} (gateway.hook_memory)")
-            process.look()
+            process.check_ended()
 
     async def _call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
         try:
             answer = await self._send_request(head["endpoint"], head["version"], orjson.loads(payload))
             reply = orjson.dumps(answer)
-        except Exception:  # noqa: BLE001 - whatever it is: the hook gets None, as it would for any other refusal
+        except Exception:  # noqa: BLE001 - after any error the hook gets None, as for a refusal
             _log.exception("%s: send_request failed", self.name)
             reply = b""
         process.reply(head["id"], reply)
 
-    def _leave_if_over(self) -> None:
-        if self._is_closed and not self._started:  # until then the bound checks whether they have ended
+    def _leave_bound_if_ended(self) -> None:
+        if self._is_closed and not self._started:  # until then, the bound checks whether its processes have ended
             self._bound.remove(self)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> PendingCall:
+    def _pending_call(
+        self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool
+    ) -> PendingCall:
         pieces: list[Buffer] = []
         sizes: list[int] = []
         kinds: list[str] = []
-        is_models = stages[0] == "postprocess"
+        is_model_output = stages[0] == "postprocess"
         kept = [state.number if isinstance(state, HeldState) else None for _, state in items]
         for data, state in items:
             try:
                 # Postprocess gets a model's output, the other stages a body.
-                kind, value = ("value", encode(data, is_exact=True)) if is_models else encode_body(data)
+                kind, value = ("value", encode(data, is_exact=True)) if is_model_output else encode_body(data)
             except TypeError as error:
                 raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
             own = state if type(state) is bytes else b""
@@ -285,51 +292,54 @@ class HookPool:
         numbers = [number for number in kept if number is not None]
         return PendingCall(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future(), numbers)
 
-    def _dispatch(self, asked: PendingCall, process: HookProcess) -> None:
-        if asked.answer.done():  # given up
+    def _dispatch(self, pending: PendingCall, process: HookProcess) -> None:
+        if pending.answer.done():  # its caller has left
             return
-        if asked.timer is not None:
-            asked.timer.cancel()
-        own = self._limits.timeout
-        limit = min(asked.deadline, asyncio.get_running_loop().time() + own) if own else asked.deadline
-        process.ask(asked, limit)
+        if pending.timer is not None:
+            pending.timer.cancel()
+        timeout = self._limits.timeout
+        limit = min(pending.deadline, asyncio.get_running_loop().time() + timeout) if timeout else pending.deadline
+        process.send(pending, limit)
 
-    def _not_reached(self, asked: PendingCall) -> None:
+    def _time_out_waiting(self, pending: PendingCall) -> None:
         if self._waits_for_slot and not self.processes:
-            asked.fail(DeadlineExceeded(
+            pending.fail(DeadlineExceeded(
                 f"all {self._bound.limit} hook processes of the worker were busy with other endpoints",
                 hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES, or add gateways",
             ))  # fmt: skip
         elif not self.processes:
-            asked.fail(DeadlineExceeded(
+            pending.fail(DeadlineExceeded(
                 "the endpoint's code was not started in time: its process had ended because it was idle",
                 hint="gateway.hook_min_processes=1 keeps one",
             ))  # fmt: skip
         else:
-            asked.fail(too_late())
+            pending.fail(too_late())
 
     # --- the processes ------------------------------------------------------------------------------------------------
 
-    def _with_room(self) -> HookProcess | None:
-        """Return the process with room and the fewest requests; the oldest of these, so that others become idle."""
-        found, fewest = None, ASYNC_AT_ONCE + self._limits.threads
+    def _free_process(self) -> HookProcess | None:
+        """Return the process with room and the fewest requests, or None.
+
+        Of several, the oldest is taken, so that the newer ones become idle.
+        """
+        found, fewest = None, ASYNC_CONCURRENCY + self._limits.threads
         for process in self.processes:
-            busy = len(process.asked)
+            busy = len(process.running)
             if busy < fewest and process.is_free:
                 if not busy:
                     return process
                 found, fewest = process, busy
         return found
 
-    def _lacks(self) -> bool:
+    def _needs_process(self) -> bool:
         """Return whether one more process is needed."""
         serving = [p.is_retired for p in self.processes].count(False)
         if serving < max(self.minimum, self._keeps_one):
             return True
         return self.has_waiting and (serving == 0 or len(self.processes) < self._limits.processes)
 
-    def _grow(self) -> None:
-        if not self._is_closed and self._adding is None and self._lacks():
+    def _start_if_needed(self) -> None:
+        if not self._is_closed and self._adding is None and self._needs_process():
             self._adding = asyncio.create_task(self._add())
             self._adding.add_done_callback(self._added)
 
@@ -342,11 +352,11 @@ class HookPool:
             await self._bound.slot(self)
         finally:
             self._waits_for_slot = False
-        if not self._lacks():  # given up meanwhile
-            self._bound.give_back()
+        if not self._needs_process():  # the waiting requests have left meanwhile
+            self._bound.release()
             return
         try:
-            process, _ = await self._started_process()
+            process, _ = await self._start_process()
         except GatewayError as error:
             self._failures += 1
             # The first retry is immediate: the machine may be short of memory for a moment.
@@ -364,8 +374,8 @@ class HookPool:
         self._failures, self._broken = 0, None
         self.processes.append(process)
 
-    async def _started_process(self) -> tuple[HookProcess, Loaded]:
-        """Start a process in a slot that is taken already, and return it when it has loaded. Raises ``HookFailed``."""
+    async def _start_process(self) -> tuple[HookProcess, Loaded]:
+        """Start a process and return it once it has loaded; its slot must be taken. Raises ``HookFailed``."""
         process = HookProcess(self)
         self._started.add(process)
         limits = self._limits
@@ -382,7 +392,7 @@ class HookPool:
         self._adding = None
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s: starting a hook process failed", self.name, exc_info=task.exception())
-        self.changed()
+        self.dispatch_waiting()
 
 
 def _machine_memory() -> int:

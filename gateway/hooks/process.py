@@ -1,6 +1,7 @@
 """The gateway's side of one hook process: starts it, sends it requests over a socket, watches it and kills it.
 
-Nothing that it sends is trusted: ``wire`` reads its frames and ``answers`` checks its answers. Anything else ends it.
+Nothing that the process sends is trusted: ``wire`` checks its frames and ``answers`` its answers. A process that sends
+anything else is killed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = logging.getLogger("triton_gateway.hooks")
 
 TICK_S: Final = 0.1
 CLOSE_S: Final = 10.0
-ASYNC_AT_ONCE: Final = 64
+ASYNC_CONCURRENCY: Final = 64
 _CANCEL_S: Final = 1.0
 _REAP_S: Final = 0.02
 _REAPS: Final = 5
@@ -48,7 +49,7 @@ _BOOT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a hook process loads. ``packages``: a folder that its imports look in first."""
+    """What a hook process loads. Imports look in the folder ``packages`` first."""
 
     name: str
     engine: str
@@ -74,9 +75,10 @@ Done = tuple[list[Outcome], tuple[int, int, int]]
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One call (frame), waiting for a process or in one. If it is cancelled, its process stays busy until it answers.
+    """One call (a frame) that waits for a process or runs in one. A cancelled call runs on until its process answers.
 
-    ``kept``: numbers of the states that its process holds for it; only this process can then take the call.
+    ``held``: numbers of the states that a process holds for it; only that process can then run the call. ``deadline``
+    is in the event loop's time.
     """
 
     head: Mapping[str, Any]
@@ -84,7 +86,7 @@ class PendingCall:
     count: int
     deadline: float
     answer: asyncio.Future[Done]
-    kept: list[int]
+    held: list[int]
     timer: asyncio.TimerHandle | None = None
     process: HookProcess | None = None
     number: int = 0
@@ -98,26 +100,26 @@ class PendingCall:
 
 
 class Owner(Protocol):
-    """The pool of a process, as the process uses it."""
+    """The part of a pool that its processes use."""
 
     name: str
     is_async: bool
 
-    def changed(self) -> None:
+    def dispatch_waiting(self) -> None:
         """Note that a process may have room."""
         ...
 
     def process_ended(self, process: HookProcess, reason: str) -> None:
-        """A process has ended."""
+        """Note that a process has ended."""
         ...
 
     def answer_call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
-        """A hook called ``send_request``."""
+        """Answer a hook's call of ``send_request``."""
         ...
 
 
 class HookProcess(asyncio.Protocol):
-    """One process and the socket to it. All methods belong to the event loop."""
+    """One process and the socket to it. All methods must be called on the event loop."""
 
     def __init__(self, pool: Owner) -> None:
         self._pool = pool
@@ -129,24 +131,24 @@ class HookProcess(asyncio.Protocol):
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
-        self._loaded.add_done_callback(_look)  # if the start is cancelled, no one else reads its exception
-        self.asked: dict[int, PendingCall] = {}
+        self._loaded.add_done_callback(_read_exception)  # otherwise asyncio warns if the start is cancelled
+        self.running: dict[int, PendingCall] = {}
         self.waiting: deque[PendingCall] = deque()
-        """Requests whose state is here: no other process can take them."""
-        self.kept: set[int] = set()
-        """States that it holds between two stages of their requests."""
-        self.calls: set[asyncio.Task[None]] = set()
-        """What its code asks other endpoints with ``send_request``."""
+        """Calls that only this process can run, because it holds their state."""
+        self.held: set[int] = set()
+        """Numbers of the states that it holds between two stages of a request."""
+        self.send_requests: set[asyncio.Task[None]] = set()
+        """Running calls of ``send_request`` by its code."""
         self.ended = asyncio.Event()
         self.slots = 0
         self.is_retired = False
         self.serving_since = self.idle_since = time.monotonic()
-        self.why = ""
-        """Why it was killed, if we did it."""
+        self.kill_reason = ""
+        """Why the gateway killed it; ``""`` if it did not."""
 
     @property
-    def was_asked_to_end(self) -> bool:
-        """Whether it was closed in order."""
+    def is_closing(self) -> bool:
+        """Whether ``close`` has been called."""
         return self._is_closing
 
     @property
@@ -156,21 +158,24 @@ class HookProcess(asyncio.Protocol):
 
     @property
     def has_slot(self) -> bool:
-        """Whether it can take one more request, for whose state it has been waiting or not."""
-        return not self._is_closing and len(self.asked) < self.slots
+        """Whether it can run one more call: a retired process still runs calls whose state it holds."""
+        return not self._is_closing and len(self.running) < self.slots
 
     @property
     def is_free(self) -> bool:
-        """Whether it takes one more request."""
-        return not self.is_retired and not self._is_closing and len(self.asked) < self.slots
+        """Whether it accepts one more call of any request."""
+        return not self.is_retired and not self._is_closing and len(self.running) < self.slots
 
     @property
     def is_idle(self) -> bool:
         """Whether it runs no request and holds no state that a request still needs."""
-        return self.is_free and not self.asked and not self.kept and not self.waiting
+        return self.is_free and not self.running and not self.held and not self.waiting
 
     async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
-        """Start it and wait until it has loaded; returns what it says about the code. Raises ``HookFailed``."""
+        """Start it, wait until it has loaded and return its description of the code. Raises ``HookFailed``.
+
+        ``memory``: bytes it may hold. ``timeout``: seconds to load.
+        """
         if not CAN_SEND_MEMORY:
             raise HookFailed(
                 f"its Python code cannot be run: processes of hooks need Linux, this is {platform.system()}",
@@ -183,7 +188,8 @@ class HookProcess(asyncio.Protocol):
         home = str(Path(preprocessing.__file__).parents[1])
         try:
             with theirs, side:
-                # Threads of native libraries in several processes would only contend; the caller's wish stands.
+                # Several processes with several threads for each native library would compete for the cores. Values of
+                # the environment take precedence.
                 environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
                 arguments = [theirs.fileno(), side.fileno(), os.getpid(), home, program.packages or ""]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
@@ -206,55 +212,55 @@ class HookProcess(asyncio.Protocol):
         except TimeoutError:
             self.kill(f"it did not load within {timeout:g} s")
             raise HookFailed(
-                f"its code did not finish loading within {timeout:g} s", hint="does load() wait for something?"
+                f"its code did not finish loading within {timeout:g} s", hint="check whether load() waits for something"
             ) from None
         except BaseException:
             self.kill("it is not needed any more")
             raise
-        self.slots = ASYNC_AT_ONCE if loaded.is_async else threads
-        self.serving_since = self.idle_since = time.monotonic()  # loading is no part of its turn
+        self.slots = ASYNC_CONCURRENCY if loaded.is_async else threads
+        self.serving_since = self.idle_since = time.monotonic()  # its turn begins after loading
         return loaded
 
-    def ask(self, asked: PendingCall, limit: float) -> None:
-        """Send one request; at loop time ``limit`` its time is over."""
+    def send(self, pending: PendingCall, limit: float) -> None:
+        """Send one call, which must be answered before ``limit`` (the event loop's time)."""
         self._number += 1
-        asked.process, asked.number, asked.sent_ns = self, self._number, time.perf_counter_ns()
-        self.asked[self._number] = asked
-        self.kept.difference_update(asked.kept)
-        asked.timer = self._loop.call_at(limit, self._too_late, asked)
-        self._write({"k": "run", "id": self._number, **asked.head}, asked.payload)
+        pending.process, pending.number, pending.sent_ns = self, self._number, time.perf_counter_ns()
+        self.running[self._number] = pending
+        self.held.difference_update(pending.held)
+        pending.timer = self._loop.call_at(limit, self._too_late, pending)
+        self._write({"k": "run", "id": self._number, **pending.head}, pending.payload)
 
-    def give_up(self, asked: PendingCall) -> None:
-        """Nobody waits for this any more; a hook that is async is cancelled, another one runs on until its limit."""
-        if self._pool.is_async and not asked.is_cancelled and asked.number in self.asked:
-            asked.is_cancelled = True
-            self._write({"k": "cancel", "id": asked.number})
+    def cancel(self, pending: PendingCall) -> None:
+        """Cancel a call that nobody waits for any more; a hook that is not async runs on until its limit."""
+        if self._pool.is_async and not pending.is_cancelled and pending.number in self.running:
+            pending.is_cancelled = True
+            self._write({"k": "cancel", "id": pending.number})
 
-    def drop(self, number: int) -> None:
-        """Nobody will come for a state that it holds."""
-        if number in self.kept:
-            self.kept.discard(number)
+    def release(self, number: int) -> None:
+        """Release a state that no request needs any more."""
+        if number in self.held:
+            self.held.discard(number)
             self._write({"k": "drop", "id": number})
             self._end_if_done()
 
-    def _too_late(self, asked: PendingCall) -> None:
-        if asked.number not in self.asked:
+    def _too_late(self, pending: PendingCall) -> None:
+        if pending.number not in self.running:
             return
-        asked.fail(too_late())
+        pending.fail(too_late())
         loop = asyncio.get_running_loop()
-        if self._pool.is_async and not asked.is_cancelled:
-            self.give_up(asked)
-            asked.timer = loop.call_later(_CANCEL_S, self._too_late, asked)
+        if self._pool.is_async and not pending.is_cancelled:
+            self.cancel(pending)
+            pending.timer = loop.call_later(_CANCEL_S, self._too_late, pending)
             return
         self.is_retired = True
-        if all(a.answer.done() for a in self.asked.values()):
+        if all(one.answer.done() for one in self.running.values()):
             self.kill("it did not answer in time")
-        else:  # the others get their time; the one that hangs holds nothing but this process
-            asked.timer = loop.call_later(TICK_S, self._too_late, asked)
-        self._pool.changed()
+        else:  # the other calls may finish first: the late one blocks only this process
+            pending.timer = loop.call_later(TICK_S, self._too_late, pending)
+        self._pool.dispatch_waiting()
 
     def retire(self) -> None:
-        """Accept no more requests. End once its requests are answered and no request needs a state in it."""
+        """Accept no more requests, and end once its calls are answered and no request needs a state in it."""
         self.is_retired = True
         self._end_if_done()
 
@@ -270,30 +276,30 @@ class HookProcess(asyncio.Protocol):
     def _close_late(self) -> None:
         if not self.ended.is_set():
             _log.warning("%s: a hook process did not end within %g s and is killed", self._pool.name, CLOSE_S)
-            self.kill("it did not end when it was told to")
+            self.kill("it did not end when it was asked to")
 
     def _end_if_done(self) -> None:
-        if self.is_retired and not self.asked and not self.kept and not self.waiting:
+        if self.is_retired and not self.running and not self.held and not self.waiting:
             self.close()
 
-    def kill(self, why: str) -> None:
-        """End it and everything it has started, now."""
+    def kill(self, reason: str) -> None:
+        """Kill it and all processes that it has started, at once."""
         self.is_retired = True
-        self.why = self.why or why
+        self.kill_reason = self.kill_reason or reason
         if self._child is not None and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def resident(self) -> int:
-        """Bytes of memory it holds; 0 when it is gone."""
+        """Return the bytes of memory that it holds; 0 if it has ended."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:  # noqa: PTH123 - ten times a second
                 return int(file.read().split()[1]) * _PAGE
         except (OSError, IndexError):
             return 0
 
-    def look(self) -> None:
-        """Notice its end even if the socket does not tell: something it started may hold the other end."""
+    def check_ended(self) -> None:
+        """Check whether it has ended: its socket may stay open, if a process that it started holds it."""
         if self._child is not None and not self.ended.is_set() and self._child.poll() is not None:
             self._end()
 
@@ -306,55 +312,55 @@ class HookProcess(asyncio.Protocol):
         try:
             for head, payload in self._frames.feed(data):
                 self._received(head, self._received_memory(head["shared"]) if "shared" in head else payload)
-        except Exception as error:  # noqa: BLE001 - user code may have written to our socket what it liked
-            self.kill(f"it sent what is no frame: {error}")
+        except Exception as error:  # noqa: BLE001 - user code can write anything to the socket
+            self.kill(f"it sent something that is not a frame: {error}")
 
     def eof_received(self) -> bool:
         """See ``asyncio.Protocol``."""
-        # It closes its end when it dies, and dies a moment after. If it lives on, code has closed the connection: what
-        # it was asked ends in its own time, as if it had not told. Our end stays open: it would end by itself sooner.
+        # A process that ends closes its socket a moment before. If it lives on, its code has closed the socket, and its
+        # calls run until their time-outs. The gateway's end stays open, because closing it would end the process.
         self.is_retired = True
         self._reap(_REAPS)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of every protocol
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio defines the signature
         """See ``asyncio.Protocol``."""
         self.eof_received()
 
     def _reap(self, tries: int) -> None:
-        self.look()
+        self.check_ended()
         if self.ended.is_set():
             return
         if tries:
             asyncio.get_running_loop().call_later(_REAP_S, self._reap, tries - 1)
-        elif not any(not asked.answer.done() for asked in self.asked.values()):
+        elif all(pending.answer.done() for pending in self.running.values()):
             self.kill("it closed its connection")
 
     def _received_memory(self, size: object) -> memoryview:
         assert self._side is not None  # noqa: S101 - made before the process
         _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
         if len(descriptors) != 1:
-            raise ValueError("no memory came with it")
+            raise ValueError("the frame came without its shared memory")
         return from_memory(descriptors[0], size)
 
     def _received(self, head: dict[str, Any], payload: Buffer) -> None:
         kind = head["k"]
         if kind == "done":
-            asked = self.asked.get(whole(head["id"]))
-            if asked is None:
-                raise ValueError("an answer to what was not asked")
-            self._take_answer(asked, head, payload)
-            del self.asked[asked.number]
-            if asked.timer is not None:
-                asked.timer.cancel()
+            pending = self.running.get(whole(head["id"]))
+            if pending is None:
+                raise ValueError("it answered a call that does not run")
+            self._take_answer(pending, head, payload)
+            del self.running[pending.number]
+            if pending.timer is not None:
+                pending.timer.cancel()
             if head.get("spoiled") and not self.is_retired:
                 _log.warning("%s: a hook process is replaced: %s", self._pool.name, text(head["spoiled"]))
                 self.is_retired = True
             self.idle_since = time.monotonic()
-            self._pool.changed()
+            self._pool.dispatch_waiting()
             self._end_if_done()
         elif kind == "call":
-            if len(self.calls) >= _MAX_CALLS:
+            if len(self.send_requests) >= _MAX_CALLS:
                 raise ValueError(f"more than {_MAX_CALLS} calls of send_request at a time")
             self._pool.answer_call(self, {
                 "id": whole(head["id"]), "endpoint": text(head["endpoint"]),
@@ -365,41 +371,41 @@ class HookProcess(asyncio.Protocol):
         elif kind == "unloadable" and not self._loaded.done():
             self._loaded.set_exception(hook_failed(head))
 
-    def _take_answer(self, asked: PendingCall, head: Mapping[str, Any], payload: Buffer) -> None:
+    def _take_answer(self, pending: PendingCall, head: Mapping[str, Any], payload: Buffer) -> None:
         if "broken" in head:
-            asked.fail(HookFailed(f"the process of the endpoint's code could not answer: {text(head['broken'])}"))
+            pending.fail(HookFailed(f"the process of the endpoint's code could not answer: {text(head['broken'])}"))
             return
-        outcomes = read_outcomes(head, payload, asked.count, self)
+        outcomes = read_outcomes(head, payload, pending.count, self)
         for outcome in outcomes:
             if isinstance(outcome.state, HeldState):
-                self.kept.add(outcome.state.number)
-        if not asked.answer.done():
-            asked.answer.set_result((outcomes, read_times(head)))
+                self.held.add(outcome.state.number)
+        if not pending.answer.done():
+            pending.answer.set_result((outcomes, read_times(head)))
             return
-        for outcome in outcomes:  # no request will fetch it
+        for outcome in outcomes:  # no request will need the state
             if isinstance(outcome.state, HeldState):
-                self.drop(outcome.state.number)
+                self.release(outcome.state.number)
 
     def reply(self, number: int, payload: bytes) -> None:
-        """Answer what the hook asked with ``send_request``."""
+        """Send the hook the answer to its call of ``send_request``; empty for None."""
         self._write({"k": "reply", "id": number}, [payload])
 
     def _write(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if (size := total(payload)) > LARGE:
-            if self._gave_memory(payload):
+            if self._sent_memory(payload):
                 head, payload = {**head, "shared": size}, ()
             elif size > MAX_INLINE:
-                self.kill(f"there was no shared memory for {size >> 20} MiB")
+                self.kill(f"{size >> 20} MiB of shared memory could not be created")
                 return
         self._transport.write(pack(head, b"".join(payload)))
 
-    def _gave_memory(self, payload: Sequence[Buffer]) -> bool:
+    def _sent_memory(self, payload: Sequence[Buffer]) -> bool:
         assert self._side is not None  # noqa: S101 - made before the process
         try:
             descriptor = to_memory(payload)
-        except OSError:  # no descriptors or no memory left: it goes through the socket
+        except OSError:  # no descriptor or no memory is left: use the socket
             return False
         try:
             socket.send_fds(self._side, [b"m"], [descriptor])
@@ -416,22 +422,22 @@ class HookProcess(asyncio.Protocol):
         child = self._child
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)  # what it forked and left
-            self._take_away(_REAPS)
+                os.killpg(child.pid, signal.SIGKILL)  # processes that it started
+            self._collect_exit_codes(_REAPS)
         self.ended.set()
-        reason = self.why or _describe(child.returncode if child is not None else 0)
+        reason = self.kill_reason or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
             f"the process of the endpoint's code ended: {reason}", hint="the request that did this was not answered"
         )
-        for asked in self.asked.values():
-            if asked.timer is not None:
-                asked.timer.cancel()
-            asked.fail(error)
-        self.asked.clear()
-        for asked in self.waiting:
-            asked.fail(state_lost(reason))
+        for pending in self.running.values():
+            if pending.timer is not None:
+                pending.timer.cancel()
+            pending.fail(error)
+        self.running.clear()
+        for pending in self.waiting:
+            pending.fail(state_lost(reason))
         self.waiting.clear()
-        self.kept.clear()
+        self.held.clear()
         if not self._loaded.done():
             self._loaded.set_exception(HookFailed(f"its process ended while it loaded: {reason}"))
         if self._transport is not None:
@@ -440,24 +446,25 @@ class HookProcess(asyncio.Protocol):
             self._side.close()
         self._pool.process_ended(self, reason)
 
-    def _take_away(self, tries: int) -> None:
-        """Take what it forked out of the table of processes: that is up to us in a container without an init."""
+    def _collect_exit_codes(self, tries: int) -> None:
+        """Collect the exit codes of processes that it started. In a container without an init, nobody else does."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
-            if tries:  # killed, but not gone yet
-                asyncio.get_running_loop().call_later(_REAP_S * 5, self._take_away, tries - 1)
+            if tries:  # some may not have ended yet
+                asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, tries - 1)
 
 
 def too_late() -> DeadlineExceeded:
-    """The error of a request whose hook is still running."""
+    """Return the error of a request whose hook still runs after its time."""
     return DeadlineExceeded(
-        "the endpoint's code did not answer in time", hint="raise gateway.hook_timeout, or look what it waits for"
+        "the endpoint's code did not answer in time",
+        hint="raise gateway.hook_timeout, or find out what the code waits for",
     )
 
 
 def state_lost(reason: str) -> HookFailed:
-    """The error of a request whose state went with its process."""
+    """Return the error of a request whose state was lost with its process."""
     return HookFailed(
         f"the process that held the request's state ended: {reason}",
         hint="state of plain values (numbers, text, lists, arrays) does not depend on its process",
@@ -468,11 +475,11 @@ def _loaded(head: Mapping[str, Any]) -> Loaded:
     is_async, schemas = head["is_async"], head["schemas"]
     stages, batches = ([text(name) for name in head[key]] for key in ("stages", "batches"))
     if type(is_async) is not bool or type(schemas) is not dict or not {*stages, *batches} <= {*STAGES}:
-        raise ValueError("what it says about its code cannot be read")
+        raise ValueError("its description of the code is malformed")
     return Loaded(is_async, stages, batches, schemas)
 
 
-def _look(future: asyncio.Future[Any]) -> None:
+def _read_exception(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
 

@@ -2,6 +2,6 @@
 
 It is off unless ``TRITON_GATEWAY_PAYLOAD_LOG`` names endpoints. ``log`` listens to finished requests and queues a
 sample of them for a thread of its own. The thread redacts them (``rules``) and writes them to files (``files``) or
-posts them as CloudEvents (``events``). ``app`` creates it (``opening``), the data plane calls it. It must never delay
+posts them as CloudEvents (``events``). Created by ``app`` (``opening``), called by the data plane. It must never delay
 a request: if the queue is full, records are dropped and counted. Nothing is written before it is redacted.
 """

@@ -23,7 +23,7 @@ from tests.waiting import soon
 class Executor:
     """Records its calls; each stage adds its name to the data."""
 
-    at_once = 1
+    concurrency = 1
     batches: frozenset[str] = frozenset()
 
     def __init__(self, *stages: str) -> None:
@@ -45,9 +45,9 @@ class Executor:
     def holder(self, _work: Work) -> None:
         """See ``Executor.holder``."""
 
-    def forget(self, works: Sequence[Work]) -> None:
-        """See ``Executor.forget``."""
-        self.log += [f"forget {work.state}" for work in works]
+    def release(self, works: Sequence[Work]) -> None:
+        """See ``Executor.release``."""
+        self.log += [f"release {work.state}" for work in works]
 
     async def close(self) -> None:
         """See ``Executor.close``."""
@@ -97,14 +97,14 @@ async def test_the_stages_run_before_and_after_the_model(make: Any) -> None:
     """The output of the first stages is not an answer. The state is released in any case."""
     executor = Executor("preprocess", "postprocess")
     assert [2.0, 4.0] == (await ask(make(executor), [1, 2])).tolist()
-    assert ["preprocess", "infer", "postprocess!", "forget held"] == executor.log
+    assert ["preprocess", "infer", "postprocess!", "release held"] == executor.log
 
 
 async def test_a_process_method_replaces_the_model(make: Any) -> None:
     """All stages are one call to the executor."""
     executor = Executor("preprocess", "process")
     await ask(make(executor), {"x": 1})
-    assert ["preprocess!", "process!", "forget held"] == executor.log
+    assert ["preprocess!", "process!", "release held"] == executor.log
 
 
 @pytest.mark.parametrize("where", ["preprocess", "model"])
@@ -115,7 +115,7 @@ async def test_a_requests_state_is_released_at_whatever_stage_it_ends(make: Any,
     handler = make(executor, error=BackendUnavailable("down") if where == "model" else None)
     with pytest.raises(GatewayError):
         await ask(handler, [1])
-    assert "forget held" == executor.log[-1]
+    assert "release held" == executor.log[-1]
     assert "postprocess!" not in executor.log
     assert handler.last_body is None
 

@@ -27,7 +27,7 @@ class Owner:
         self.calls: list[dict[str, Any]] = []
         self.ended: list[str] = []
 
-    def changed(self) -> None:
+    def dispatch_waiting(self) -> None:
         """See ``process.Owner``."""
 
     def process_ended(self, _process: object, reason: str) -> None:
@@ -39,20 +39,20 @@ class Owner:
         self.calls.append(head)
 
 
-def asked_process(count: int = 2) -> tuple[HookProcess, PendingCall]:
+def process_with_call(count: int = 2) -> tuple[HookProcess, PendingCall]:
     """A process object without a program, with ``count`` requests under the number 1."""
     process = HookProcess(Owner())
     process.slots = 1
     loop = asyncio.get_running_loop()
-    asked = PendingCall({}, (), count, loop.time() + 60, loop.create_future(), [])
-    process.ask(asked, loop.time() + 60)
-    return process, asked
+    pending = PendingCall({}, (), count, loop.time() + 60, loop.create_future(), [])
+    process.send(pending, loop.time() + 60)
+    return process, pending
 
 
 def answer(jobs: list[Any], *parts: bytes, **head: Any) -> bytes:
     """Return a frame with an answer."""
-    found = {"k": "done", "id": 1, "ns": [1, 2, 3], "jobs": jobs, "sizes": [len(p) for p in parts], **head}
-    return pack(found, b"".join(parts))
+    fields = {"k": "done", "id": 1, "ns": [1, 2, 3], "jobs": jobs, "sizes": [len(p) for p in parts], **head}
+    return pack(fields, b"".join(parts))
 
 
 JSON = {"is": "json", "statistics": {}}
@@ -85,21 +85,21 @@ WRONG = (
 @pytest.mark.parametrize("frame", WHOLE)
 async def test_a_correct_answer_is_accepted(frame: bytes) -> None:
     """The forged answers below differ from it."""
-    process, asked = asked_process()
+    process, pending = process_with_call()
     process.data_received(frame)
-    outcomes, stage_ns = asked.answer.result()
+    outcomes, stage_ns = pending.answer.result()
     assert (2, (1, 2, 3)) == (len(outcomes), stage_ns)
-    assert "" == process.why
+    assert "" == process.kill_reason
 
 
 @pytest.mark.parametrize("frame", WRONG)
 async def test_an_invalid_answer_ends_the_process_and_fails_the_request(frame: bytes) -> None:
     """The error says so. Nothing else happens to the gateway."""
-    process, asked = asked_process()
+    process, pending = process_with_call()
     process.data_received(frame)
-    assert process.why.startswith("it sent what is no frame")
+    assert process.kill_reason.startswith("it sent something that is not a frame")
     process._end()
-    assert isinstance(asked.answer.exception(), HookFailed)
+    assert isinstance(pending.answer.exception(), HookFailed)
 
 
 async def test_damaged_answers_are_accepted_or_end_the_process() -> None:
@@ -121,16 +121,16 @@ async def test_damaged_answers_are_accepted_or_end_the_process() -> None:
                 )
             else:
                 stream[place : place + 4] = struct.pack("<I", chance.choice([0, 1, 1 << 20, 1 << 31]))
-        process, asked = asked_process()
+        process, pending = process_with_call()
         process.data_received(bytes(stream))
-        if process.why or not asked.answer.done():
+        if process.kill_reason or not pending.answer.done():
             ended += 1
             process._end()
-        taken += asked.answer.exception() is None
-        assert asked.answer.exception() is None or isinstance(asked.answer.exception(), HookFailed)
+        taken += pending.answer.exception() is None
+        assert pending.answer.exception() is None or isinstance(pending.answer.exception(), HookFailed)
         assert len(process._frames._buffer) <= len(stream)
-        if asked.timer is not None:
-            asked.timer.cancel()
+        if pending.timer is not None:
+            pending.timer.cancel()
     assert min(taken, ended) > 200, (taken, ended)
 
 

@@ -45,7 +45,7 @@ class Process:
     def end(self) -> None:
         """End the process."""
         self.pool.processes.remove(self)
-        self.pool.bound.give_back()
+        self.pool.bound.release()
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ async def test_a_further_process_of_one_pool_does_not_end_the_only_one_of_anothe
     await settled()
     assert (1, False) == (len(a.processes), more.done())
     clock.now += 61
-    bound.settle()
+    bound.assign()
     await settled()
     assert (0, True) == (len(a.processes), more.done())
 
@@ -158,7 +158,7 @@ async def test_a_busy_process_makes_room_after_its_turn(make: Any, clock: Clock)
     await settled()
     assert not busy.is_retired
     clock.now += 2.1
-    bound.settle()
+    bound.assign()
     assert busy.is_retired, "it ends after the request in it"
     busy.end()
     await settled()
@@ -234,7 +234,7 @@ async def test_the_limit_holds_and_every_pool_gets_its_turn(make: Any, clock: Cl
         for pool in pools:
             if not pool.processes and not any(p is pool for p, _ in starts):
                 starts.append((pool, asyncio.create_task(pool.start(is_busy=True))))
-        bound.settle()
+        bound.assign()
         await settled()
         starts = deque((p, t) for p, t in starts if not t.done())
         for pool in pools:

@@ -53,8 +53,8 @@ async def no_other_endpoints(*_: Any) -> None:
     """A gateway without other endpoints."""
 
 
-class Looked:
-    """A pool without processes that counts the bound's looks at all pools."""
+class TickCounter:
+    """A pool without processes that counts the full checks of the bound."""
 
     minimum = 0
     processes = ()
@@ -69,9 +69,9 @@ class Looked:
     def scale_to_zero(self) -> None: ...
 
 
-async def looked(bound: ProcessBound, times: int) -> None:
-    """Wait for a number of looks."""
-    counts = Looked()
+async def full_ticks(bound: ProcessBound, times: int) -> None:
+    """Wait for a number of full checks."""
+    counts = TickCounter()
     bound.add(counts)
     await soon(lambda: counts.times >= times)
     bound.remove(counts)
@@ -85,7 +85,7 @@ def works(pool: HookPool) -> bool:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check for idle processes ten times as often, for short tests."""
-    monkeypatch.setattr("gateway.hooks.bound._LOOK_EVERY", 2)
+    monkeypatch.setattr("gateway.hooks.bound._TICKS_PER_FULL_CHECK", 2)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_a_minimum_of_processes_stays(code: Path) -> None:
     async with opened(code, bound=bound, minimum=2) as pool:
         await soon(lambda: len(pool.pids) == 2)
         pids = pool.pids
-        await looked(bound, 2)
+        await full_ticks(bound, 2)
         assert pids == pool.pids
 
 
@@ -206,11 +206,11 @@ async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_
     bound = ProcessBound(1, idle=0.1)
     async with opened(code, bound=bound) as pool:
         first, second = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(2)]
-        await looked(bound, 2)
+        await full_ticks(bound, 2)
         assert "Own" == (await ask(pool, 1, ["postprocess"], first.state)).answer["kind"]
-        await looked(bound, 2)
+        await full_ticks(bound, 2)
         assert 1 == len(pool.pids)
-        pool.drop(second.state)
+        pool.release(second.state)
         await soon(lambda: not pool.pids)
 
 
@@ -320,9 +320,9 @@ async def test_a_late_answer_to_a_cancelled_hook_is_ignored(code: Path) -> None:
         given_up = asyncio.create_task(ask(pool, {"asks": True}))
         await asked.wait()
         given_up.cancel()
-        await soon(lambda: not pool.processes[0].asked)
+        await soon(lambda: not pool.processes[0].running)
         answers.set()
-        await soon(lambda: not pool.processes[0].calls)
+        await soon(lambda: not pool.processes[0].send_requests)
         assert {"pid": pid, "told": None} == (await ask(pool, {"asks": False}, within=10)).answer
         assert {"pid": pid, "told": "late"} == (await ask(pool, {"asks": True}, within=10)).answer
     finally:

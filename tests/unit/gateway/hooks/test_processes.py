@@ -96,7 +96,7 @@ def is_alive(pid: int) -> bool:
         ("cuda", 500, "CUDA out of memory"),
         pytest.param("close", 504, "in time", marks=pytest.mark.long),
         pytest.param("shut", 504, "in time", marks=pytest.mark.long),
-        ("garbage", 500, "no frame"),
+        ("garbage", 500, "not a frame"),
         ("spin", 504, "in time"),
         ("fork", 200, ""),
         pytest.param("threads", 200, "", marks=pytest.mark.long),
