@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.export.source import Source
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import EXACT, Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
+from deploy.modelsync.model_folder.cores import available_cores
 from deploy.modelsync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError, ExportFailed
@@ -54,6 +56,23 @@ class Outcome:
     outputs: Sequence[Tensor]
     tuned: Tuned
     manifest: Mapping[str, Any]
+
+
+class Run:
+    """What a run has, whatever the kind of its model.
+
+    ``work`` is the run's folder for intermediate files. ``say`` gets lasting lines, ``progress`` the current step.
+    """
+
+    def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
+        self.options = options
+        self.source = source
+        self.work = work
+        self.say = say
+        self.progress = progress
+        self.task_options = {} if options.task == "auto" else {"task": options.task}
+        self.cores = available_cores()
+        progress("loading the model into PyTorch")
 
 
 class BeyondTolerance(DeployError):

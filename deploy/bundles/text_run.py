@@ -25,6 +25,7 @@ from deploy.bundles.options import (
     BeyondTolerance,
     Options,
     Outcome,
+    Run,
     Say,
     acceptable,
     choose,
@@ -35,23 +36,15 @@ from deploy.bundles.pack import reference, report, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.modelsync.model_folder import execution
-from deploy.modelsync.model_folder.cores import available_cores
 from deploy.tools.sentences import SENTENCES
 from preprocessing.processor import TextProcessor
 
 
-class TextRun:
+class TextRun(Run):
     """One run for such a model: judged on whole requests, timed by batch and length."""
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
-        self.options = options
-        self.source = source
-        self.work = work
-        self.say = say
-        self.progress = progress
-        self.task_options = {} if options.task == "auto" else {"task": options.task}
-        self.cores = available_cores()
-        progress("loading the model into PyTorch")
+        super().__init__(options, source, work, say, progress)
         self.original = Original(source.folder, source.config)
         self.original.use_threads(self.cores)
         self.processor = TextProcessor.from_folder(

@@ -26,11 +26,10 @@ from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.generation.speed import Pace, Pacer
 from deploy.bundles.judge import samples, weights
 from deploy.bundles.model_files import copy_texts
-from deploy.bundles.options import Options, Outcome, Say, acceptable, choose, judge_each, verdict
+from deploy.bundles.options import Options, Outcome, Run, Say, acceptable, choose, judge_each, verdict
 from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL
-from deploy.modelsync.model_folder.cores import available_cores
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.continuation import Continuation
@@ -53,20 +52,13 @@ _MAX_INSTANCE_BYTES: Final = 2_000_000_000
 """
 
 
-class CausalRun:
+class CausalRun(Run):
     """One run for a causal language model: judged on prompts that it continues, timed to the first and per further
     token.
     """
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
-        self.options = options
-        self.source = source
-        self.work = work
-        self.say = say
-        self.progress = progress
-        self.task_options = {} if options.task == "auto" else {"task": options.task}
-        self.cores = available_cores()
-        progress("loading the model into PyTorch")
+        super().__init__(options, source, work, say, progress)
         self.original = CausalOriginal(source.folder)
         self.original.use_threads(self.cores)
         self.processor = TextProcessor.from_folder(source.folder, options=self.task_options)
