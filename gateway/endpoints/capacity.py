@@ -40,6 +40,12 @@ the others' calls are, so with fewer some servers would be idle.
 """
 _MIN_CALLS: Final = 2
 """The least share of one gateway: one call that a server works on, and the next one behind it."""
+_KEPT_PRICES: Final = 0.2
+"""When calls become split, what whole calls cost counts a fifth: now a server merges each with those of others."""
+_SHARED_CALLS: Final = 8
+"""While calls are split, the quickest of the last 8 tells when one ends. Some waited for a call of other gateways; too
+early a next call only waits at the server, but too late a call is not merged.
+"""
 
 
 class OneServer(Servers):
@@ -55,7 +61,7 @@ class Capacity:
     """What is known of the servers of one batcher."""
 
     __slots__ = (
-        "_fresh_until", "_learn_at", "_recent", "full_limits", "limits", "prices", "servers",
+        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "limits", "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -68,6 +74,8 @@ class Capacity:
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
+        self._shared: deque[float] = deque(maxlen=_SHARED_CALLS)
+        """While calls are split: the times of the last ones, in seconds, without waiting for this gateway's own."""
 
     @property
     def is_split(self) -> bool:
@@ -80,13 +88,15 @@ class Capacity:
 
         False if there is an outlier beside it: the work that the outlier takes would be refused.
         """
-        prices, servers = self.prices, self.servers
-        least = _SERIAL_QUEUEING_SHARED if self.limits.gateways.count > 1 else _SERIAL_QUEUEING
-        return (
-            servers.replicas == 1
-            and not servers.has_outliers
-            and (self.is_split or (prices.queueing >= least and prices.calls >= KNOWN_CALLS))
-        )
+        prices, servers, limits = self.prices, self.servers, self.full_limits
+        if servers.replicas != 1 or servers.has_outliers:
+            return False
+        if self.is_split:
+            return True
+        if limits.gateways.count > 1 and limits.instances:
+            return limits.instances == 1
+        least = _SERIAL_QUEUEING_SHARED if limits.gateways.count > 1 else _SERIAL_QUEUEING
+        return prices.queueing >= least and prices.calls >= KNOWN_CALLS
 
     @property
     def is_parallel(self) -> bool:
@@ -125,6 +135,16 @@ class Capacity:
         gateways = full.gateways.count
         if is_on and gateways > 1 and full.merges_calls:
             self.limits = replace(full, max_rows=max(full.max_rows // gateways, 1))
+            self._shared.clear()
+            # A wait for one's own calls cannot be told from a wait for those of other gateways any more.
+            self.prices.fix_queueing(_KEPT_PRICES)
+
+    def expected_end(self, call: CallInFlight) -> float:
+        """Return the clock time at which a call in flight should end."""
+        if self.is_split and self._shared:
+            front_ends = call.front_ended if call.front is None else self.expected_end(call.front)
+            return max(front_ends, call.started) + min(self._shared)
+        return call.expected_end(self.prices)
 
     def quickest_call(self, now: float) -> float:
         """Return the seconds that a call takes at least; 0 if that is not known.
@@ -139,13 +159,14 @@ class Capacity:
         self._recent.append(took)
         self._fresh_until = now + _RECENT_S
         is_split = self.is_split
-        if is_split and call.started < call.front_ended > now - _MERGED_SHARE * took:
-            return
+        if is_split:
+            if call.started < call.front_ended > now - _MERGED_SHARE * took:
+                return
+            self._shared.append(now - max(call.front_ended, call.started))
         if now < self._learn_at and self.prices.calls > _LEARN_ALL_CALLS:
             return
         self._learn_at = now + _LEARN_EVERY_S
         behind = max(call.front_ended - call.started, 0.0)
         if is_split:
-            # A wait for one's own calls cannot be told from a wait for those of other gateways.
             behind, took = 0.0, took - self.prices.queueing * behind
         self.prices.learn(call.rows, call.padded, behind, took)

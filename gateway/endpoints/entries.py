@@ -63,6 +63,8 @@ class BatchLimits:
     gateways: Gateways = ONE_GATEWAY
     merges_calls: bool = True
     """Whether a server merges the calls of several gateways into one, as Triton's dynamic batcher does."""
+    instances: int = 0
+    """How many calls a server works on at a time, as it says itself; 0 if that is not known."""
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]

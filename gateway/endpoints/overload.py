@@ -46,6 +46,9 @@ _FIRST_LEAD: Final = 0.6
 _FULL: Final = 0.9
 """A call is full from 90 % of its limits on; so is the work in hand from 90 % of its limit on."""
 
+_SHARED_CALLS: Final = 2.1
+"""While calls are split, 2.1 full calls of work are admitted: one at the server, one next, and a little that is late."""
+
 
 class OverloadControl:
     """The admission control of one batcher."""
@@ -106,11 +109,25 @@ class OverloadControl:
         fixed, servers = self.pressure.fixed, self._capacity.servers.replicas
         if fixed:
             return fixed * servers
+        if self._capacity.is_split:
+            return self._shared_work
         # Several servers can all be busy before a request has to be refused. One server is busy with as many calls as
         # it works on at a time.
         return self.limit.most(
             self._capacity.concurrency if servers == 1 else servers * self._capacity.limits.max_in_flight
         )
+
+    @property
+    def _shared_work(self) -> float:
+        """The limit while calls are split: the call that the server works on and the next one, of full size.
+
+        It is not found by trying: a gateway with more in hand has more answers only because others have fewer.
+        """
+        queue, calls, limits = self._queue, self._calls, self._capacity.limits
+        rows, tokens = queue.rows + calls.rows, queue.tokens + calls.tokens
+        per_row = tokens / rows if rows else 1.0
+        full = min(limits.max_rows, limits.max_padded_tokens / max(per_row, 1.0))
+        return _SHARED_CALLS * (self.limit.per_row + self.limit.per_token * per_row) * full
 
     def is_at(self, share: float, rank: int = BATCH) -> bool:
         """Return whether the limit is in force, and the work of a class and above is a share of it or more."""
@@ -139,7 +156,7 @@ class OverloadControl:
             return False
         now = self._clock()
         if self._opens_at is None:
-            self._opens_at = self._calls.last().expected_end(self._capacity.prices) - self._window.lead
+            self._opens_at = self._capacity.expected_end(self._calls.last()) - self._window.lead
         if now < self._opens_at:
             return True
         if len(self._calls.running) < self._calls.max_running and self.is_at(_FULL, DEFAULT):
@@ -207,7 +224,7 @@ class OverloadControl:
         if not self.pressure.is_on:
             return
         front, limits = call.front or call, self._capacity.limits
-        ends = front.expected_end(self._capacity.prices)
+        ends = self._capacity.expected_end(front)
         is_full = call.rows >= _FULL * limits.max_rows or call.padded >= _FULL * limits.max_padded_tokens
         self._window.left(
             call.started, call.started if front is call else ends, ends - front.started,

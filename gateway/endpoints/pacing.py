@@ -20,6 +20,8 @@ _LEAD_S: Final = 1.2e-3
 """A call leaves 1.2 ms, plus the usual error of the prices, before the call in front ends, but not before half of that
 call's time is over. The event loop may be busy, and the call has to be built and sent by then.
 """
+_SHARED_SPREAD: Final = 0.1
+"""While calls are split, the error counts as 10 %: the prices blur what others' calls cost."""
 _PARALLEL_SHARE: Final = 1 / 4
 """At a server that works on several calls at a time, a call is worth making from a quarter of the others' size on."""
 _FORGET: Final = 1 / 32
@@ -117,7 +119,8 @@ class Pacing(Unit):
 
     def _leave_time(self) -> float:
         if self.leave_at is None:
-            front, prices = self._calls.last(), self._capacity.prices
-            took = prices.expect(front.rows, front.padded)
-            self.leave_at = front.expected_end(prices) - min(_LEAD_S + prices.spread * took, took / 2)
+            front, capacity = self._calls.last(), self._capacity
+            took = capacity.prices.expect(front.rows, front.padded)
+            spread = _SHARED_SPREAD if capacity.is_split else capacity.prices.spread
+            self.leave_at = capacity.expected_end(front) - min(_LEAD_S + spread * took, took / 2)
         return self.leave_at

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, log, sqrt
 from typing import Final
 
@@ -54,8 +55,10 @@ _NOTE_S: Final = 0.08
 """For ``is_rising``, the work in hand is noted every 80 ms at most."""
 _PARTS: Final = 3
 """Work rises if it rose in each third of a span. Requests that all arrive at once and then wait rise in two of them."""
-_SPANS: Final = (6, 12, 24)
+_SPANS: Final = (3, 6, 12, 24)
 """The lengths of the spans, in notes."""
+_MIN_SPAN_S: Final = 6 * _NOTE_S
+"""A span must take 0.48 s. Three notes do if calls are long, as behind those of many other gateways."""
 _MIN_RISE: Final = 0.4
 """The rise in each third, in floors."""
 
@@ -85,8 +88,8 @@ class WorkLimit:
         self._is_up = False
         self._periods: deque[_Period] = deque(maxlen=_MAX_PERIODS)
         self._period = _Period()
-        self._notes: deque[float] = deque(maxlen=_SPANS[-1] + 1)
-        """The work in hand, noted every 80 ms."""
+        self._notes: deque[tuple[float, float]] = deque(maxlen=_SPANS[-1] + 1)
+        """The time and the work in hand, noted every 80 ms at most."""
         self._note_at = 0.0
         self.is_rising = False
         """Whether more work arrived than was done, for some time."""
@@ -117,14 +120,16 @@ class WorkLimit:
 
     def _note(self, now: float, held: float) -> None:
         self._note_at = now + _NOTE_S
-        self._notes.append(held)
+        self._notes.append((now, held))
         self.is_rising = self._prices.calls >= _KNOWN_CALLS and any(
             self._rose(notes // _PARTS) for notes in _SPANS if len(self._notes) > notes
         )
 
     def _rose(self, part: int) -> bool:
-        seen, least = self._notes, _MIN_RISE * self.floor
-        return all(seen[-1 - n * part] - seen[-1 - (n + 1) * part] >= least for n in range(_PARTS))
+        ends, least = [self._notes[-1 - n * part] for n in range(_PARTS + 1)], _MIN_RISE * self.floor
+        return ends[0][0] - ends[-1][0] >= _MIN_SPAN_S and all(
+            later - earlier >= least for (_, later), (_, earlier) in pairwise(ends)
+        )
 
     def most(self, servers: int) -> float:
         """Return the limit; while it is not known, the work of ``servers`` busy servers in the target time."""

@@ -233,6 +233,7 @@ class GrpcTransport:
             outputs=tuple(_info(t) for t in metadata.outputs),
             max_batch_size=config.config.max_batch_size,
             merges_calls=merges_calls(config.config),
+            instances=instances(config.config),
         )
 
     def give_up(self) -> int:
@@ -308,6 +309,16 @@ def merges_calls(config: Any) -> bool:
     return (
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling") or not config.max_batch_size > 1
     )
+
+
+def instances(config: Any) -> int:
+    """Return how many calls of a model with this configuration (``ModelConfig``) Triton works on at a time.
+
+    Triton fills in ``instance_group`` when it loads a model; ``count`` is per GPU. 0: an ensemble, or not known.
+    """
+    if config.HasField("ensemble_scheduling"):
+        return 0
+    return sum(group.count * max(len(group.gpus), 1) for group in config.instance_group)
 
 
 def _info(tensor: Any) -> TensorInfo:

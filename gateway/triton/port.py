@@ -40,6 +40,8 @@ class ModelInfo:
     max_batch_size: int
     merges_calls: bool = True
     """Whether Triton may merge several calls into one: the model has a dynamic batcher, or it is not known."""
+    instances: int = 0
+    """How many calls a Triton works on at a time; 0 if that is not known."""
 
 
 class Servers(Protocol):

@@ -22,10 +22,11 @@ CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
 STEP_S, SECONDS = 5.0, 20.0
 
 
-def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[float]:
+def answered(gateways: int, times: float, *, is_merging: bool = False, skip: float = 0.0) -> list[float]:
     """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity.
 
-    ``is_merging``: the server puts calls together, and the gateways are told how many they are.
+    ``is_merging``: the server puts calls together, and the gateways are told how many they are. The first
+    ``skip`` seconds after the step are left out.
     """
 
     async def main(loop: SimulatedLoop) -> list[float]:
@@ -35,7 +36,8 @@ def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[f
             Batcher(
                 server,
                 limits=BatchLimits(
-                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=Gateways(gateways if is_merging else 1)
+                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=Gateways(gateways if is_merging else 1),
+                    instances=int(is_merging),
                 ),
                 on_batch=lambda *_: None, clock=loop.time,
             )
@@ -55,7 +57,7 @@ def answered(gateways: int, times: float, *, is_merging: bool = False) -> list[f
             batcher.pressure.look(loop.time())
 
             def done(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
-                if error is None and sent >= STEP_S:
+                if error is None and sent >= STEP_S + skip:
                     took.append(loop.time() - sent)
 
             if batcher.is_full():
@@ -89,6 +91,17 @@ def test_two_gateways_that_know_of_each_other_share_the_servers_calls(times: flo
     assert len(hard) >= 0.95 * CAPACITY * SECONDS
     assert hard[int(0.5 * len(hard))] <= 1.2 * calm[int(0.9 * len(calm))]
     assert hard[int(0.95 * len(hard))] <= 2.0 * calm[int(0.99 * len(calm))]
+
+
+@pytest.mark.parametrize(("gateways", "times"), [(2, 1.2), (2, 10.0), (4, 2.0), (8, 1.2), (8, 2.0)])
+def test_the_waits_of_gateways_that_share_a_server_stay_short(gateways: int, times: float) -> None:
+    """Five seconds after the step and for as long as it lasts: their calls stay in step, and their limits do not rise
+    against each other.
+    """
+    calm, hard = (answered(gateways, load, is_merging=True, skip=5.0) for load in (0.75, times))
+    assert len(hard) >= 0.94 * CAPACITY * (SECONDS - 5.0)
+    assert hard[int(0.95 * len(hard))] <= 1.75 * calm[int(0.99 * len(calm))]
+    assert hard[int(0.99 * len(hard))] <= 2.2 * calm[int(0.99 * len(calm))]
 
 
 GPU = Price("a price per call", 22e-3, 0.5e-3, 0.0)

@@ -30,6 +30,27 @@ def test_beside_other_gateways_a_lower_queueing_share_makes_a_server_serial() ->
     assert not Units(queueing=0.54, gateways=2).capacity.is_serial
 
 
+@pytest.mark.parametrize(("instances", "is_serial"), [(1, True), (2, False)])
+def test_beside_other_gateways_what_a_server_says_of_itself_decides_whether_it_is_serial(
+    instances: int, is_serial: bool
+) -> None:
+    """Four gateways measured a server of one call at a time as one of several."""
+    limits = BatchLimits(MAX_ROWS, gateways=Gateways(4), instances=instances)
+    assert is_serial is Capacity(Prices(), limits, OneServer()).is_serial
+
+
+def test_a_split_call_ends_as_soon_after_the_one_in_front_as_the_quickest_lately() -> None:
+    """Some of the last calls waited for those of other gateways; the next call should rather be early."""
+    capacity = Units(gateways=2).capacity
+    capacity.split_calls(is_on=True)
+    for number, seconds in enumerate((0.19, 0.12, 0.21)):
+        capacity.learn(call(float(number)), number + seconds)
+    front, behind = call(10.0), call(10.05)
+    behind.front = front
+    assert capacity.expected_end(front) == pytest.approx(10.12)
+    assert capacity.expected_end(behind) == pytest.approx(10.24)
+
+
 def test_several_servers_are_not_serial() -> None:
     """A call can go to the next server instead of waiting."""
     assert not Units(servers=2).capacity.is_serial

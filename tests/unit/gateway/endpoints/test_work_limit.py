@@ -205,15 +205,15 @@ def test_one_second_after_a_step_of_demand_beyond_the_capacity_answers_are_quick
     assert sum(sent >= step for sent, _ in both) >= 0.93 * CAPACITY * 8.0
 
 
-def rises(held: list[float]) -> list[bool]:
-    """Return whether work is reported to rise at each call; calls end every 0.1 s, with ``held`` floors of work in
-    hand.
+def rises(held: list[float], every: float = 0.1) -> list[bool]:
+    """Return whether work is reported to rise at each call; calls end ``every`` seconds, with ``held`` floors of work
+    in hand.
     """
     made = Server()
     made.learn()
     said = []
     for number, floors in enumerate([held[0]] * 30 + held):
-        made.limit.ended(1.0 + number / 10, 64, 64 * TOKENS, int(floors * 64), int(floors * 64) * TOKENS)
+        made.limit.ended(1.0 + number * every, 64, 64 * TOKENS, int(floors * 64), int(floors * 64) * TOKENS)
         said.append(made.limit.is_rising)
     return said[30:]
 
@@ -235,3 +235,9 @@ def test_work_that_grows_steadily_is_rising(by: float, within: int) -> None:
     said = rises([1.0] * 30 + [1.0 + by * number for number in range(40)])
     assert not any(said[:30])
     assert said[30 + within]
+
+
+@pytest.mark.parametrize(("every", "is_enough"), [(0.2, True), (0.1, False)])
+def test_three_growing_notes_are_enough_if_they_take_half_a_second(every: float, is_enough: bool) -> None:
+    """Behind the calls of many other gateways, few calls end."""
+    assert is_enough is rises([1.0, 2.0, 3.0, 4.0], every)[-1]

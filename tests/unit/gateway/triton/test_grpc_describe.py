@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from gateway.triton.grpc import merges_calls
+from gateway.triton.grpc import instances, merges_calls
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,16 @@ from gateway.triton.grpc import merges_calls
 def test_calls_are_merged_by_a_dynamic_batcher(fields: dict[str, object], merges: bool) -> None:
     """Without one, Triton runs the calls of all gateways separately if the model has a batch dimension."""
     assert merges is merges_calls(model_config_pb2.ModelConfig(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"instance_group": [{"count": 1}]}, 1), ({"instance_group": [{"count": 2}, {"count": 1}]}, 3),
+        ({"instance_group": [{"count": 1, "gpus": [0, 1]}]}, 2), ({}, 0),
+        ({"instance_group": [{"count": 1}], "ensemble_scheduling": {}}, 0),
+    ],
+)  # fmt: skip
+def test_a_model_works_on_as_many_calls_at_a_time_as_it_has_instances(fields: dict[str, object], count: int) -> None:
+    """On each of its GPUs; 0 if the configuration does not say."""
+    assert count == instances(model_config_pb2.ModelConfig(**fields))
