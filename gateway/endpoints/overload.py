@@ -47,7 +47,7 @@ _FULL: Final = 0.9
 """A call is full from 90 % of its limits on; so is the work in hand from 90 % of its limit on."""
 
 _SHARED_CALLS: Final = 2.1
-"""While calls are split, 2.1 full calls of work are admitted: one at the server, the next one, and some that is late."""
+"""While calls are split, the limit is 2.1 full calls: one at the server, the next one, and some that is late."""
 
 
 class OverloadControl:
