@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -51,6 +52,9 @@ _OURS = ("deploy", "gateway", "preprocessing")
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
+_LOOPBACK: Final = ("127.0.0.1", "localhost")
+
+
 class _LazyGroup(click.Group):
     """A group whose commands are modules of ``deploy.admin.commands``, imported when they are used."""
 
@@ -81,6 +85,10 @@ def group() -> None:
     to stderr. The exit code is 0 for success, 2 for a wrong command line and 1 for any other failure. Some commands
     have more exit codes; their help lists them.
     """
+    # A proxy of the environment cannot reach what `up` has started on this machine.
+    for name in ("no_proxy", "NO_PROXY"):
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
+        os.environ[name] = ",".join([*hosts, *(host for host in _LOOPBACK if host not in hosts)])
 
 
 def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:

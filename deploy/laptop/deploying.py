@@ -367,6 +367,11 @@ def name_and_version(endpoint: str) -> tuple[str, str]:
             "backslashes",
             hint=f"write for instance --endpoint {better}",
         )
+    if name.startswith("-") or version.startswith("-") or {name, version} & {".", ".."}:
+        raise DeployError(
+            f"--endpoint {endpoint}: a name must not start with a hyphen, nor be . or ..",
+            hint="write for instance --endpoint faq",
+        )
     return name, version
 
 

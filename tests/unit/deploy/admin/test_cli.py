@@ -386,3 +386,14 @@ def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[
     error = capsys.readouterr().err
     assert "\n  create" in error
     assert error.startswith("Usage: triton-gateway keys")
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine() -> None:
+    """A proxy cannot reach what `up` has started. Hosts that were excepted stay excepted."""
+    code = (
+        "import os; from deploy.admin.cli import main; main(['status', '--url', 'http://127.0.0.1:9']); "
+        "print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
+    )
+    environ = {**os.environ, "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "inner", "no_proxy": "localhost"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert "localhost,127.0.0.1 inner,127.0.0.1,localhost" == done.stdout.splitlines()[-1]

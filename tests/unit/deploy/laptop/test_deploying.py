@@ -85,7 +85,7 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -
     with pytest.raises(DeployError, match="must not contain spaces") as refused:
         name_and_version("Mein Endpunkt/2")
     assert "--endpoint Mein-Endpunkt/2" in refused.value.hint
-    for name in ("a?b", "a#b", "a%20b", "a\\b", "tab\t"):
+    for name in ("-x", "a/-1", ".", "..", "a/..", "a?b", "a#b", "a%20b", "a\\b", "tab\t"):
         with pytest.raises(DeployError):
             name_and_version(name)
     with pytest.raises(DeployError, match="is not NAME or NAME/VERSION"):
