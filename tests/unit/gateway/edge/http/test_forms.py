@@ -10,14 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
-@pytest.fixture
-async def served(stack: Any) -> Any:
-    """A stack with one text classifier."""
-    stack.deploy("e")
-    await stack.served("e")
-    return stack
-
-
 async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
     """A single text is answered with a list of lists, as Hugging Face's servers do."""
     one = await served.client.post("/serve/e", json={"inputs": "good", "parameters": {"top_k": None}})

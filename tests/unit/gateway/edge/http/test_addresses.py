@@ -7,14 +7,6 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture
-async def served(stack: Any) -> Any:
-    """A stack with one text classifier, `e`."""
-    stack.deploy("e")
-    await stack.served("e")
-    return stack
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize(
     ("path", "says"),
