@@ -59,14 +59,16 @@ summary .note:empty{display:none}
 details:not([open]) .note{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:2;overflow:hidden}
 .inside{padding:.1rem .8rem .8rem}th,td.n,.key span{white-space:nowrap}td code{padding:0}
 .key svg{display:inline-block;vertical-align:-1px;margin:0 .3em 0 .9em}
-.drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem;max-width:100%}.drift p{margin:.1rem 0;font-size:.85rem}
+.drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem;max-width:90%}.drift p{margin:.1rem 0;font-size:.85rem}
 .ok{color:var(--ok)}.wait{color:var(--wait)}.bad{color:var(--bad)}.dim{color:var(--dim)}
 svg{display:block;max-width:100%}svg text{font:10px ui-monospace,monospace;fill:var(--dim)}
 .old main{opacity:.6}
 @media(max-width:60rem){summary{grid-template-columns:6.5rem 1fr 5.5rem 5rem 5.5rem}summary .curve{display:none}
 summary .note{grid-column:1/-1}th,td{padding:.3rem .4rem}}
+@media(max-width:600px){.drifts{flex-wrap:nowrap}.drift{flex:none}}
 @media(max-width:30rem){summary{grid-template-columns:6.8rem 1fr 1fr}summary b{grid-column:span 2}
-summary .n{text-align:left}summary .n small{display:inline;margin-left:.3em}th,td{padding:.3rem}.curve{display:none}}
+summary .n{text-align:left}summary .n small{display:inline;margin-left:.3em;white-space:nowrap}th,td{padding:.3rem}
+.curve{display:none}}
 """
 
 _SCRIPT: Final = """
@@ -396,9 +398,9 @@ def _inside(row: _Row, prefix: str) -> str:
     return (
         (default if row.default else "")
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
-        + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
+        + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
-        + (_table(_HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
+        + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
         + _objectives(row.objectives)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
@@ -479,9 +481,12 @@ def _curve(rates: Sequence[float]) -> str:
 def _drift(found: Sequence[Values]) -> str:
     """Return a histogram of each variable, now over the reference, by version. Changed variables come first."""
     shown = [
-        f"<h3>Drift of version {_e(version or '–')}</h3><div class=drifts>"
-        + "".join(_histogram(one) for one in sorted(variables, key=lambda one: one["state"] not in _CHANGED))
-        + "</div>"
+        f"<h3>Drift of version {_e(version or '–')}</h3>"
+        + _scrolling(
+            f"Variables of version {version or '–'}",
+            "".join(_histogram(one) for one in sorted(variables, key=lambda one: one["state"] not in _CHANGED)),
+            " drifts",
+        )
         for version, variables in groupby(found, key=lambda variable: str(variable["version"]))
     ]
     if not shown:
@@ -512,13 +517,17 @@ def _beside(pairs: _Pairs) -> str:
             for one in variables if one.verdict.state in _BESIDE
         ]  # fmt: skip
         alike = [_e(one.verdict.variable) for one in variables if one.verdict.state not in _BESIDE]
-        bins = "".join(_histogram(one, f"version {stable}") for one in drawn)
+        bins = _scrolling(
+            f"Variables of version {version} that differ from {stable}",
+            "".join(_histogram(one, f"version {stable}") for one in drawn),
+            " drifts",
+        )
         shown.append(
             f"<h3>Version {_e(version)} compared with {_e(stable)}</h3>"
             + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
             + f"<p class=dim>chance alone: at most once in {drift.in_days(standing.endpoint_days)} (reported from "
             f"{standing.alarm_days:g} on)</p>"
-            + (f"<div class=drifts>{bins}</div>{_key(f'version {version}', f'version {stable}')}" if drawn else "")
+            + (f"{bins}{_key(f'version {version}', f'version {stable}')}" if drawn else "")
             + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
         )
     return "".join(shown)
@@ -546,7 +555,8 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_STATE_LABELS.get(str(variable['state']), str(variable['state'])))}</span></p>"
-        f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
+        "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
+        f"aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
         f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
     )
@@ -644,11 +654,19 @@ def _successor(endpoint: Values) -> str:
 
 
 def _table(
-    heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = (), curves: tuple[int, ...] = ()
+    label: str, heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = (), curves: tuple[int, ...] = ()
 ) -> str:  # fmt: skip
     kinds = {**dict.fromkeys(right, " class=n"), **dict.fromkeys(curves, " class=curve")}
     named = "".join(f"<th scope=col{kinds.get(i, '')}>{h}</th>" for i, h in enumerate(heads))
-    return f"<div class=wide tabindex=0><table><tr>{named}</tr>{''.join(rows)}</table></div>"
+    return _scrolling(label, f"<table><tr>{named}</tr>{''.join(rows)}</table>")
+
+
+def _scrolling(label: str, content: str, more: str = "") -> str:
+    """Return content that scrolls sideways if it is too wide, by keyboard too. ``more``: another class, after a space.
+
+    With the class ``drifts``, content wraps to further lines instead, except on a phone.
+    """
+    return f"<div class='wide{more}' role=group aria-label='{_e(label)}' tabindex=0>{content}</div>"
 
 
 def _e(text: str) -> str:

@@ -145,7 +145,7 @@ def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() 
 
 
 def test_variables_that_changed_come_first() -> None:
-    """On a phone, a dozen histograms take several screens."""
+    """A phone shows the first histogram and scrolls to the others."""
     served, counted, drifted, pending = endpoint("e")
     found = status_of((served, counted, drifted, pending))
     found["drift"] = [
@@ -374,6 +374,12 @@ for(const one of page.querySelectorAll('svg:not([role=img]):not([aria-hidden])')
 for(const one of page.querySelectorAll('table'))if(!one.querySelector('th[scope]'))fault('no heads',one);
 const lines=one=>{const all=page.createRange();all.selectNodeContents(one);
 return new Set([...all.getClientRects()].map(at=>Math.round(at.bottom/6))).size};
+for(const one of page.querySelectorAll('.wide')){
+if(one.tabIndex||!one.getAttribute('role')||!one.getAttribute('aria-label'))
+fault('a keyboard cannot scroll it, or it has no name',one);
+if(wide<500&&one.clientHeight>450)fault('a tall part, '+one.clientHeight,one);}
+for(const one of page.querySelectorAll('.drift'))if(wide<500&&one.getBoundingClientRect().width>wide-60)
+fault('one histogram hides that there are more',one);
 for(const one of page.querySelectorAll('td.n'))if(lines(one)>1)fault('a number in two lines',one);
 for(const one of page.querySelectorAll('details:not([open])>summary'))
 if(one.getBoundingClientRect().height>(wide<500?140:110))fault('a tall row, '+one.getBoundingClientRect().height,one);
@@ -441,15 +447,18 @@ def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: 
 
 
 @pytest.mark.browser
-def test_a_table_keeps_its_scroll_position_over_updates(tmp_path: Path) -> None:
-    """On a narrow screen the quantiles are at the right."""
+def test_what_is_scrolled_sideways_keeps_its_position_and_focus_over_updates(tmp_path: Path) -> None:
+    """On a narrow screen the quantiles and most histograms are at the right."""
     script = (
-        "addEventListener('load',()=>{const table=()=>[...document.querySelectorAll('.wide')].at(-1);"
-        "table().scrollLeft=60;const was=table();"
-        "later(()=>{said.push(table()!==was,table().scrollLeft);report()},8000)})"
+        "addEventListener('load',()=>{const all=()=>[...document.querySelectorAll('.wide')].slice(-2);"
+        "all().forEach(one=>one.scrollLeft=60);all()[1].focus();const was=all();"
+        "later(()=>{said.push(all()[0]!==was[0],all().indexOf(document.activeElement),"
+        "...all().map(one=>one.scrollLeft));report()},8000)})"
     )
-    page = render_page(status_of(endpoint("long-name-" * 5)), "/serve/", ("long-name-" * 5,))
-    assert [True, 60] == run_in_browser(page, script, tmp_path, width=500)
+    served, counted, drifted, pending = endpoint("long-name-" * 5)
+    found = status_of((served, counted, drifted, pending)) | {"drift": [drifted] * 3}
+    page = render_page(found, "/serve/", ("long-name-" * 5,))
+    assert [True, 1, 60, 60] == run_in_browser(page, script, tmp_path, width=500)
 
 
 _SELECTED = """
@@ -481,15 +490,18 @@ def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
 
 
 def pages_by_size() -> dict[int, str]:
-    """Return pages with no endpoint, three and 300, some of them open."""
+    """Return pages with no endpoint, three and 300, some of them open, one with a dozen watched variables."""
     worst = [
         endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
         endpoint("adrift", drifts="drift"),
     ]  # fmt: skip
+    found = status_of(*worst)
+    (adrift,) = (variable for variable in found["drift"] if variable["endpoint"] == "adrift")
+    found["drift"] += [{**adrift, "variable": f"variable_{i}", "state": "steady"} for i in range(11)]
     return {
         0: render_page(status_of(), "/serve/"),
         3: render_page(
-            status_of(*worst) | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}]}, "/serve/",
+            found | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}]}, "/serve/",
             ("adrift", "failing"),
         ),
         300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),
