@@ -94,8 +94,9 @@ def measure(urls: Sequence[str], pids: Sequence[int], rate: float, seconds: floa
 
 
 def is_short(found: Mapping[str, Any]) -> bool:
-    """Return whether the sender was the limit."""
-    return bool(found["sent"] < 0.99 * found["offered"] or found["late"]["p99_ms"] > _LATE_MS)
+    """Return whether the sender was the limit, or that of the load beside it."""
+    is_late = bool(found["sent"] < 0.99 * found["offered"] or found["late"]["p99_ms"] > _LATE_MS)
+    return is_late or ("beside" in found and is_short(found["beside"]))
 
 
 def _tell(say: Say, what: str, found: Mapping[str, Any]) -> None:
@@ -157,8 +158,8 @@ def tenants(folder: Path, seconds: float, rounds: int, say: Say) -> list[dict[st
                 with crowd(urls, [(other, _SETTLE_S + seconds + 1)], folder, key=greedy, seed=100 + round_) as result:
                     found = measure(urls, pids, _QUIET_LOAD * tritons.capacity, seconds, folder, key=quiet,
                                     seed=round_ + 1)  # fmt: skip
-                    beside = result()[0]
-                rows.append({"times": times, "round": round_, "seen": found, "beside": beside})
+                    found["beside"] = beside = result()[0]
+                rows.append({"times": times, "round": round_, "seen": found})
                 _tell(say, f"tenant beside one that sends {times:g} times its share", found)
                 if times:
                     _tell(say, "    that one", beside)
