@@ -30,6 +30,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
 NO_TEXTS := == NOT RUN: the tests of models that take or give texts. With numpy 2 (Python 3.13) the embedded Triton cannot serve them: use make PYTHON=python3.12 in a fresh clone
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
+NO_REDIS := == NOT RUN: quotas shared through a real store. redis-server is not on PATH (Debian: apt install redis-server)
 
 .DEFAULT_GOAL := help
 .PHONY: clients cluster installs help long models pythons up test lint ordinary unit bench site release pages images containers policies clean
@@ -146,6 +147,8 @@ define tested
         marks="$$marks and not prometheus"; said="$(NO_PROMETHEUS)"; fi; \
     if ! command -v chromium >/dev/null; then \
         marks="$$marks and not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
+    if ! command -v redis-server >/dev/null; then \
+        marks="$$marks and not redis"; said="$$said$${said:+; }$(NO_REDIS)"; fi; \
     if $(BIN)/python -c 'import numpy; raise SystemExit(numpy.__version__ < "2")'; then \
         marks="$$marks and not texts"; said="$$said$${said:+; }$(NO_TEXTS)"; fi; \
     $(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }

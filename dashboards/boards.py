@@ -203,6 +203,9 @@ OVERVIEW: Final = Board(
             _lines("Sources of callers", "1 if the newest keys are in use, 0 if they are unusable and older ones are "
                    "in use.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0,
                    if_empty=_NO_CALLERS),
+            _lines("Store of quotas", "1 if the shared store answers, 0 while each gateway admits its share.",
+                   by(("instance",), catalog.QUOTA_STORE.name, "min"), "{{instance}}", most=1.0,
+                   if_empty="Shown when quotas are shared through a store"),
         ), is_folded=True),
         Section("Payload log and connections", (
             _lines("Payload log", "Requests drawn for the payload log: written, or the reason they were lost.",

@@ -503,6 +503,12 @@ def _state() -> Group:
                 "revoked since. `/v1/status` and the log say why.", "ticket", hold="5m",
             ),
             Alert(
+                "GatewayQuotaStoreAway", f"{by(INSTANCE, catalog.QUOTA_STORE.name, 'min')} == 0",
+                "{{ $labels.instance }} does not reach the store of quotas",
+                "The store has not answered for 5 minutes. Each gateway admits its share of the quotas meanwhile. "
+                "`/v1/status` and the log say why.", "ticket", hold="5m",
+            ),
+            Alert(
                 "GatewayPayloadLogLosing",
                 by(INSTANCE, rate(catalog.PAYLOADS.name, "10m", 'outcome!="written"'))
                 + f"\n  / ({by(INSTANCE, rate(catalog.PAYLOADS.name, '10m'))} > 0) > 0.05",

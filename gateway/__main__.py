@@ -194,13 +194,14 @@ def _problem_of_callers(settings: Settings) -> str:
         idle = next((name for name, value in given.items() if value), "")
         if idle:  # the operator believes that tokens are checked
             return f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
-    if not settings.knows_callers:
+    if not settings.knows_callers and not settings.quota_store:
         return ""
-    from gateway.callers.sources import check
+    from gateway.callers.sources import check, store_of
 
     try:
         check(settings)
-    except ValueError as error:
+        store_of(settings)
+    except (ValueError, ModuleNotFoundError) as error:
         return str(error)
     return ""
 

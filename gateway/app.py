@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
+from uuid import uuid4
 
 import orjson
 from fastapi import FastAPI
@@ -33,8 +34,9 @@ from gateway import logs, pools
 from gateway.admission import Permits, Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
+from gateway.callers.shared_quotas import SharedQuotas
 from gateway.callers.siblings import follow_siblings
-from gateway.callers.sources import sources_of
+from gateway.callers.sources import sources_of, store_of
 from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
@@ -333,6 +335,13 @@ class Gateway:
             await self._callers.look()
             following.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
+            store = store_of(settings)
+            if store is not None:
+                shared = SharedQuotas(
+                    self._callers.access.quotas, store, f"{socket.gethostname()}-{uuid4().hex}",
+                    self.observer.quota_store,
+                )  # fmt: skip
+                following.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
             self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
             self.plane.records.keeps_pieces = True

@@ -17,11 +17,11 @@ _COMMAND: Final = ("click", "pydantic", "pydantic-settings")
 _REGISTRY: Final = ("clearml", "pyhocon", "orjson")
 
 IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
-    "gateway": (None, ("otel", "cli")),
+    "gateway": (None, ("otel", "cli", "redis")),
     "sync": ((*_COMMAND, *_REGISTRY, "numpy", "packaging", "tritonclient", "grpcio", "protobuf"), ()),
     "controlplane": ((*_COMMAND, "pyhocon", "orjson", "uvicorn"), ("controlplane",)),
     "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
-    "laptop": (None, ("otel", "cli", "controlplane", "triton", "openvino")),
+    "laptop": (None, ("otel", "cli", "redis", "controlplane", "triton", "openvino")),
     "bundles": (None, ("bundles",)),
 }
 """For each image: the package's dependencies that it needs (None: all), and its extras."""

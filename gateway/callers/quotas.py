@@ -1,8 +1,10 @@
 """Quotas of tenants: requests and tokens per minute, and concurrent tokens. Pure: callers pass the time.
 
 Each worker sees only its own requests and admits its share of a limit (``share``: 1 / number of workers of all
-gateways). Together they admit about the whole limit if requests are spread evenly; there is no shared store. A bucket
+gateways). Together they admit about the whole limit if requests are spread evenly. A bucket
 holds at most a minute's worth and at least one request, so that a small limit shared by many workers still admits some.
+With a shared store (``shared_quotas``) the workers lease from one bucket instead; the share then counts for a tenant's
+first requests, and whenever the store is away.
 
 The tokens of a request are known when it is answered. Until then they are estimated from its bytes. The answer settles
 the difference, so a bucket may become negative.
@@ -120,6 +122,128 @@ class Bucket:
         return made
 
 
+class LeasedBucket(Bucket):
+    """A bucket that may be leased from the bucket of all workers together, in the shared store.
+
+    While it is leased, ``left`` is this worker's lease, which does not refill by itself. Otherwise it is the worker's
+    share, like any bucket. ``spent`` counts in both states, so the store learns of everything that was admitted.
+    """
+
+    __slots__ = ("_free", "_limit", "_own", "elsewhere", "given", "is_leased", "needed")
+
+    def __init__(self, limit: float, share: float, least: float, now: float, name: bytes) -> None:
+        super().__init__(limit * share, least, now, name, limit)
+        self._limit = limit
+        self._own = self.capacity
+        """The capacity of this worker's share."""
+        self.given = self.left
+        """All that was ever put into this bucket."""
+        self._free = 0.0
+        self.elsewhere = 0.0
+        """If leased: what the tenant had left besides this lease when it was granted."""
+        self.is_leased = False
+        self.needed = 0.0
+        """The largest amount that was refused; whoever leases resets it."""
+
+    @property
+    def limit(self) -> float:
+        """The tenant's whole limit; infinite for none."""
+        return self._limit
+
+    @property
+    def spent(self) -> float:
+        """All that was ever taken; 0 without a limit."""
+        return self.given - self.left if self._limit < math.inf else 0.0
+
+    @property
+    def total(self) -> float:
+        """About what the tenant has left over all workers, as far as this worker knows."""
+        if self.is_leased:
+            return self.left + self.elsewhere
+        return self.left / self._own * self._limit if 0 < self._own < math.inf else self._limit
+
+    def lease(self, spent: float, amount: float, total: float, free: float) -> None:
+        """Hold a lease of ``amount``, granted when ``spent`` had been taken and the tenant had ``total`` left, ``free``
+        of it leased by nobody.
+        """
+        if self._limit == math.inf:
+            return
+        left = amount - (self.spent - spent)
+        self.given += left - self.left
+        self.left, self.elsewhere, self._free = left, total - amount, free
+        self.capacity, self.is_leased = self._limit, True
+
+    def end_lease(self, share: float, now: float, *, is_told: bool) -> None:
+        """Hold this worker's share of what the tenant has left, until the next lease.
+
+        ``is_told``: the store has taken the lease back. Otherwise the other workers may have used up theirs, so this
+        one counts on its own lease and its share of what was free, and on no more than its share of the whole.
+        """
+        if not self.is_leased:
+            return
+        total = self.total
+        # Of little, one request at once: nobody would be admitted otherwise.
+        left = max(total * share, min(total, 1.0)) if is_told else min(self.left + self._free * share, total * share)
+        left = min(left, self._own)
+        self.given += left - self.left
+        self.left, self.elsewhere = left, 0.0
+        self.capacity, self.is_leased, self._at = self._own, False, now
+
+    def told(self, told: float, now: float) -> float:
+        """Return how much of ``spent`` the store need not be told: it knows of ``told``, and what was taken from this
+        worker's share so long ago that the share has refilled since is forgotten in the store's bucket too.
+        """
+        if self.is_leased or self._limit == math.inf:
+            return told
+        return max(told, self.spent - max(0.0, self._own - self.level(now)))
+
+    def level(self, now: float) -> float:
+        """See ``Bucket``; a lease does not refill."""
+        if self.is_leased:
+            return self.left
+        before = self.left
+        self.given += super().level(now) - before if before < math.inf else 0.0
+        return self.left
+
+    def take(self, amount: float) -> None:
+        """See ``Bucket``."""
+        left, capacity = self.left - amount, self.capacity
+        if left > capacity:
+            self.given -= left - capacity  # what did not fit was not spent either
+            left = capacity
+        self.left = left
+
+    def wait(self, amount: float, now: float) -> float:
+        """See ``Bucket``. A leased bucket asks for the amount with its next lease."""
+        if amount > self.needed:
+            self.needed = amount
+        if not self.is_leased:
+            return super().wait(amount, now)
+        lacking = amount - self.total
+        if lacking <= 0:
+            return 0.0
+        return min(lacking * _MINUTE_S / self._limit, 3600.0) if self._limit else 3600.0
+
+    def header_lines(self) -> bytes:
+        """See ``Bucket``; a lease counts with what is left elsewhere."""
+        if not self.is_leased or not self._lines:
+            return super().header_lines()
+        left = min(self.left + self.elsewhere, self._limit)
+        wait = min((self._limit - left) * _MINUTE_S / self._limit, 3600.0) if self._limit else 0.0
+        return self._lines % (left if left > 0 else 0, wait)
+
+    def resized(self, made: Bucket, now: float) -> Bucket:
+        """See ``Bucket``. What was spent is still to be told to the store."""
+        assert isinstance(made, LeasedBucket)  # noqa: S101 - one kind of bucket in one process
+        spent = self.spent
+        if self._limit < math.inf and made.capacity < math.inf:
+            self.level(now)
+            part = self.total / self._limit if self._limit else 1.0
+            made.left = min(made.capacity * part, made.capacity)
+        made.given = made.left + spent if made.capacity < math.inf else made.given
+        return made
+
+
 class Quota:
     """The quota of one tenant in this worker.
 
@@ -128,25 +252,41 @@ class Quota:
     """
 
     __slots__ = (
-        "_fresh_until", "_head", "_max_held", "_over", "_requests_from", "_requests_to", "_tokens_from", "_tokens_to",
-        "held", "limits", "requests", "share", "tenant", "tokens",
+        "_began", "_fresh_until", "_head", "_max_held", "_over", "_requests_from", "_requests_to", "_tokens_from",
+        "_tokens_to", "held", "is_active", "leases", "limits", "refused_held", "requests", "share", "tenant", "tokens",
     )  # fmt: skip
 
-    def __init__(self, tenant: str, limits: Limits, share: float, now: float, over: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, tenant: str, limits: Limits, share: float, now: float, over: Callable[[str, str], None],
+        began: Callable[[Quota], None] | None = None,
+    ) -> None:  # fmt: skip
         self.tenant = tenant
         self.held = 0.0
         """Estimated tokens of requests that are being answered."""
+        self.refused_held = 0.0
+        """Estimated tokens that would have been held with a request that was refused; whoever leases them resets it."""
+        self.leases: object = None
+        """Kept here for whoever leases."""
         self._over = over
-        self._take_over(limits, share, *_buckets(limits, share, now))
+        self._began = began
+        self.is_active = began is None
+        """Whether requests came lately: set before ``began`` is called, reset by whoever leases."""
+        self._take_over(limits, share, *_buckets(limits, share, now, leased=began is not None))
 
     def change(self, limits: Limits, share: float, now: float) -> None:
         """Apply other limits, or another share of them; what was used stays used."""
-        requests, tokens = _buckets(limits, share, now)
+        requests, tokens = _buckets(limits, share, now, leased=self._began is not None)
         self._take_over(limits, share, self.requests.resized(requests, now), self.tokens.resized(tokens, now))
 
     def _take_over(self, limits: Limits, share: float, requests: Bucket, tokens: Bucket) -> None:
         self.limits, self.share, self.requests, self.tokens = limits, share, requests, tokens
         self._max_held = limits.concurrent_tokens * share
+        self._fresh_until = -math.inf
+        self._render()
+
+    def leased(self, max_held: float | None) -> None:
+        """Use what the buckets hold since their leases changed, and ``max_held`` concurrent tokens; None: the share."""
+        self._max_held = self.limits.concurrent_tokens * self.share if max_held is None else max_held
         self._fresh_until = -math.inf
         self._render()
 
@@ -169,6 +309,9 @@ class Quota:
 
     def admit(self, now: float) -> None:
         """Admit a request whose size is not known yet. Raises ``QuotaExceeded``, unless ``is_shadow``."""
+        if not self.is_active and self._began is not None:
+            self.is_active = True
+            self._began(self)
         requests = self.requests
         if requests.level(now) >= 1.0:
             requests.left -= 1.0
@@ -191,6 +334,7 @@ class Quota:
             return 0
         if self.held + estimate > max_held and (self.held or not max_held):
             self.requests.take(-1.0)
+            self.refused_held = self.held + estimate
             self._refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
             return 0
         tokens.left -= estimate
@@ -241,6 +385,16 @@ class Quotas:
         self._limits: Mapping[str, Limits] = {}
         self._share = 1.0
         self._quotas: dict[str, Quota] = {}
+        self._began: Callable[[Quota], None] | None = None
+        self.store_status: Callable[[], Mapping[str, Any]] | None = None
+        """What the status says of the shared store; None without one."""
+
+    def lease(self, began: Callable[[Quota], None], status: Callable[[], Mapping[str, Any]]) -> None:
+        """Use buckets that can be leased; ``began(quota)`` is called whenever one was idle and gets a request.
+
+        Call it before the first request.
+        """
+        self._began, self.store_status = began, status
 
     def configure(self, limits: Mapping[str, Limits] | None, share: float | None, now: float) -> None:
         """Change limits or share; what was used stays used. None leaves one as it is."""
@@ -265,21 +419,26 @@ class Quotas:
                 return None
             if len(self._quotas) >= _MAX_TENANTS:  # tokens may name any number of tenants: drop the oldest
                 del self._quotas[next(iter(self._quotas))]
-            found = self._quotas[tenant] = Quota(tenant, limits, self._share, now, self._over)
+            found = self._quotas[tenant] = Quota(
+                tenant, limits, self._share, now, self._over, self._began
+            )  # fmt: skip
         return found
 
     def status(self) -> dict[str, Any]:
         """Return the limits and this worker's share of them, for the status."""
-        return {"tenants": sorted(self._limits), "share": round(self._share, 6)}
+        found: dict[str, Any] = {"tenants": sorted(self._limits), "share": round(self._share, 6)}
+        return found if self.store_status is None else {**found, "store": dict(self.store_status())}
 
     def _limits_of(self, tenant: str) -> Limits | None:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)
 
 
-def _buckets(limits: Limits, share: float, now: float) -> tuple[Bucket, Bucket]:
+def _buckets(limits: Limits, share: float, now: float, *, leased: bool) -> tuple[Bucket, Bucket]:
     """Return the buckets of requests and of tokens."""
+    asked = ((b"requests", limits.requests_per_minute), (b"tokens", limits.tokens_per_minute))
     requests, tokens = (
-        Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)
-        for name, per_minute in ((b"requests", limits.requests_per_minute), (b"tokens", limits.tokens_per_minute))
-    )
+        LeasedBucket(per_minute, share, 1.0 if per_minute else 0.0, now, name) if leased
+        else Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)
+        for name, per_minute in asked
+    )  # fmt: skip
     return requests, tokens

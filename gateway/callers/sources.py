@@ -1,19 +1,22 @@
-"""The sources of callers that the settings name."""
+"""The sources of callers, and the store of their quotas, that the settings name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gateway.callers.files import KeyFile
 from gateway.callers.following import Source
 from gateway.callers.keys import BadKeys, read_pepper
 from gateway.callers.registry_keys import RegistryKeys
+from gateway.callers.shared_quotas import QuotaStore
 from gateway.registry.ledger import Ledger
 from gateway.settings import Settings
 
 KEYS_FILE = "keys_file"
 REGISTRY = "registry"
+_STORES = ("redis", "rediss", "valkey", "valkeys")
 
 
 def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, Source]:
@@ -69,6 +72,64 @@ def check(settings: Settings) -> None:
             _check_readable("JWT_KEYS", source.look)
     if settings.keys_from_registry:
         _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
+
+
+def store_of(settings: Settings) -> QuotaStore | None:
+    """Return the store of quotas; None if there is none. Connects to nothing.
+
+    Raises ``ValueError`` for unusable settings, and ``ModuleNotFoundError`` if its library is not installed; no message
+    repeats the address, which may hold a password.
+    """
+    address = settings.quota_store
+    others = {"PASSWORD_FILE": settings.quota_store_password_file, "AUTHORITY": settings.quota_store_authority}
+    if not address:
+        idle = next((name for name, value in others.items() if value), "")
+        if idle:
+            raise ValueError(f"TRITON_GATEWAY_QUOTA_STORE_{idle} does nothing without TRITON_GATEWAY_QUOTA_STORE")
+        return None
+    if not settings.knows_callers:
+        raise ValueError(
+            "TRITON_GATEWAY_QUOTA_STORE does nothing without keys, tokens or client certificates: callers have no "
+            "tenants, so there are no quotas (docs/access.md)"
+        )
+    try:
+        parts = urlsplit(address)
+        has_place = bool(parts.hostname) and parts.port != 0
+        password = parts.password
+    except ValueError:
+        has_place, password, parts = False, None, urlsplit("")
+    if password:
+        raise ValueError(
+            "TRITON_GATEWAY_QUOTA_STORE contains a password, which others could read: write it to a file, and name the "
+            "file in TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"
+        )
+    if parts.scheme not in _STORES or not has_place or parts.query or not (parts.path.strip("/") or "0").isdecimal():
+        raise ValueError(
+            "TRITON_GATEWAY_QUOTA_STORE is no address of a store: write redis://HOST:PORT/DATABASE, or with rediss, "
+            "valkey or valkeys for redis (an s at the end: with TLS)"
+        )
+    if settings.quota_store_authority and parts.scheme not in ("rediss", "valkeys"):
+        raise ValueError("TRITON_GATEWAY_QUOTA_STORE_AUTHORITY does nothing without TLS: write rediss:// or valkeys://")
+    for name, path in others.items():
+        if path:
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                raise ValueError(
+                    f"TRITON_GATEWAY_QUOTA_STORE_{name}: {path} cannot be read: {error.strerror}"
+                ) from error
+    try:
+        # Imported here, because the library is an extra.
+        from gateway.callers.redis_store import RedisStore
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"TRITON_GATEWAY_QUOTA_STORE is set, but {error.name} is not installed; run `pip install "
+            '"triton-gateway[redis]"`, or unset it'
+        ) from error
+    return RedisStore(
+        address, password_file=settings.quota_store_password_file, authority=settings.quota_store_authority,
+        name=settings.quota_store_name,
+    )  # fmt: skip
 
 
 def _check_readable(setting: str, look: Callable[[], object]) -> None:

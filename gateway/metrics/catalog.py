@@ -193,6 +193,11 @@ CALLERS_SOURCE: Final = Metric(
     "1 if the newest keys of this source (keys_file, registry, jwt) are in use; 0 if they are unusable and older ones "
     "are in use.", ("source",),
 )  # fmt: skip
+QUOTA_STORE: Final = Metric(
+    "gateway_quota_store_up", "gauge",
+    "1 if the store that shares quotas among gateways answers; 0 while each gateway admits its share instead. Only "
+    "with TRITON_GATEWAY_QUOTA_STORE; `store` is its host and port.", ("store",),
+)  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 
 VARIABLE_SCALAR: Final = Metric(
@@ -381,7 +386,7 @@ CATALOG: Final = (
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
     WORK_LIMIT, QUEUED,
-    REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
+    REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,

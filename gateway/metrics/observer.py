@@ -403,6 +403,11 @@ class Observer:
         self._numbers.gauge(catalog.CALLERS_SOURCE, name).set(int(is_good))
 
     @_harmless
+    def quota_store(self, address: str, is_good: bool) -> None:
+        """Publish whether the store of quotas at ``address`` answers."""
+        self._numbers.gauge(catalog.QUOTA_STORE, address).set(int(is_good))
+
+    @_harmless
     def built(self, outcome: str) -> None:
         """Count one attempt to build an endpoint version."""
         self._numbers.count(catalog.BUILDS, outcome).value += 1

@@ -426,6 +426,7 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
             'gateway_configuration_faults{job="g",instance="i",kind="canary"}': "1x60",
             'gateway_configuration_faults{job="g",instance="i",kind="endpoint"}': "0x60",
             'gateway_callers_source_good{job="g",instance="i",source="keys_file"}': "0x60",
+            'gateway_quota_store_up{job="g",instance="i",store="s"}': "0x60",
             'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': "0+2x60",
             **requests(ok="0+90x60", overloaded="0+10x60"),
             stage.format(part="sum", stage="queue"): "0+30x60", stage.format(part="count", stage="queue"): "0+100x60",
@@ -436,7 +437,8 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
         promql_expr_test=[
             count_of(f'ALERTS{{alertname="{name}",alertstate="firing"}}', "30m")
             for name in ("GatewayDown", "GatewayConfigurationStale", "GatewayModelStuckLoading", "GatewayBuildFailing",
-                         "GatewayConfigurationFault", "GatewayKeysUnusable", "GatewayReconcileFailing",
+                         "GatewayConfigurationFault", "GatewayKeysUnusable", "GatewayQuotaStoreAway",
+                         "GatewayReconcileFailing",
                          "GatewaySaturated", "GatewayQueueing", "TritonSaturated")
         ] + [{"expr": 'count(ALERTS{endpoint="gone"})', "eval_time": "30m", "exp_samples": []}],
     )  # fmt: skip

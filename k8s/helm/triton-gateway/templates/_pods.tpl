@@ -14,6 +14,15 @@
 {{- if $gateway.keysSecret }}
 - {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes
 {{- end }}
+{{- with $gateway.quotaStore }}
+{{- if .url }}
+- {name: TRITON_GATEWAY_QUOTA_STORE, value: {{ .url | quote }}} # while it is away, each pod admits its share
+- {name: TRITON_GATEWAY_QUOTA_STORE_NAME, value: {{ printf "%s/%s" $.Release.Namespace (include "fullname" (list $)) | quote }}} # other releases on that server are apart
+{{- if .passwordSecret }}
+- {name: TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE, value: /quota-store/password}
+{{- end }}
+{{- end }}
+{{- end }}
 - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
 {{- with include "peers" (list $) }}
 - {name: TRITON_GATEWAY_REPLICAS, value: {{ . }}} # the ready pods behind this name share the quotas and the calls to Triton
@@ -127,6 +136,9 @@ containers:
       {{- if $gateway.keysSecret }}
       - {name: callers, mountPath: /callers, readOnly: true}
       {{- end }}
+      {{- if $gateway.quotaStore.passwordSecret }}
+      - {name: quota-store, mountPath: /quota-store, readOnly: true}
+      {{- end }}
       {{- if $gateway.tls.secret }}
       - {name: tls, mountPath: /tls, readOnly: true}
       {{- end }}
@@ -139,6 +151,9 @@ volumes:
     secret:
       secretName: {{ $gateway.keysSecret }}
       items: [{key: keys.json, path: keys.json}, {key: keys.json.pepper, path: keys.json.pepper}]
+  {{- end }}
+  {{- with $gateway.quotaStore.passwordSecret }}
+  - {name: quota-store, secret: {secretName: {{ . }}, items: [{key: password, path: password}]}}
   {{- end }}
   {{- with $gateway.tls.secret }}
   - {name: tls, secret: {secretName: {{ . }}}}

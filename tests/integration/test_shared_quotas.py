@@ -1,0 +1,140 @@
+"""Three gateway processes and a real Redis server: they keep a tenant's quota, also while the server is away."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.controlplane.testing import control_plane
+from gateway.callers.keys import Key, digest, new_key
+from gateway.callers.rights import OPERATIONS
+from tests.gateways import GatewayProcess
+from tests.stock import Client
+from tests.stores import RedisServer
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.waiting import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.redis]
+
+PASSWORD = "a secret of tests"
+LIMIT = 1200
+PER_SECOND = LIMIT / 60
+HOOK = (
+    "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
+)
+
+
+class Fleet:
+    """Three gateways that count each other as three, and their store."""
+
+    def __init__(self, gateways: list[GatewayProcess], store: RedisServer, keys: dict[str, str]) -> None:
+        self.gateways, self.store, self._keys = gateways, store, keys
+
+    def flood(self, tenant: str, weights: tuple[int, ...], seconds: float) -> tuple[int, float]:
+        """Ask as fast as one client can, unevenly; return how many were answered, and the seconds that it took."""
+        headers = {"authorization": f"Bearer {self._keys[tenant]}"}
+        order = [one for one, weight in enumerate(weights) for _ in range(weight)]
+        began, passed, refused_in_a_row = time.monotonic(), 0, 0
+        with contextlib.ExitStack() as open_:
+            clients = [
+                open_.enter_context(httpx.Client(base_url=gateway.url, headers=headers, timeout=30))
+                for gateway in self.gateways
+            ]
+            while time.monotonic() < began + seconds or refused_in_a_row < 3 * len(order):
+                for one in order:
+                    reply = clients[one].post("/serve/echo", json={})
+                    assert reply.status_code in (200, 429), reply.text
+                    assert str(LIMIT) == reply.headers["x-ratelimit-limit-requests"]
+                    passed += reply.status_code == 200
+                    refused_in_a_row = 0 if reply.status_code == 200 else refused_in_a_row + 1
+        return passed, time.monotonic() - began
+
+    def store_status(self, gateway: int) -> dict[str, Any]:
+        """What one gateway says of the store."""
+        headers = {"authorization": f"Bearer {self._keys['watcher']}"}
+        found: dict[str, Any] = httpx.get(f"{self.gateways[gateway].url}/v1/status", headers=headers).json()
+        return found["quotas"]["store"]  # type: ignore[no-any-return]
+
+    def are_sharing(self, wanted: bool) -> None:
+        """Wait until all gateways say that the store is, or is not, in use."""
+        until(lambda: all(self.store_status(one)["in_use"] is wanted for one in range(3)))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One fleet for this file; each test has a tenant of its own."""
+    folder = tmp_path_factory.mktemp("fleet")
+    texts, keys = {}, []
+    for tenant in ("even", "uneven", "killed", "frozen", "watcher"):
+        texts[tenant], name = new_key()
+        keys.append(Key(name, digest(PEPPER, texts[tenant].encode()).hex(), tenant, operations=tuple(OPERATIONS)))
+    (folder / "keys.json.pepper").write_bytes(PEPPER)
+    (folder / "keys.json").write_bytes(written_file(*keys, quotas={"*": {"requests_per_minute": LIMIT}}))
+    (folder / "password").write_text(PASSWORD)
+    (folder / "hook.py").write_text(HOOK)
+    with control_plane(folder / "state") as server, RedisServer(folder, PASSWORD) as store:
+        client = Client(server, folder)
+        client.create("quotas")
+        client.add("echo", "--preprocess", str(folder / "hook.py"), engine="custom")
+        with contextlib.ExitStack() as open_:
+            gateways = [
+                open_.enter_context(GatewayProcess(
+                    client, folder / f"gateway-{number}", replicas=3, keys_file=folder / "keys.json",
+                    quota_store=store.url, quota_store_password_file=folder / "password", hook_isolation="thread",
+                )) for number in range(3)
+            ]  # fmt: skip
+            made = Fleet(gateways, store, texts)
+            watcher = {"authorization": f"Bearer {texts['watcher']}"}
+            for gateway in gateways:
+                until(lambda one=gateway: _answers(one, watcher))  # type: ignore[misc]
+            made.are_sharing(True)
+            yield made
+            assert not [gateway.log for gateway in gateways if PASSWORD in gateway.log.read_text()]
+
+
+def _answers(gateway: GatewayProcess, headers: dict[str, str]) -> bool:
+    try:
+        return httpx.post(f"{gateway.url}/serve/echo", json={}, headers=headers, timeout=30).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize(("tenant", "weights"), [("even", (1, 1, 1)), ("uneven", (8, 1, 1))])
+def test_three_gateways_admit_one_quota(fleet: Fleet, tenant: str, weights: tuple[int, ...]) -> None:
+    """At least 95 % of what the limit allows, and at most a hundredth more, however the requests are spread."""
+    passed, seconds = fleet.flood(tenant, weights, 3)
+    allowed = LIMIT + PER_SECOND * seconds
+    assert 0.95 * allowed <= passed <= 1.01 * allowed
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_without_the_store_each_gateway_admits_its_share(fleet: Fleet, how: str) -> None:
+    """Requests are answered meanwhile; the log, a metric and the status say so. With the store, all is as before."""
+    passed, seconds = fleet.flood(how, (1, 1, 1), 1)
+    began = time.monotonic() - seconds
+    if how == "killed":
+        fleet.store.kill()
+    else:
+        fleet.store.freeze()
+    more, _ = fleet.flood(how, (1, 1, 1), 1)
+    passed += more
+    fleet.are_sharing(False)
+    assert fleet.store_status(0)["problem"]
+    assert "each gateway admits its share until it is back" in fleet.gateways[0].log.read_text()
+    more, _ = fleet.flood(how, (1, 1, 1), 2)
+    passed += more
+    if how == "killed":
+        fleet.store.start()
+    else:
+        fleet.store.thaw()
+    fleet.are_sharing(True)
+    more, _ = fleet.flood(how, (1, 1, 1), 2)
+    passed += more
+    allowed = LIMIT + PER_SECOND * (time.monotonic() - began)
+    # While nobody asked, a full share could not refill: it is never full here.
+    assert 0.95 * allowed <= passed <= 1.05 * allowed

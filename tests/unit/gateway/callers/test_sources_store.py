@@ -1,0 +1,77 @@
+"""What a gateway says before it starts about the settings of a shared store of quotas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.__main__ import run
+from gateway.callers.redis_store import RedisStore
+from gateway.callers.sources import store_of
+from gateway.settings import Settings
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a gateway that knows callers."""
+    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
+    (tmp_path / "keys.json").write_bytes(written_file())
+    return {"keys_file": str(tmp_path / "keys.json")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"quota_store": "redis://:hunter2@h/0"}, "PASSWORD_FILE"),
+        ({"quota_store": "redis://u:hunter2@h:x/0"}, "no address of a store"),
+        ({"quota_store": "memcached://h/hunter2"}, "no address of a store"),
+        ({"quota_store": "redis:///0"}, "no address of a store"),
+        ({"quota_store": "redis://h/zero"}, "no address of a store"),
+        ({"quota_store": "redis://h?password=hunter2"}, "no address of a store"),
+        ({"quota_store": "h:6379"}, "no address of a store"),
+        ({"quota_store": "redis://h", "quota_store_authority": "ca.pem"}, "does nothing without TLS"),
+        ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
+        ({"quota_store_password_file": "/nowhere"}, "does nothing without TRITON_GATEWAY_QUOTA_STORE"),
+    ],
+)
+def test_unusable_settings_are_named_before_the_start(
+    keys: dict[str, Any], settings: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, which says what to do and repeats no password."""
+    assert 2 == run(Settings(**keys, **settings))
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "hunter2" not in line
+
+
+def test_a_store_without_callers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The operator believes that quotas are kept."""
+    assert 2 == run(Settings(quota_store="redis://h"))
+    assert "there are no quotas" in capsys.readouterr().err
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any worker starts."""
+    monkeypatch.delitem(sys.modules, "gateway.callers.redis_store", raising=False)
+    for name in [name for name in sys.modules if name == "redis" or name.startswith("redis.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    assert 2 == run(Settings(**keys, quota_store="redis://h"))
+    assert 'pip install "triton-gateway[redis]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [("redis://h", "h:6379"), ("valkeys://gateway@h:7000/2", "h:7000"), ("valkey://[::1]:7000", "::1:7000")],
+)
+def test_usable_addresses_connect_to_nothing_yet(keys: dict[str, Any], address: str, place: str) -> None:
+    """A store that is away never keeps a gateway from its start."""
+    store = store_of(Settings(**keys, quota_store=address))
+    assert isinstance(store, RedisStore)
+    assert place == store.address
