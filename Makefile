@@ -33,7 +33,7 @@ NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian
 NO_REDIS := == NOT RUN: quotas shared through a real store. redis-server is not on PATH (Debian: apt install redis-server)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster installs help long models pythons up test lint ordinary unit bench site release pages images containers policies clean
+.PHONY: clients boards cluster installs help long models pythons up test lint ordinary unit bench site release pages images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -79,6 +79,9 @@ clients: $(VENV)/.dev ## other people's clients and accessibility checker, model
 
 pages: $(VENV)/.dev ## type what README and docs say to type, beside one `up` (minutes)
 	@$(BIN)/python -m pytest tests/e2e/long_pages.py $(ARGS)
+
+boards: $(VENV)/.dev ## draw the boards' pictures in docs/images anew; needs npm, Chromium and Prometheus (minutes)
+	@$(BIN)/python -m pytest tests/integration/long_board_pictures.py $(ARGS)
 
 cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
 	@$(BIN)/python -m tests.cluster.programs >/dev/null
