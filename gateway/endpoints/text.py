@@ -40,14 +40,21 @@ class TextHandler:
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
         threads: ThreadPoolExecutor,
+        draws: Callable[[int], bool] | None = None,
     ) -> None:
+        """Make the handler. ``draws(rows)``: whether a call is asked for the model's mean hidden states; None: never.
+
+        They are for drift, so they must cost nothing for calls that are not drawn.
+        """
         self.processor = processor
         self.task = processor.config.task
         self.backend = backend
         self.model = model
         self._threads = threads
+        self.hidden_state_name = processor.hidden_state_name if draws is not None else ""
+        self._draws = draws
         self.batcher: Batcher[Encoded] = Batcher(
-            self._run,
+            self._run if not self.hidden_state_name else self._run_watched,
             limits=limits,
             on_batch=on_batch,
             padding_side=processor.config.padding_side,
@@ -106,11 +113,14 @@ class TextHandler:
     async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:
         trace = job.trace
         try:
-            job.outputs, trace.queue_ns, trace.infer_ns = await self.batcher.submit(
+            outputs, trace.queue_ns, trace.infer_ns = await self.batcher.submit(
                 prepared.rows, job.deadline, flow=trace.flow
             )
         except BackendRefused as error:
             raise _model_failed(error) from error
+        if self.hidden_state_name:
+            trace.vectors = outputs.pop(self.hidden_state_name, None)
+        job.outputs = outputs
         if self.processor.finishes_off_loop(prepared):
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._decode_and_write, job, prepared
@@ -172,6 +182,13 @@ class TextHandler:
             self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
         )
 
+    async def _run_watched(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
+        processor = self.processor
+        outputs = processor.output_names or ()
+        if self._draws is not None and self._draws(len(rows)):
+            outputs = (*outputs, self.hidden_state_name)
+        return await self.backend.infer(self.model, processor.collate_rows(rows), outputs, timeout=timeout)
+
 
 class _JobEntry(Entry[Encoded]):
     """The rows of a job. A subclass instead of a callback, because one is made for every request."""
@@ -192,6 +209,8 @@ class _JobEntry(Entry[Encoded]):
             return
         trace = job.trace
         trace.queue_ns, trace.infer_ns = self.queued_ns, self.infer_ns
+        if self.handler.hidden_state_name:
+            trace.vectors = outputs.pop(self.handler.hidden_state_name, None)
         job.outputs = outputs
         self.handler.finish(job, self.prepared)
 

@@ -3,11 +3,15 @@
 Each component is the sum over all numbers of the normalised vector with fixed random signs. Vectors of another
 direction have other components, whatever the model. The signs come from a hash, so they are equal in all workers,
 gateways and versions of numpy, and references stay comparable.
+
+Public: ``deploy`` may import it, to write references of bundles.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
@@ -15,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import variables
+from gateway.metrics import texts, variables
 
 _AT_ONCE: Final = 64
 """Vectors that are collected before their components are computed."""
@@ -32,6 +36,22 @@ def vectors_of(answer: object) -> Sequence[Any]:
     if isinstance(found, np.ndarray):
         return [*found] if found.ndim == 2 else ()
     return found if isinstance(found, list | tuple) else ()
+
+
+class Share:
+    """Decides which calls to a model are asked for its mean hidden states: all at a low rate, else a random share.
+
+    For use by one event loop.
+    """
+
+    def __init__(
+        self, chance: Callable[[], float] = random.random, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sample = texts.Sample(texts.MOST_A_SECOND, chance, clock)
+
+    def draws(self, rows: int) -> bool:
+        """Return whether a call of ``rows`` rows is drawn; each row has the same chance, whatever the call's size."""
+        return bool(self._sample.of((None,), rows))
 
 
 def components(vectors: Floats) -> Floats:

@@ -108,6 +108,10 @@ class TextVariables:
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
         number = sum([trace.rows for trace in traces])
+        if self._has_labels:  # hidden states are drawn before the call: see ``embeddings.Share``
+            for trace in traces:
+                if trace.vectors is not None:
+                    self._see(self._projected.see, trace.vectors)
         drawn = self._drawn.of(traces, number)
         if self._runs.has(number) and (came := _texts_of(traces)):
             if self._looks is None:

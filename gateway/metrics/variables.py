@@ -35,7 +35,10 @@ BUILT_IN: Final[Mapping[str, str]] = {
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (0: certain, 1: all scores are equal)",
-    **dict.fromkeys(EMBEDDING, "one of four fixed random projections of the embedding's direction"),
+    **dict.fromkeys(
+        EMBEDDING,
+        "one of four fixed random projections of the direction of the embedding or mean hidden state",
+    ),
 }
 """Variables that text tasks have without declaration, and their meaning."""
 KINDS: Final[Mapping[str, str]] = {

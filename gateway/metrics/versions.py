@@ -291,6 +291,9 @@ def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], No
         left_out = _NOT_COMPARED | {name for name, kind in variables.KINDS.items() if kind != "answers"}
         for name in left_out if version[0] in cached else _NOT_COMPARED:
             counted.pop(name, None)
+        if variables.LABEL in counted:  # hidden states of a retrained classifier differ, whatever its answers
+            for name in variables.EMBEDDING:
+                counted.pop(name, None)
     return found
 
 

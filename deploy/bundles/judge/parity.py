@@ -207,6 +207,10 @@ def _compared(
     ]
     if shapes:
         return Parity(candidate, len(alone), faults=(*faults, f"output {shapes[0]}"))
+    alone, together = (
+        [{name: one[name] for name in true} for one, true in zip(outputs, truth.outputs, strict=True)]
+        for outputs in (alone, together)
+    )
     is_embedding = processor.config.task == EMBEDDINGS
     true_read, lonely_read, beside_read = (
         [read(o, p, processor.config) for o, p in zip(outputs, prepared, strict=True)]
