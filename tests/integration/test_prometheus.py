@@ -53,6 +53,7 @@ KNOWN_EMPTY = {
     ("Gateway · overview", "True labels"): "as above",
     ("Gateway · overview", "Confusions"): "as above",
     ("Gateway · overview", "Payload log"): "it keeps no payloads",
+    ("Gateway · overview", "Store of quotas"): "it shares no quotas",
     ("Gateway · drift", "Time since the change began"): "nothing need have drifted",
     ("Gateway · drift", "Variables"): "as above",
     ("Gateway · drift", "Categories"): "as above",

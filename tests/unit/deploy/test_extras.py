@@ -39,7 +39,7 @@ ELSEWHERE_RUN = {
 """What lies in a unit's packages and runs in another unit; the command line imports its commands by name."""
 
 ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "boto3": "s3", "botocore": "s3", "azure": "azure",
-             "huggingface_hub": "bundles", "transformers": "bundles"}  # fmt: skip
+             "redis": "redis", "huggingface_hub": "bundles", "transformers": "bundles"}  # fmt: skip
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
 WITHOUT_IMPORT = {

@@ -367,7 +367,7 @@ async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_
         while backend.replicas == 2:
             slow.probe_at = 0.0
             await call(backend)
-        assert 0 < len(b.http.calls) - probes < 10
+        assert 0 < len(b.http.calls) - probes < 40
         assert math.inf == backend.spare
         assert not backend.has_outliers
 
