@@ -111,10 +111,16 @@ class Traffic:
     def __init__(self, exported: Exported) -> None:
         rng = np.random.default_rng(3)
         self.processor = exported.processor
-        self._session = onnxruntime.InferenceSession(str(exported.watched))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # the same answers in every run
+        self._session = onnxruntime.InferenceSession(str(exported.watched), options)
         pairs = [a + b for a in ascii_lowercase for b in ascii_lowercase if a + b not in FUNCTION_WORDS]
         encoded = self.processor.tokenizer.encode_batch(pairs)
         words = [pair for pair, row in zip(pairs, encoded, strict=True) if row.n_tokens == encoded[0].n_tokens]
+        # A subject is words that are near each other for the model: in order of their first principal component.
+        vectors = np.concatenate([one for _, one, _ in self.answers(words)])
+        order = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)[0][:, 0].argsort()
+        words = [words[i] for i in order]
         half = len(words) // 2
         first, second = (
             [" ".join(rng.choice(some, 9)) for _ in range(number)]
