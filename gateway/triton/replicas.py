@@ -351,9 +351,11 @@ class Replicas:
             await asyncio.sleep(_TICK_S)
 
     async def _ask(self, replica: Replica, *, is_silent: bool) -> None:
-        http = replica.http
+        http, was_unhealthy = replica.http, replica.is_unhealthy
         over_grpc, over_http = await asyncio.gather(self._probe(replica), http.is_live())
-        self._judge(replica, is_live=over_grpc or over_http)
+        # A call that failed meanwhile says more than an answer from before: the next probe decides.
+        if was_unhealthy or not replica.is_unhealthy:
+            self._judge(replica, is_live=over_grpc or over_http)
         self._say_transports()
         if is_silent:
             # If it is only slow, its calls go on, and it is probed again.
