@@ -13,11 +13,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import click
 
 from deploy.tools.errors import DeployError, GatewayError, line_of
+from deploy.tools.proxies import except_loopback
 
 _COMMANDS = {
     "up": "Start everything on this machine, and serve a model.",
@@ -52,9 +52,6 @@ _OURS = ("deploy", "gateway", "preprocessing")
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
-_LOOPBACK: Final = ("127.0.0.1", "localhost")
-
-
 class _LazyGroup(click.Group):
     """A group whose commands are modules of ``deploy.admin.commands``, imported when they are used."""
 
@@ -85,10 +82,7 @@ def group() -> None:
     to stderr. The exit code is 0 for success, 2 for a wrong command line and 1 for any other failure. Some commands
     have more exit codes; their help lists them.
     """
-    # A proxy of the environment cannot reach what `up` has started on this machine.
-    for name in ("no_proxy", "NO_PROXY"):
-        hosts = [host for host in os.environ.get(name, "").split(",") if host]
-        os.environ[name] = ",".join([*hosts, *(host for host in _LOOPBACK if host not in hosts)])
+    except_loopback(os.environ)
 
 
 def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:

@@ -30,6 +30,7 @@ from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_le
 from deploy.tools import http_client, ports, process_logs
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.errors import DeployError, StateDirUnusable
+from deploy.tools.proxies import except_loopback
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
 
 LOOPBACK = "127.0.0.1"
@@ -274,8 +275,7 @@ class Stack:
 
     def _base_environment(self, chosen: _Ports, *, is_embedded: bool) -> dict[str, str]:
         state, environ = self._state, dict(self._options.environ)
-        for name in ("no_proxy", "NO_PROXY"):
-            environ[name] = ",".join(filter(None, (environ.get(name, ""), LOOPBACK, "localhost")))
+        except_loopback(environ)
         environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
         if is_embedded:
