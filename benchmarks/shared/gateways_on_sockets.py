@@ -24,13 +24,14 @@ import uvloop
 from benchmarks.shared import processes
 from benchmarks.shared.command import ROOT, tell
 from benchmarks.shared.one_gateway import BODY, ENDPOINTS, load, registered, serve
+from benchmarks.shared.simulated import MAX_ROWS, after_pauses
 from benchmarks.shared.stand_in import StandIn
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.testing import FakeBackend
 from gateway.triton.backend import TritonBackend
 
-MAX_ROWS: Final = 64
+_NO_PAUSES: Final = (0.0, 0.0)
 Price = tuple[float, float]
 """Seconds per call and per row."""
 
@@ -50,7 +51,7 @@ class Priced(FakeBackend):
         self._is_busy = False
         self.times = 1.0
         """How many times as long as the price its calls take."""
-        self.pauses: tuple[float, float] | None = None
+        self.pauses = _NO_PAUSES
         """(interval, pause) in seconds: it stands still for the length of the pause once in every interval."""
 
     async def infer(
@@ -85,19 +86,6 @@ class Priced(FakeBackend):
         self._go_on(loop, end)  # not from now on: a GPU does not wait for a late timer of this process
 
 
-def after_pauses(begin: float, seconds: float, pauses: tuple[float, float] | None) -> float:
-    """Return when a server that begins at ``begin`` has worked for ``seconds``; it pauses as ``pauses`` says."""
-    end = begin + seconds
-    if pauses is None:
-        return end
-    every, paused = pauses
-    pause = begin - begin % every  # it pauses at the start of every interval
-    while pause < end:
-        end += max(pause + paused - max(pause, begin), 0.0)
-        pause += every
-    return end
-
-
 async def _be_tritons(count: int, price: Price, folder: Path, *, merges: bool) -> None:
     _, names = registered(folder)
     backends, servers = [], []
@@ -113,9 +101,9 @@ async def _be_tritons(count: int, price: Price, folder: Path, *, merges: bool) -
     while line := await asyncio.to_thread(sys.stdin.readline):
         told = json.loads(line)
         for backend in backends:
-            backend.times, backend.pauses = 1.0, None
+            backend.times, backend.pauses = 1.0, _NO_PAUSES
         backends[0].times = told.get("times", 1.0)
-        backends[0].pauses = tuple(told["pauses"]) if told.get("pauses") else None
+        backends[0].pauses = tuple(told.get("pauses", _NO_PAUSES))
         tell({"calls": [len(backend.calls) for backend in backends],
               "rows": [sum(rows for _, rows in backend.calls) for backend in backends]})  # fmt: skip
 

@@ -164,6 +164,19 @@ class Row:
     n_tokens: int
 
 
+def after_pauses(begin: float, seconds: float, pauses: tuple[float, float]) -> float:
+    """Return when a server that begins at ``begin`` has worked for ``seconds``; for ``pauses`` see ``Price``."""
+    end = begin + seconds
+    every, paused = pauses
+    if not every:
+        return end
+    pause = begin - begin % every  # it pauses at the start of every interval
+    while pause < end:
+        end += max(pause + paused - max(pause, begin), 0.0)
+        pause += every
+    return end
+
+
 class Server:
     """Takes ``price.at_once`` calls at a time, in order. ``price`` may be changed while it runs."""
 
@@ -182,23 +195,10 @@ class Server:
         self._loop.work(CALL_S)
         noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
         begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
-        end = self._after(begin, self.price.seconds(len(rows), longest) * noise)
+        end = after_pauses(begin, self.price.seconds(len(rows), longest) * noise, self.price.pauses)
         heapq.heappush(self._free_at, end)
         await asyncio.sleep(end + WIRE_S - self._loop.time())
         return {"y": np.zeros(len(rows))}
-
-    def _after(self, begin: float, seconds: float) -> float:
-        """Return the time when it has worked for ``seconds``."""
-        every, paused = self.price.pauses
-        if not every:
-            return begin + seconds
-        end = begin + seconds
-        pause = begin - begin % every  # it pauses at the start of every interval
-        while pause < end:
-            if pause + paused > begin:
-                end += pause + paused - max(pause, begin)
-            pause += every
-        return end
 
 
 class Merging:

@@ -217,7 +217,7 @@ class TextRun(Run):
             alone: NDArray[np.float32] = np.concatenate(found[: len(feeds)])
             beside = np.concatenate(found[len(feeds) :])
             true = np.concatenate([self.original.hidden_state(one) for one in feeds])
-            off = min(_mean_cosine(alone, true), _mean_cosine(beside, true))
+            off = np.min([_mean_cosine(alone, true), _mean_cosine(beside, true)])  # NaN if one is
             self.say(f"{chosen.name}: mean hidden state for drift, mean cosine {off:.4f} to PyTorch's")
             if off >= _LIKE_PYTORCH:
                 return alone
@@ -325,8 +325,7 @@ def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
 
 
 def _mean_cosine(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    lengths = np.linalg.norm(some, axis=1) * np.linalg.norm(others, axis=1)
-    return float(((some * others).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
+    return float(np.mean([parity.cosine(one, other) for one, other in zip(some, others, strict=True)]))
 
 
 def _verdict_line(found: Parity) -> str:

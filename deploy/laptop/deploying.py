@@ -28,7 +28,7 @@ from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.history.recorder import recorded
 from deploy.laptop import first_answer
-from deploy.laptop.relay import Screen, relayed
+from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
 from deploy.tools import http_client
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import ClearMLServingFailed, DeployError, GatewayError
@@ -46,8 +46,6 @@ _NAMED_WITHIN_S: Final = 3.0
 """Seconds within which the SDK names a new model."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
 """Characters that an endpoint's name must not contain: in an address they must be escaped, or end the path."""
-_NOTHING: Final = "stopped: nothing was registered"
-"""Said after Ctrl-C."""
 _LEAST_NAME: Final = 3
 """Characters that a model's name must have at least in a ClearML server."""
 
@@ -106,7 +104,7 @@ class Deployment:
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
         wanted, screen = self._wanted, self._screen
-        with _nothing_registered(screen):
+        with nothing_registered(screen):
             wanted.output.mkdir(parents=True, exist_ok=True)
             self._live("reading the serving Task")
             serving_spec = self._store.spec()
@@ -129,7 +127,7 @@ class Deployment:
         except BaseException as error:
             with _uninterrupted():
                 if not self._take_back(url, tag, known) and isinstance(error, KeyboardInterrupt):
-                    screen.say(_NOTHING)
+                    screen.say(NOTHING)
             raise
         try:
             self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
@@ -468,16 +466,6 @@ def shortened(answer: object) -> object:
 
 def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
     return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
-
-
-@contextlib.contextmanager
-def _nothing_registered(screen: Screen) -> Iterator[None]:
-    """Say after Ctrl-C that nothing was registered yet."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.say(_NOTHING)
-        raise
 
 
 @contextlib.contextmanager

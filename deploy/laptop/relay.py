@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from deploy.tools.errors import DeployError
 
 _ENDS_WITHIN_S: Final = 60.0
 """Seconds that an interrupted command gets to undo its changes in the registry."""
+
+
+NOTHING: Final = "stopped: nothing was registered"
+"""Said after Ctrl-C."""
 
 
 class Screen(Protocol):
@@ -28,6 +32,16 @@ class Screen(Protocol):
     def live(self, text: str, *, topic: str = "") -> None:
         """Show the current work; the next line replaces it."""
         ...
+
+
+@contextlib.contextmanager
+def nothing_registered(screen: Screen) -> Iterator[None]:
+    """Say after Ctrl-C that nothing was registered yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.say(NOTHING)
+        raise
 
 
 async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -> str:

@@ -112,12 +112,7 @@ def store_of(settings: Settings) -> QuotaStore | None:
         raise ValueError("TRITON_GATEWAY_QUOTA_STORE_AUTHORITY does nothing without TLS: write rediss:// or valkeys://")
     for name, path in others.items():
         if path:
-            try:
-                Path(path).read_bytes()
-            except OSError as error:
-                raise ValueError(
-                    f"TRITON_GATEWAY_QUOTA_STORE_{name}: {path} cannot be read: {error.strerror}"
-                ) from error
+            _check_readable(f"QUOTA_STORE_{name}", Path(path).read_bytes)
     try:
         # Imported here, because the library is an extra.
         from gateway.callers.redis_store import RedisStore

@@ -45,8 +45,7 @@ _FIRST_LEAD: Final = 0.6
 """When the limit comes into force, the window opens 60 % of a call's time before the next call is needed."""
 _FULL: Final = 0.9
 """A call is full from 90 % of its limits on; so is the work in hand from 90 % of its limit on."""
-
-_SHARED_CALLS: Final = 2.1
+_MAX_SHARED_CALLS: Final = 2.1
 """While calls are split, the limit is 2.1 full calls: one at the server, the next one, and some that is late."""
 
 
@@ -127,7 +126,7 @@ class OverloadControl:
         rows, tokens = queue.rows + calls.rows, queue.tokens + calls.tokens
         per_row = tokens / rows if rows else 1.0
         full = min(limits.max_rows, limits.max_padded_tokens / max(per_row, 1.0))
-        return _SHARED_CALLS * (self.limit.per_row + self.limit.per_token * per_row) * full
+        return _MAX_SHARED_CALLS * (self.limit.per_row + self.limit.per_token * per_row) * full
 
     def is_at(self, share: float, rank: int = BATCH) -> bool:
         """Return whether the limit is in force, and the work of a class and above is a share of it or more."""

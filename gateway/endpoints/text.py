@@ -52,9 +52,9 @@ class TextHandler:
         self.model = model
         self._threads = threads
         self.hidden_state_name = processor.hidden_state_name if draws is not None else ""
-        self._draws = draws
+        self._draws = draws if self.hidden_state_name else None
         self.batcher: Batcher[Encoded] = Batcher(
-            self._run if not self.hidden_state_name else self._run_watched,
+            self._run,
             limits=limits,
             on_batch=on_batch,
             padding_side=processor.config.padding_side,
@@ -177,12 +177,6 @@ class TextHandler:
         await self.batcher.close()
 
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
-        processor = self.processor
-        return await self.backend.infer(
-            self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
-        )
-
-    async def _run_watched(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
         processor = self.processor
         outputs = processor.output_names or ()
         if self._draws is not None and self._draws(len(rows)):

@@ -8,9 +8,7 @@ our own check of the page does (``test_page_fits_and_can_be_read_at_three_widths
 from __future__ import annotations
 
 import html
-import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.gateway.edge.http.test_page import chromium, pages_by_size
+from tests.unit.gateway.edge.http.test_page import framed, pages_by_size
 
 AXE: Final = "4.10.3"
 _ASK: Final = """
@@ -62,16 +60,7 @@ def judged(page: str, axe: str, folder: Path, *, width: int = 800, scheme: str =
         f"<!doctype html><meta charset=utf-8><script>{_HEAR}</script><body>"
         f'<iframe title=page width={width} height=900 style="border:0" srcdoc="{html.escape(asking)}"></iframe>'
     )
-    done = subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--no-first-run", "--hide-scrollbars", "--window-size=1400,1000", f"--user-data-dir={folder / 'profile'}",
-         *(["--force-dark-mode"] if scheme == "dark" else []), "--virtual-time-budget=20000", "--dump-dom",
-         document.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-    assert said is not None
-    return json.loads(html.unescape(said[1]))
+    return framed(document, folder, scheme, virtual_ms=20_000)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,6 +17,7 @@ from deploy.admin.commands._options import (
     who,
 )
 from deploy.admin.terminal import Terminal
+from deploy.laptop.relay import nothing_registered
 from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
@@ -78,7 +79,7 @@ def command(
       triton-gateway deploy ./my-model --dry-run
     """
     terminal = Terminal(sys.stderr)
-    try:
+    with nothing_registered(terminal):
         from deploy.bundles import prerequisites
         from deploy.bundles.model_kinds import recognise
         from deploy.laptop.deploying import Deployment, Wanted, name_and_version, refuse_unwatched, registered_name
@@ -114,9 +115,6 @@ def command(
             for line in deployment.plan():
                 click.echo(line)
             return 0
-    except KeyboardInterrupt:
-        terminal.say("stopped: nothing was registered")
-        raise
     deployment.run()
     return 0
 

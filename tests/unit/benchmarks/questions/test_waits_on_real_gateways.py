@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.questions.waits_on_real_gateways import rows_of, shown
-from benchmarks.shared.gateways_on_sockets import after_pauses
+from benchmarks.shared.simulated import after_pauses
 
 
 def seen(p50: float, p99: float, *, late: float = 1.0, settled: float = 0.0) -> Any:
@@ -61,4 +61,4 @@ def test_a_page_without_a_run_says_so() -> None:
 def test_a_server_that_pauses_works_on_afterwards(begin: float, seconds: float, end: float) -> None:
     """It stands still for the first half of a second of every three."""
     assert end == pytest.approx(after_pauses(begin, seconds, (3.0, 0.5)))
-    assert begin + seconds == after_pauses(begin, seconds, None)
+    assert begin + seconds == after_pauses(begin, seconds, (0.0, 0.0))

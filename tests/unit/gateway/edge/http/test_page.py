@@ -277,6 +277,25 @@ def chromium() -> str:
     return found
 
 
+def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
+    """Open a document in Chromium. Return the JSON that it has in its element `said` after ``virtual_ms``."""
+    done = subprocess.run(
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--no-first-run", f"--user-data-dir={folder / 'profile'}", *flags, f"--virtual-time-budget={virtual_ms}",
+         "--dump-dom", document.as_uri()],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
+
+
+def framed(document: Path, folder: Path, scheme: str, *, virtual_ms: int) -> Any:
+    """Return what a document with frames says, light or dark; a window is never narrower than 500 px, a frame is."""
+    return said(document, folder, "--hide-scrollbars", "--window-size=1400,1000",
+                *(["--force-dark-mode"] if scheme == "dark" else []), virtual_ms=virtual_ms)  # fmt: skip
+
+
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's numbers are updated every 0.5 s, not every 5 s."""
@@ -415,15 +434,7 @@ def run_in_browser(page: str, script: str, folder: Path, *, width: int = 800, vi
     """Run a script in the page in Chromium. Return the value that it puts into `said`."""
     document = folder / "page.html"
     document.write_text(page.replace("<head>", f"<head><script>{_SCRIPTED}{script}</script>", 1))
-    done = subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--no-first-run", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
-         f"--virtual-time-budget={virtual_ms}", "--dump-dom", document.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-    assert said is not None
-    return json.loads(html.unescape(said[1]))
+    return said(document, folder, f"--window-size={width},900", virtual_ms=virtual_ms)
 
 
 @pytest.mark.browser
@@ -476,15 +487,7 @@ def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
     page = render_page(status_of(endpoint("broken", broken="no such model")), "/serve/")
     document = tmp_path / "page.html"
     document.write_text(page.replace("<head>", f"<head><script>{_SELECTED}</script>", 1))
-    done = subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=16000", "--dump-dom",
-         document.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-    assert said is not None
-    asked, selected, asked_again = json.loads(html.unescape(said[1]))
+    asked, selected, asked_again = said(document, tmp_path, virtual_ms=16_000)
     assert (0, "broken") == (asked, selected)
     assert asked_again >= 2
 
@@ -518,16 +521,7 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
     )  # fmt: skip
     document = tmp_path / "frames.html"
     document.write_text(f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}")
-    done = subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--no-first-run", "--hide-scrollbars", "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'profile'}",
-         *(["--force-dark-mode"] if scheme == "dark" else []), "--virtual-time-budget=5000", "--dump-dom",
-         document.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-    assert said is not None
-    found = json.loads(html.unescape(said[1]))
+    found = framed(document, tmp_path, scheme, virtual_ms=5_000)
     assert (scheme == "dark") == found["dark"]
     assert found["seen"] > 3 * 300 * 8
     assert [] == found["faults"]
