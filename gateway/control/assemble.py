@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -272,11 +273,13 @@ class Assembler:
                 # A hook may do all preprocessing itself, so the folder need not be a text task.
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
         stored = bundle.samples if bundle is not None else None
+        # The autoscalers of Tritons read the waits of versions whose calls are counted.
+        called = partial(self._observer.called, spec.endpoint, spec.version)
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
             parts = HookParts(
-                spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), _answering(call), info, processor
+                spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), _answering(call), info, processor, called
             )
             hooks, details = await self._hooks.build(
                 parts, hook_settings, lambda path: self._load_code(spec, path, model)
@@ -328,7 +331,7 @@ class Assembler:
                 handler = CachedHandler(text, remembered, counts.cached, max_bytes=self._response_cache_bytes)
             return _NewHandler(handler, text, {**processor.describe(), **token_vectors(processor, info)}, validate_text)
         if call is not None:
-            tensors = TensorHandler(call)
+            tensors = TensorHandler(call, called)
             opened.add(tensors)
 
             async def validate_tensors(_seen: Sequence[bytes]) -> None:

@@ -70,6 +70,8 @@ class HookParts:
     call: TritonCall | None
     info: ModelInfo | None
     default: TextProcessor | None
+    on_call: Callable[[int], None] | None = None
+    """Gets the rows of each call to the model, if a request that waits can wait only for the model."""
 
 
 class HookBuilder:
@@ -131,7 +133,9 @@ class HookBuilder:
             unload(code)
             raise SpecFault(_no_process(parts.spec.engine))
         executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)
-        return self._handler(executor, parts), _details(parts.spec, "thread", executor, code.schemas)
+        # With batches of its own, code is waited for too: that wait must not ask for Tritons.
+        handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
+        return handler, _details(parts.spec, "thread", executor, code.schemas)
 
     async def _in_processes(
         self, parts: HookParts, settings: HookSettings, extra: Path | None
@@ -164,10 +168,12 @@ class HookBuilder:
             await pool.close()
             raise
 
-    def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
+    def _handler(
+        self, executor: Executor, parts: HookParts, on_call: Callable[[int], None] | None = None
+    ) -> HookHandler:
         return HookHandler(
             executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._settings.batch_rows,
-            model_rows=parts.info.max_batch_size if parts.info is not None else 0,
+            model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=on_call,
         )  # fmt: skip
 
     async def _packages(self, parts: HookParts, settings: HookSettings) -> Path | None:

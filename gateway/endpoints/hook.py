@@ -8,7 +8,7 @@ its own, and so has the model in Triton if it has a batch dimension. Concurrent 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter_ns
@@ -50,7 +50,7 @@ class HookHandler:
     """A user's class, a model of an engine, or both, run by an executor; ``call`` is the model in Triton, if any.
 
     ``max_rows`` bounds the requests in one run of a stage, ``model_rows`` the rows in one call to the model (0: the
-    model has no batch dimension).
+    model has no batch dimension); ``on_call`` gets the rows of each such call.
     """
 
     takes_bytes = True
@@ -64,6 +64,7 @@ class HookHandler:
         threads: ThreadPoolExecutor,
         max_rows: int,
         model_rows: int = 0,
+        on_call: Callable[[int], None] | None = None,
     ) -> None:
         self._executor = executor
         self.call = None if "process" in executor.stages else call
@@ -78,7 +79,7 @@ class HookHandler:
         }  # fmt: skip
         self._stacked: StackedCalls | None = None
         if self.call is not None and model_rows:
-            self._stacked = self.call.stacked(model_rows)
+            self._stacked = self.call.stacked(model_rows, on_call)
         self._next_body_at = 0.0
         self.last_body: bytes | None = None
         """A body that was answered recently. The next version of this code is validated with it."""

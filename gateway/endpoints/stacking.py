@@ -6,7 +6,7 @@ call of their own, because joining them would cost more than a call.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,8 +41,9 @@ class StackedCalls:
 
     def __init__(
         self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE,
-        gateways: Gateways = ONE_GATEWAY, merges_calls: bool = True,
+        gateways: Gateways = ONE_GATEWAY, merges_calls: bool = True, on_call: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
+        """Call ``on_call`` with the rows of each call."""
         self._backend = backend
         self._model = model
         self.batcher: Batcher[_Item] = Batcher(
@@ -55,7 +56,7 @@ class StackedCalls:
                 gateways=ONE_GATEWAY if merges_calls else gateways,
                 merges_calls=merges_calls,
             ),
-            on_batch=_uncounted,
+            on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
             servers=backend.servers(model),
             size=_elements,
             share=_shares,

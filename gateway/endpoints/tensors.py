@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, Final
@@ -63,11 +63,11 @@ class TritonCall:
     pressure: Pressure = NO_PRESSURE
     gateways: Gateways = ONE_GATEWAY
 
-    def stacked(self, max_rows: int) -> StackedCalls:
-        """Return the model's calls, which several requests share."""
+    def stacked(self, max_rows: int, on_call: Callable[[int], None] | None = None) -> StackedCalls:
+        """Return the model's calls, which several requests share; ``on_call`` gets the rows of each."""
         return StackedCalls(
             self.backend, self.model, max_rows=max_rows, pressure=self.pressure, gateways=self.gateways,
-            merges_calls=self.info is None or self.info.merges_calls,
+            merges_calls=self.info is None or self.info.merges_calls, on_call=on_call,
         )  # fmt: skip
 
     def tensors(self, data: object, *, may_overflow: bool = True) -> dict[str, NDArray[Any]]:
@@ -109,14 +109,15 @@ class TensorHandler:
     """A model that is not a text task and has no hook.
 
     A request is a body ``{input name: nested lists}`` or ``RawTensors``; the answer is ``{output name: array}``.
+    ``on_call`` gets the rows of each call, if the model has a batch dimension.
     """
 
     takes_bytes = False
 
-    def __init__(self, call: TritonCall) -> None:
+    def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
         self.call = call
         rows = call.info.max_batch_size if call.info is not None else 0
-        self._stacked = call.stacked(rows) if rows else None
+        self._stacked = call.stacked(rows, on_call) if rows else None
 
     @property
     def batcher(self) -> Batcher[Any] | None:

@@ -102,6 +102,7 @@ class Observer:
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
+        self._calls: dict[tuple[str, str], Distribution] = {}
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
@@ -195,13 +196,21 @@ class Observer:
 
     @_harmless
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
-        """Count one call to Triton."""
+        """Count one call to Triton of a model that takes texts."""
         batch = self._batches.get((endpoint, version))
         if batch is None:
             batch = self._batches[endpoint, version] = _BatchMetrics(self._numbers, endpoint, version)
         batch.rows.observe(rows)
         batch.padded.observe(padded_tokens)
         batch.tokens.value += tokens
+
+    @_harmless
+    def called(self, endpoint: str, version: str, rows: int) -> None:
+        """Count one call to Triton of a model that takes tensors, which have rows and no tokens."""
+        calls = self._calls.get((endpoint, version))
+        if calls is None:
+            calls = self._calls[endpoint, version] = self._numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
+        calls.observe(rows)
 
     @_harmless
     def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
@@ -253,6 +262,8 @@ class Observer:
             seconds.numbers()
         for batch in self._batches.values():
             batch.settle()
+        for calls in self._calls.values():
+            calls.numbers()
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +19,15 @@ from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
+from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import AnswersDisagree, GatewayError
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
+from gateway.trace import Trace
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
 from tests.inline import Inline
@@ -86,8 +90,6 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
         ("warmup.json", json.dumps({"samples": [{"body": {"x": 1}, "answer": answer}]})),
     ):
         (folder / name).write_text(text)
-    import zipfile
-
     with zipfile.ZipFile(folder / "m.zip", "w") as packed:
         packed.write(folder / "preprocess.py", "preprocess.py")
         packed.write(folder / "warmup.json", "warmup.json")
@@ -179,6 +181,47 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
         with pytest.raises(GatewayError):
             await assembler.build(plan, lambda _step: None)
     assert {} == backend.placed
+
+
+EACH = "class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body['x']\n"
+TOGETHER = (
+    "class Preprocess:\n    def preprocess_batch(self, bodies, states):\n        return [b['x'] for b in bodies]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "counted"), [("", {("t", ""): (2, 4)}), (EACH, {("t", ""): (2, 4)}), (TOGETHER, {})],
+    ids=["tensors", "hook", "hook-with-batches"],
+)  # fmt: skip
+async def test_calls_that_requests_wait_for_are_counted(
+    tmp_path: Path, code: str, counted: dict[tuple[str, ...], tuple[int, int]]
+) -> None:
+    """Autoscalers read the waits of versions whose calls are counted: without, their load asks for no Triton.
+
+    Requests that also wait for code with batches are left out: more Tritons would not help them.
+    """
+    registry, backend = FakeRegistry(), FakeBackend()
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as packed:
+        packed.writestr("model.onnx", b"weights")
+        if code:
+            packed.writestr("preprocess.py", code)
+    registry.add_model("m", tmp_path / "m.zip", is_package=True)
+    registry.add_endpoint("t", "m")
+    assembler = assembler_of(registry, tmp_path / "cache", backend)
+    spec = decode(registry.task())
+    name = triton_model_name(spec.endpoints["t"], decode_model(registry.model("m")))
+    backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
+    endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], lambda _step: None)
+    for rows in (1, 3):
+        await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5, Trace("r"))
+    assert [(name, 1), (name, 3)] == backend.calls
+    found = {
+        labels: (numbers[:-1].sum(), numbers[-1])
+        for (metric, labels, _), numbers in assembler._observer.snapshot().distributed()
+        if metric == catalog.BATCH_ROWS.name
+    }
+    assert counted == found
+    await endpoint.retire()
 
 
 async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:

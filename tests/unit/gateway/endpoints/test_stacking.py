@@ -137,6 +137,17 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
     assert endpoint.prices["calls"] == 1
 
 
+async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: FakeBackend) -> None:
+    """Two requests in one call, then one alone."""
+    info = await backend.describe("m")
+    rows: list[int] = []
+    handler = TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info), rows.append)
+    endpoint = Endpoint(Identity("e", "e", "", "f"), handler)
+    await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, 5, Trace("r")) for value in (1.0, 2.0)))
+    await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, 5, Trace("r"))
+    assert [2, 3] == rows
+
+
 async def test_a_number_beyond_the_range_of_an_input_is_refused_by_name(backend: FakeBackend) -> None:
     """1e308 is no float32: the caller is told the input and its type. 1e30 is one."""
     info = await backend.describe("m")
