@@ -11,7 +11,7 @@ from typing import Final
 
 from dashboards import levels, rules, scaling
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
-from dashboards.promql import FAILED_OUTCOMES, VERSION, by, on
+from dashboards.promql import FAILED_OUTCOMES, POOL, VERSION, by, on
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import ALARM_DAYS, MISSING, OTHER
@@ -38,7 +38,12 @@ _WITH_VARIABLES: Final = "|".join(
 VARIABLE_PICK: Final = Variable(
     "variable", "Variable", f'label_values({{__name__=~"{_WITH_VARIABLES}",endpoint=~"$endpoint"}}, variable)', one=True
 )
-TRITON_MODEL: Final = Variable("model", "Triton model", "label_values(nv_inference_request_success, model)")
+_OF_POOL: Final = 'pool=~"$pool"'
+POOL_PICK: Final = Variable("pool", "Pool of Tritons", 'label_values(up{job="triton"}, pool)')
+"""Outside Kubernetes Tritons may have no label of a pool: then only All can be chosen, and it shows them."""
+TRITON_MODEL: Final = Variable(
+    "model", "Triton model", f"label_values(nv_inference_request_success{{{_OF_POOL}}}, model)"
+)
 
 ANNOTATIONS: Final = (
     (
@@ -456,9 +461,17 @@ DRIFT: Final = Board(
     ),
 )  # fmt: skip
 
+_NAMED_POOL: Final = "{{release}} {{pool}}"
+
+
+def _pools(record: str) -> str:
+    """Return a record of the chosen pools."""
+    return by(POOL, f"{record}{{{_OF_POOL}}}", "max")
+
+
 CAPACITY: Final = Board(
     "triton-gateway-capacity", "Gateway · capacity", "Are there enough gateways and Tritons, and are they used well?",
-    (ENDPOINT, VERSION_PICK),
+    (ENDPOINT, VERSION_PICK, POOL_PICK),
     (
         Section("Demand", (
             _lines("In flight", "Requests in progress per gateway.",
@@ -479,7 +492,7 @@ CAPACITY: Final = Board(
             _lines("Tokens", "Tokens per second: the best measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
                    unit="suffix:tokens/s"),
         )),
-        Section("Scaling signals", (
+        Section("Scaling signals of gateways", (
             _lines("Work", "Requests in the hands of each gateway's own CPU. The gateways' autoscaler reads this "
                    "beside CPU.",
                    scaling.gateway_work(("instance",), window=_W), "{{instance}}"),
@@ -487,10 +500,21 @@ CAPACITY: Final = Board(
                    by(("instance",), _rate(catalog.CPU_WAIT, "")), "{{instance}}"),
             _lines("Waiting for Triton", "Requests that wait for Triton. More gateways would not help.",
                    scaling.triton_wait(("instance",), window=_W), "{{instance}}"),
-            _lines("Queue over compute", "Time of calls in Triton's queue over time of computing. Triton's autoscaler "
-                   "reads this.",
-                   scaling.queue_ratio(window=_W), "all", thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("p95 of a call", "Upper limit that Triton's autoscaler also reads.",
+        )),
+        Section("Scaling signals of Tritons, by pool", (
+            Panel("Tritons wanted", "How many Tritons each signal asks for, and how many compute now. The pool's "
+                  "autoscaler takes the largest; load only keeps Tritons, it adds none.",
+                  tuple(Query(_pools(record), f"{_NAMED_POOL} {name}") for name, record in (
+                      ("queue", scaling.WANTED_BY_QUEUE), ("p95 of the wait", scaling.WANTED_BY_P95),
+                      ("load", scaling.WANTED_BY_LOAD), ("compute now", scaling.SERVING),
+                  ))),
+            _lines("Queue over compute", "Time that calls wait, in gateways and inside Triton, over time of computing. "
+                   "The signal queue is made of this.",
+                   _pools(scaling.QUEUE_RATIO), _NAMED_POOL, thresholds=((1.0, _ORANGE), (2.0, _RED))),
+            _lines("Rows", "Rows that the Tritons of a pool compute per second.", _pools(scaling.ROWS), _NAMED_POOL,
+                   "suffix:rows/s"),
+            _lines("p95 of a call", "95 of 100 requests spend less time than this in calls to Triton. Time of "
+                   "computing asks for no Triton: only waiting does.",
                    scaling.infer_p95(window=_W), "all", "s"),
         )),
         Section("CPU tier", (
@@ -528,41 +552,49 @@ TRITON_METRICS: Final = (
 )  # fmt: skip
 """Triton's own metrics that boards and rules name."""
 
-_MODEL: Final = 'model=~"$model"'
+_MODEL: Final = f'{_OF_POOL},model=~"$model"'
+_BY_MODEL: Final = ("pool", "model")
 
 
 def _triton(name: str) -> str:
-    return by(("model",), f"rate({name}{{{_MODEL}}}[{_W}])")
+    return by(_BY_MODEL, f"rate({name}{{{_MODEL}}}[{_W}])")
+
+
+def _machine(name: str, *labels: str) -> str:
+    return by(("pool", "instance", *labels), f"{name}{{{_OF_POOL}}}", "max")
 
 
 TRITON: Final = Board(
-    "triton-gateway-triton", "Gateway · Triton", "Triton's own metrics.", (TRITON_MODEL,),
+    "triton-gateway-triton", "Gateway · Triton", "Triton's own metrics.", (POOL_PICK, TRITON_MODEL),
     (
         Section("Models", (
             _lines("Calls", "Successful calls per second.",
-                   _triton("nv_inference_request_success"), "{{model}}", "reqps"),
+                   _triton("nv_inference_request_success"), "{{pool}} {{model}}", "reqps"),
             _lines("Failures", "Failed calls per second, by Triton's reason.",
-                   by(("model", "reason"), f"rate(nv_inference_request_failure{{{_MODEL}}}[{_W}])"),
-                   "{{model}} {{reason}}", "reqps"),
+                   by((*_BY_MODEL, "reason"), f"rate(nv_inference_request_failure{{{_MODEL}}}[{_W}])"),
+                   "{{pool}} {{model}} {{reason}}", "reqps"),
             _lines("Rows per execution", "Mean rows per execution, after Triton's own batching.",
-                   f"{_triton('nv_inference_count')} / {_triton('nv_inference_exec_count')}", "{{model}}"),
+                   f"{_triton('nv_inference_count')} / {_triton('nv_inference_exec_count')}", "{{pool}} {{model}}"),
             _lines("Queue over compute", "Above 1, calls wait longer than they are computed: add Tritons.",
                    f"{_triton('nv_inference_queue_duration_us')} / {_triton('nv_inference_compute_infer_duration_us')}",
-                   "{{model}}", thresholds=((1.0, _ORANGE), (2.0, _RED))),
+                   "{{pool}} {{model}}", thresholds=((1.0, _ORANGE), (2.0, _RED))),
             _lines("Time of a call", "Mean time in Triton, including its queue.",
                    f"{_triton('nv_inference_request_duration_us')} / {_triton('nv_inference_request_success')}",
-                   "{{model}}", "µs"),
+                   "{{pool}} {{model}}", "µs"),
             _lines("Pending", "Calls that wait for an instance of the model.",
-                   by(("model",), f"nv_inference_pending_request_count{{{_MODEL}}}"),
-                   "{{model}}"),
+                   by(_BY_MODEL, f"nv_inference_pending_request_count{{{_MODEL}}}"),
+                   "{{pool}} {{model}}"),
         )),
         Section("Machine", (
             _lines("GPU", "Utilization of each GPU.",
-                   "nv_gpu_utilization", "{{instance}} {{gpu_uuid}}", "percentunit", most=1.0),
+                   _machine("nv_gpu_utilization", "gpu_uuid"), "{{pool}} {{instance}} {{gpu_uuid}}", "percentunit",
+                   most=1.0),
             _lines("GPU memory", "Memory used on each GPU.",
-                   "nv_gpu_memory_used_bytes", "{{instance}} {{gpu_uuid}}", "bytes"),
-            _lines("CPU", "Utilization of the machine.", "nv_cpu_utilization", "{{instance}}", "percentunit", most=1.0),
-            _lines("Memory", "Memory used on the machine.", "nv_cpu_memory_used_bytes", "{{instance}}", "bytes"),
+                   _machine("nv_gpu_memory_used_bytes", "gpu_uuid"), "{{pool}} {{instance}} {{gpu_uuid}}", "bytes"),
+            _lines("CPU", "Utilization of the machine.",
+                   _machine("nv_cpu_utilization"), "{{pool}} {{instance}}", "percentunit", most=1.0),
+            _lines("Memory", "Memory used on the machine.",
+                   _machine("nv_cpu_memory_used_bytes"), "{{pool}} {{instance}}", "bytes"),
         )),
     ),
 )  # fmt: skip

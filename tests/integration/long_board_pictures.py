@@ -38,7 +38,7 @@ WIDTH: Final = 1280
 SECONDS: Final = 130
 STEP: Final = 2
 VARIABLES: Final = {
-    "$__rate_interval": "30s", "$__interval": f"{STEP}s", "$endpoint": "t", "$variable": ".*",
+    "$__rate_interval": "30s", "$__interval": f"{STEP}s", "$endpoint": "t", "$variable": ".*", "$pool": ".*",
 }  # fmt: skip
 
 

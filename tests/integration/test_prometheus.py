@@ -387,7 +387,7 @@ def panel_queries() -> list[tuple[str, str, str]]:
     filled = []
     for board, panel, expr in found:
         for name, value in (("$__rate_interval", "30s"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
-                            ("$model", ".*")):  # fmt: skip
+                            ("$model", ".*"), ("$pool", ".*")):  # fmt: skip
             expr = expr.replace(name, value)
         filled.append((board, panel, expr))
     return filled

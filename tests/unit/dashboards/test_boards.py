@@ -205,13 +205,47 @@ def test_a_label_that_is_a_number_gets_no_unit_in_a_table() -> None:
     assert [{"id": "unit", "value": "suffix:days"}] == override["properties"]
 
 
-def asked(board: Board, title: str) -> str:
-    """The first expression of a panel, as Grafana asks it with everything chosen."""
+def asked(board: Board, title: str, pool: str = ".*") -> str:
+    """The first expression of a panel, as Grafana asks it with everything chosen, or with one pool."""
     (panel,) = [panel for panel in board.panels() if panel.title == title]
     expr = panel.queries[0].expr
-    for name, value in (("$__rate_interval", "5m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*")):
+    for name, value in (("$__rate_interval", "5m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
+                        ("$model", ".*"), ("$pool", pool)):  # fmt: skip
         expr = expr.replace(name, value)
     return expr
+
+
+def test_what_tritons_do_is_shown_by_pool() -> None:
+    """Each series has its pool's name, and one pool can be chosen: two pools scale apart, so a sum says nothing."""
+    panels = [*boards.TRITON.panels()]
+    panels += [
+        p for s in boards.CAPACITY.sections if s.title == "Scaling signals of Tritons, by pool" for p in s.panels
+    ]
+    assert {"Tritons wanted", "Queue over compute", "GPU"} <= {panel.title for panel in panels}
+    for panel in panels:
+        for query in panel.queries:
+            if any(name in query.expr for name in ("job:triton", "nv_")):
+                assert 'pool=~"$pool"' in query.expr, panel.title
+                assert "{{pool}}" in query.legend, panel.title
+    for board in (boards.TRITON, boards.CAPACITY):
+        assert "pool" in {variable.name for variable in board.variables}
+
+
+@pytest.mark.prometheus
+def test_a_pool_is_chosen_at_the_top_of_a_board(evaluate: Callable[..., None]) -> None:
+    """Of two pools with a model of one name; a Triton without a label of a pool is shown as long as all are."""
+    series = {
+        f'nv_inference_request_success{{job="triton",instance="{name}",model="m"{label}}}': f"0+{15 * rate}x60"
+        for name, label, rate in (("l", ',pool="large"', 2), ("s", ',pool="small"', 3), ("n", "", 5))
+    }
+
+    def is_(pool: str, *shown: tuple[str, int]) -> dict[str, Any]:
+        samples = [{"labels": f'{{model="m"{label}}}', "value": rate} for label, rate in shown]
+        return {"expr": asked(boards.TRITON, "Calls", pool), "eval_time": "10m", "exp_samples": samples}
+
+    evaluate(series, interval="15s", promql_expr_test=[
+        is_(".*", ("", 5), (',pool="large"', 2), (',pool="small"', 3)), is_("small", (',pool="small"', 3)),
+    ])  # fmt: skip
 
 
 @pytest.mark.prometheus
