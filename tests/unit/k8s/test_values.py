@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,6 +145,32 @@ def test_the_ports_of_the_addresses_that_are_said_are_open(helm: Render) -> None
     assert {443, 80} == open_ports(
         helm(clearml__apiHost='"http://a"', clearml__filesHost='"https://b"', networkPolicy__ports="[]"), "triton"
     )
+
+
+def test_a_collector_and_a_triton_of_ones_own_are_reached_at_their_ports(helm: Render) -> None:
+    """Wherever the variable stands, and whatever ports that Triton has beside the usual ones."""
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        said = [{"name": "OTHER", "value": "http://b:5"}, {"name": name, "value": "http://collector:4317"},
+                {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]  # fmt: skip
+        objects = helm(gateway__extraEnv=json.dumps(said))
+        assert {443, 8008, 8081, 4317} == open_ports(objects, "triton-gateway")
+    gateways = helm("existing", triton__address='"dns:///a.inference:9001,b.inference:8001"')
+    sync = helm("sync", sync__address='"a.inference:9001"')
+    for objects, name, ports in ((gateways, "triton-gateway", [8001, 8000, 9001]), (sync, "sync", [8001, 9001])):
+        rules = named(objects, "NetworkPolicy", name)["spec"]["egress"]
+        [peers] = [rule for rule in rules if "to" in rule]
+        assert ports == [port["port"] for port in peers["ports"]]
+
+
+def test_the_patch_of_the_page_opens_a_port(tmp_path: Path, kustomize: Render) -> None:
+    """In an overlay of one's own, whose ConfigMap names a server at a port that the policies do not know."""
+    page = (K8S.parent / "docs" / "deploy-kubernetes.md").read_text()
+    [patch] = re.findall(r"`(patches: \[{target: {kind: NetworkPolicy, [^`]*)`", page)
+    shutil.copytree(K8S, tmp_path / "k8s")
+    (tmp_path / "kustomization.yaml").write_text(OWN_OVERLAY + patch + "\n")
+    objects = kustomize(tmp_path)
+    for name in ("triton-gateway", "triton"):
+        assert {443, 8008, 8081, 9000} == open_ports(objects, name)
 
 
 def test_rules_of_ones_own_are_added_and_callers_can_be_named(helm: Render) -> None:

@@ -364,6 +364,17 @@ namespaceSelector:
 [{{ range $index, $port := . }}{{ if $index }}, {{ end }}{protocol: TCP, port: {{ $port }}}{{ end }}]
 {{- end }}
 
+{{- /* (list addresses port…): these ports and those in the addresses, which have commas between them, on one line. */ -}}
+{{- define "portsWith" -}}
+{{- $ports := rest . -}}
+{{- range splitList "," (index . 0) -}}
+{{- with regexFind ":[0-9]+$" (trim .) -}}
+{{- $ports = append $ports (trimPrefix ":" . | int) -}}
+{{- end -}}
+{{- end -}}
+{{ include "ports" (uniq $ports) }}
+{{- end }}
+
 {{- /* What gateways, Tritons and model sync call beside each other: (list $ further address…). */ -}}
 {{- define "clearmlEgress" -}}
 {{- $ := index . 0 -}}
