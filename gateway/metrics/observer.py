@@ -34,7 +34,9 @@ from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
 
 _MAX_ASIDE: Final = 2000
-"""Requests after which collected values are counted, to bound their memory."""
+"""Requests after which collected times and sizes are counted, to bound their memory."""
+_MAX_WATCHED: Final = 10_000
+"""The same for the variables, which count most values by themselves and cost more to count early."""
 _SETTLED_AT_ONCE: Final = 32
 """Versions that are counted between two turns of the event loop."""
 
@@ -108,7 +110,8 @@ class Observer:
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
-        self._aside = 0
+        self._aside = self._watched = 0
+        """Requests since collected numbers, and since variables, were last counted."""
         self._complain_at = 0.0
         self._estimated: set[tuple[str, str, str]] = set()
 
@@ -174,8 +177,12 @@ class Observer:
 
     def _counted(self, number: int) -> None:
         self._aside += number
-        if self._aside >= _MAX_ASIDE:
+        self._watched += number
+        if self._watched >= _MAX_WATCHED:
             self.settle()
+        elif self._aside >= _MAX_ASIDE:
+            for _ in self._settling_numbers():
+                pass
 
     def complain(self) -> None:
         """Log the current exception, unless one was logged within the last minute."""
@@ -252,8 +259,12 @@ class Observer:
         """Do what ``settle`` does, some versions at a time; the caller may yield to the event loop in between."""
         self._drain()
         self.watch.flush()
-        self._aside = 0
+        self._watched = 0
         yield
+        yield from self._settling_numbers()
+
+    def _settling_numbers(self) -> Iterator[None]:
+        self._aside = 0
         for number, served in enumerate(list(self._served.values())):
             served.settle()
             if number % _SETTLED_AT_ONCE == 0:

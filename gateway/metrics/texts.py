@@ -237,7 +237,10 @@ class Sample:
     def __init__(self, most: int, chance: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._chance, self._clock = most, chance, clock
         self._began, self._came = clock(), 0
-        self._share = 1.0
+        self.share = 1.0
+        """The share that is drawn at present."""
+        self._log_rest = 0.0
+        """Logarithm of the share that is not drawn."""
         self._skipped = 0
         """Items to skip until the next one is drawn."""
 
@@ -250,10 +253,15 @@ class Sample:
         now = self._clock()
         took = now - self._began
         if took >= 1 or self._came >= 2 * self._most:
-            self._share = min(1.0, self._most * max(took, _LEAST_S) / max(1, self._came))
+            self.share = min(1.0, self._most * max(took, _LEAST_S) / max(1, self._came))
+            self._log_rest = math.log1p(-self.share) if self.share < 1 else 0.0
             self._began, self._came, self._skipped = now, 0, self._gap()
-        self._came += max(number, len(listed))
-        if self._share < 1:
+        length = len(listed)
+        self._came += number if number > length else length
+        if self._skipped >= length:  # at a high rate mostly: no item is drawn
+            self._skipped -= length
+            return ()
+        if self.share < 1:
             listed = self._drawn(listed)
         step = len(listed) // self._most
         return listed if step <= 1 else listed[int(self._chance() * step) :: step]
@@ -268,7 +276,7 @@ class Sample:
         return drawn
 
     def _gap(self) -> int:
-        return int(math.log(1 - self._chance()) / math.log1p(-self._share)) if self._share < 1 else 0
+        return int(math.log(1 - self._chance()) / self._log_rest) if self.share < 1 else 0
 
 
 class Runs:

@@ -23,6 +23,7 @@ from gateway.metrics.drift import Bins, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
 from gateway.metrics.sharing import Workers
+from gateway.metrics.variable_counts import Scalar
 from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
@@ -83,6 +84,22 @@ def test_scalars_become_cumulative_histograms() -> None:
     assert (0, 1, 2, 3) == tuple(found[f"scalar_bucket{{x0,{le}}}"] for le in ("0.0", "0.1", "0.5", "+Inf"))
     assert (3, 3) == (found["scalar_bucket{x1,10.0}"], found["scalar_count{x1}"])
     assert math.isclose(7.55, found["scalar_sum{x0}"])
+
+
+def test_times_are_counted_after_two_thousand_requests_and_variables_after_ten_thousand() -> None:
+    """Memory is bounded if nobody reads. Variables count full lists by themselves, and few values cost as much."""
+    watched = Watched(spec(V("x", "scalar", (1.0,))))
+    times, values = [], []
+    for number in range(1, 10_001):
+        watched.answer({}, {"x": 0.5})
+        if number % 100 == 0:
+            watched.observer._drain()
+            times.append(len(watched.observer._served["e", "1", ""]._columns[0]))
+            variable = watched.observer.watch._watched["e/1"]._declared[0][1]
+            assert isinstance(variable, Scalar)
+            values.append(len(variable._pending))
+    assert [*range(100, 2000, 100), 0] * 5 == times
+    assert [*([100, 200, 300, 400, 500, 0] * 17)[:99], 0] == values
 
 
 @pytest.mark.parametrize("after", ["replaced", "declared otherwise", "removed"])
@@ -292,6 +309,73 @@ def test_of_very_many_answers_a_random_share_is_counted() -> None:
     false, true = (found[f"enum_total{{duplicate,{name}}}"] for name in ("false", "true"))
     assert 8_000 < false + true < 12_000
     assert abs(true / (false + true) - 0.5) < 0.01
+
+
+GOOD = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
+
+
+def at_a_high_rate() -> Watched:
+    """Return what watches a version with two thousand requests in no time, of which every one was drawn."""
+    served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
+    watched = Watched({}, served, chance=lambda: 0.0, clock=lambda: 0.0)
+    for number in range(2000):
+        watched.answer({}, GOOD, encoded=[encoded(4)], rows=1)
+        if number % 100 == 99:
+            watched.observer._drain()
+    assert 2000 == watched.read()["scalar_count{token_length}"]
+    return watched
+
+
+@pytest.mark.parametrize("then", ["read", "replaced", "removed"])
+def test_requests_that_wait_for_others_are_counted_with_the_rest(then: str) -> None:
+    """At a high rate drawn requests are counted in groups: none is lost when numbers are read or the version leaves."""
+    watched = at_a_high_rate()
+    watched.answer({}, GOOD, encoded=[encoded(4)], rows=1)
+    watched.observer._drain()
+    text = watched.observer.watch._watched["e/1"]._text
+    assert text is not None
+    assert 1 == len(text._waiting)
+    if then == "replaced":
+        watched.served = Served("e", "1", is_text=True, labels=("GOOD", "BAD", "NEW"))
+        watched.configure({})
+    elif then == "removed":
+        watched.observer.watch.configure({}, {}, 1.0)
+    found = watched.read()
+    assert [] == text._waiting
+    names = ("scalar_count{token_length}", "scalar_count{entropy}", "enum_total{predicted_label,GOOD}")
+    assert [2001] * 3 == [found[name] for name in names]
+
+
+@pytest.mark.parametrize(("requests", "rows"), [(16, 1), (2, 12)])
+def test_few_requests_and_few_rows_wait(requests: int, rows: int) -> None:
+    """They hold texts and answers, and counting many rows at once would keep the event loop from other requests."""
+    watched = at_a_high_rate()
+    text = watched.observer.watch._watched["e/1"]._text
+    assert text is not None
+    for waiting in (*range(1, requests), 0):
+        watched.answer({}, GOOD, encoded=[encoded(4)] * rows, rows=rows)
+        watched.observer._drain()
+        assert waiting == len(text._waiting)
+
+
+def test_requests_do_not_wait_once_all_are_drawn() -> None:
+    """Otherwise they would wait for seconds."""
+    now = 0.0
+    served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
+    watched = Watched({}, served, chance=lambda: 0.0, clock=lambda: now)
+    watched.answer({}, GOOD, rows=3000)
+    watched.observer._drain()
+    watched.answer({}, GOOD, rows=1)
+    watched.observer._drain()
+    text = watched.observer.watch._watched["e/1"]._text
+    assert text is not None
+    assert 1 == len(text._waiting)
+    now = 10.0
+    for _ in range(2):
+        watched.answer({}, GOOD, rows=1)
+        watched.observer._drain()
+        assert [] == text._waiting
+    assert 4 == watched.read()["enum_total{predicted_label,GOOD}"]
 
 
 def test_a_declared_variable_replaces_a_built_in_one() -> None:
