@@ -43,7 +43,7 @@ _BURN: Final = (
     (3.0, "1d", "2h", "ticket"),
     (1.0, "3d", "6h", "ticket"),
 )
-_MOST_BAD: Final = 0.9
+_MAX_BAD: Final = 0.9
 """Share of bad requests that is enough for any burn rate: at an objective of 90 %, at most 10 times the budget fail."""
 
 _REFUSED: Final = 0.9
@@ -197,7 +197,7 @@ def _slo() -> Group:
     rules += [Record(name, expr) for name, expr in hourly.items()]
     for factor, long, short, severity in _BURN:
         failures = by(ENDPOINT, increase(_REQUESTS, long, f"{_KNOWN},{_FAILED}"))
-        limit = f"clamp_max({factor:g} * (1 - {AVAILABILITY}), {_MOST_BAD})"
+        limit = f"clamp_max({factor:g} * (1 - {AVAILABILITY}), {_MAX_BAD})"
         rules.append(
             Alert(
                 "GatewayErrorBudgetBurn",
@@ -210,7 +210,7 @@ def _slo() -> Group:
             )
         )  # fmt: skip
         late = by(within, increase(_ANSWERS, long, _LATE))
-        limit = f"clamp_max({factor:g} * (1 - {LATENCY}), {_MOST_BAD})"
+        limit = f"clamp_max({factor:g} * (1 - {LATENCY}), {_MAX_BAD})"
         rules.append(
             Alert(
                 "GatewayLatencyBudgetBurn",

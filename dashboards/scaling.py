@@ -77,7 +77,7 @@ CPU_TARGET: Final = 0.65
 """Target utilisation of a gateway's CPU, 0 to 1."""
 LOAD_TARGET: Final = 0.7
 """Target utilisation of a Triton, 0 to 1, at the best efficiency of the last day; for one instance per model."""
-MOST_GROWTH: Final = 10.0
+MAX_GROWTH: Final = 10.0
 """Largest growth factor: no signal asks for more than this many times the working replicas."""
 PATIENCE: Final = 2.0
 """A request may wait this many times its model's computing time, whatever the objective."""
@@ -150,7 +150,7 @@ def _gateways() -> list[Record]:
     return [
         Record(WORK, gateway_work(_EACH)),
         Record(ANSWERED_BEST, by(SCOPE, done, "max")),
-        Record(WORK_DUE, f"{full} * clamp_max({share}, {MOST_GROWTH:g})\nor 0 * {WORK} + {full}"),
+        Record(WORK_DUE, f"{full} * clamp_max({share}, {MAX_GROWTH:g})\nor 0 * {WORK} + {full}"),
         Record(WORK_ASKED, f"{WORK} < {WORK_DUE} or {WORK_DUE} and {WORK}"),
         Record(GATEWAYS_UNSEEN, _unseen("triton-gateway", SCOPE)),
         Record(WORK_TOTAL, f"{by(SCOPE, _scraped(WORK_ASKED, 'triton-gateway'))} * {GATEWAYS_UNSEEN}"),
@@ -160,7 +160,7 @@ def _gateways() -> list[Record]:
         Record(HOLD_TOTAL, f"{by(SCOPE, HOLD_EACH)} * {GATEWAYS_UNSEEN}"),
         Record(
             SHORT,
-            f"clamp_max(1 + {by(SCOPE, rate(requests, _WINDOW, turned_away))}\n  / ({served} > 0), {MOST_GROWTH:g})",
+            f"clamp_max(1 + {by(SCOPE, rate(requests, _WINDOW, turned_away))}\n  / ({served} > 0), {MAX_GROWTH:g})",
         ),
     ]
 
@@ -222,7 +222,7 @@ def _wanted() -> list[Record]:
         Record(
             WANTED_BY_QUEUE,
             f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "
-            f"{MOST_GROWTH:g}) * {SERVING}\n  unless {BACK}\nor {BACK}\nor {none}",
+            f"{MAX_GROWTH:g}) * {SERVING}\n  unless {BACK}\nor {BACK}\nor {none}",
         ),
         # One step at a time: a p95 does not show how many replicas would bring it down.
         Record(

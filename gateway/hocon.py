@@ -29,10 +29,10 @@ from typing import Any, Final
 
 from gateway.pace import Pace, unhurried
 
-MOST_CHARS: Final = 8 << 20
-MOST_DEPTH: Final = 64
-MOST_ENTRIES: Final = 10_000
-MOST_S: Final = 20.0
+MAX_CHARS: Final = 8 << 20
+MAX_DEPTH: Final = 64
+MAX_ENTRIES: Final = 10_000
+MAX_S: Final = 20.0
 """Time limit of pyhocon for one text."""
 _IDLE_S: Final = 60.0
 """pyhocon's process ends after this time without a text."""
@@ -60,13 +60,13 @@ class _Unusual(Exception):
     """Outside the dialect of the fast reader: pyhocon decides."""
 
 
-def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = unhurried) -> Entries:
+def parse(text: str, *, seconds: float = MAX_S, pause: Callable[[], None] = unhurried) -> Entries:
     """Return the text's entries as plain dicts, lists, strings, numbers, booleans and None.
 
     ``pause`` is called between entries. Raises ``Unreadable``; takes hardly longer than ``seconds``.
     """
-    if len(text) > MOST_CHARS:
-        raise Unreadable(f"it has {len(text):,} characters; at most {MOST_CHARS:,} are allowed")
+    if len(text) > MAX_CHARS:
+        raise Unreadable(f"it has {len(text):,} characters; at most {MAX_CHARS:,} are allowed")
     try:
         return _Reader(text.expandtabs() if "\t" in text else text, pause).read()
     except _Unusual:
@@ -175,7 +175,7 @@ class _Reader:
         self._at = gap.end() if gap else self._at
 
     def _block(self, depth: int, *, closes: bool) -> Entries:
-        if depth > MOST_DEPTH:
+        if depth > MAX_DEPTH:
             raise _too_deep()
         found: Entries = {}
         text = self._text
@@ -197,11 +197,11 @@ class _Reader:
             self._end()
             if depth == 1:
                 self._pause()
-                if len(found) > MOST_ENTRIES:
+                if len(found) > MAX_ENTRIES:
                     raise _too_many()
 
     def _list(self, depth: int) -> list[Any]:
-        if depth > MOST_DEPTH:
+        if depth > MAX_DEPTH:
             raise _too_deep()
         found: list[Any] = []
         while True:
@@ -245,11 +245,11 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _too_deep() -> Unreadable:
-    return Unreadable(f"its brackets are nested more than {MOST_DEPTH} deep")
+    return Unreadable(f"its brackets are nested more than {MAX_DEPTH} deep")
 
 
 def _too_many() -> Unreadable:
-    return Unreadable(f"it has more than {MOST_ENTRIES:,} entries")
+    return Unreadable(f"it has more than {MAX_ENTRIES:,} entries")
 
 
 class _Referee:
@@ -365,7 +365,7 @@ def _judge(text: str) -> Entries:
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", _QUOTED.sub("", text)):
         depth += 1 if bracket in "[{" else -1
-        if depth > MOST_DEPTH:
+        if depth > MAX_DEPTH:
             raise _too_deep()
     for place, name in (
         (pyhocon.ConfigFactory, "parse_file"),
@@ -383,7 +383,7 @@ def _judge(text: str) -> Entries:
         raise Unreadable((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
     if not isinstance(found, dict):
         raise Unreadable("it is a list, not a set of named entries")
-    if len(found) > MOST_ENTRIES:
+    if len(found) > MAX_ENTRIES:
         raise _too_many()
     return found
 

@@ -18,7 +18,7 @@ ANY: Final = "*"
 TAG: Final = "pool:"
 """Prefix of a model's tag that names a pool, for endpoints whose ``--aux-config`` names none."""
 
-MOST_COPIES: Final = 1000
+MAX_COPIES: Final = 1000
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -92,8 +92,8 @@ def copies_of(option: str) -> int:
     """Parse ``gateway.replicas``, the number of Tritons of a pool that hold a model; 0: all. Raises ``ValueError``."""
     if not option:
         return 0
-    if not option.isdecimal() or not 0 < int(option) <= MOST_COPIES:
-        raise ValueError(f"{option!r} is not a number of Tritons from 1 to {MOST_COPIES}")
+    if not option.isdecimal() or not 0 < int(option) <= MAX_COPIES:
+        raise ValueError(f"{option!r} is not a number of Tritons from 1 to {MAX_COPIES}")
     return int(option)
 
 

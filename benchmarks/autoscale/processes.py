@@ -32,7 +32,7 @@ from deploy.tritonserver.launcher import PathServer, Ports, TritonLauncher, Whee
 from tests.cluster.autoscalers import target
 
 GPU: Final = Backend("scaled", TOKENS, "logits", 2, call_ms=40.0, row_ms=20.0)
-PRICE: Final = Capacity(gateway_rps=0.0, call_s=GPU.call_ms / 1000, row_s=GPU.row_ms / 1000, most_rows=8)
+PRICE: Final = Capacity(gateway_rps=0.0, call_s=GPU.call_ms / 1000, row_s=GPU.row_ms / 1000, max_rows=8)
 """Price of one Triton: 40 rows per second in full calls. The gateways' capacity is real."""
 _PROPAGATION_S: Final = 1.0
 """Seconds from a pod's deletion until nobody sends it new requests."""
@@ -105,7 +105,7 @@ class Namespace(Fleet):
         name, host = self.next_triton()
         model = self.state / name / "models" / self._model
         (model / "1").mkdir(parents=True)
-        config = scripted_config(self._model, GPU, most_rows=PRICE.most_rows, stands_still=str(self.stall))
+        config = scripted_config(self._model, GPU, max_rows=PRICE.max_rows, stands_still=str(self.stall))
         (model / "config.pbtxt").write_text(config)
         (model / "1" / "model.py").write_text(program("fixed_model"))
         server = detect_server()

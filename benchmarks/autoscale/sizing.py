@@ -47,7 +47,7 @@ def measured() -> Capacity:
     gpu = BACKENDS["gpu"]
     return Capacity(
         gateway_rps=round(1e6 / gateway_micros() * 0.5 * 0.9), call_s=gpu.call_ms / 1000, row_s=gpu.row_ms / 1000,
-        most_rows=MAX_BATCH,
+        max_rows=MAX_BATCH,
     )  # fmt: skip
 
 

@@ -21,13 +21,13 @@ class Capacity:
     """The capacity of one pod of each tier.
 
     ``gateway_rps`` is in requests per second of one gateway core (one worker, one pod). A Triton's call with ``b`` rows
-    takes ``call_s + row_s * b`` seconds, with at most ``most_rows`` at a time.
+    takes ``call_s + row_s * b`` seconds, with at most ``max_rows`` at a time.
     """
 
     gateway_rps: float
     call_s: float
     row_s: float
-    most_rows: int = 64
+    max_rows: int = 64
     in_flight: int = 1024
     backlog: int = 4096
     """Requests that wait on connections of one gateway; more connections are refused."""
@@ -37,7 +37,7 @@ class Capacity:
     @property
     def triton_rps(self) -> float:
         """Return rows per second of one Triton with full batches."""
-        return self.most_rows / (self.call_s + self.row_s * self.most_rows)
+        return self.max_rows / (self.call_s + self.row_s * self.max_rows)
 
 
 @dataclass
@@ -216,12 +216,12 @@ class World:
         rows = 1.0
         if each * (capacity.call_s + capacity.row_s) > 1:
             rows = each * capacity.call_s / max(1e-9, 1 - each * capacity.row_s)
-            rows = min(max(rows, 1.0), capacity.most_rows) if rows > 0 else capacity.most_rows
+            rows = min(max(rows, 1.0), capacity.max_rows) if rows > 0 else capacity.max_rows
         call = capacity.call_s + capacity.row_s * rows
         busy = min(1.0, each / rows * call)
         # Calls that wait inside Triton: at most two per gateway; other requests wait in the gateways.
-        inside = min(self._triton_amount / replicas, 2 * ready * capacity.most_rows)
-        queue = busy / (2 * (1 - min(busy, 0.95)) if rows < 2 else 2) + inside / capacity.most_rows
+        inside = min(self._triton_amount / replicas, 2 * ready * capacity.max_rows)
+        queue = busy / (2 * (1 - min(busy, 0.95)) if rows < 2 else 2) + inside / capacity.max_rows
         infer = call * (1 + queue)
         calls = done / rows
         for triton in self.tritons.values():

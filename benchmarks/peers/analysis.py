@@ -182,7 +182,7 @@ def _added_latency(run: Mapping[str, Any]) -> Check:
     return Check(text, "<=", 1.0, spread(added), unit=" ms")
 
 
-def scaling(run: Mapping[str, Any], *, most_cores: int = 8) -> list[tuple[int, float]] | None:
+def scaling(run: Mapping[str, Any], *, max_cores: int = 8) -> list[tuple[int, float]] | None:
     """Return (gateway cores, throughput over the AutoTokenizer ensemble) on a machine with enough cores for both sides.
 
     From measured costs: a gateway core answers 1 s / CPU per request until the model's own limit is reached; the
@@ -195,7 +195,7 @@ def scaling(run: Mapping[str, Any], *, most_cores: int = 8) -> list[tuple[int, f
     if not costs or not rates or not limit:
         return None
     per_core, ensemble = 1e6 / statistics.median(costs), statistics.median(rates)
-    return [(n, min(n * per_core, limit) / ensemble) for n in range(1, most_cores + 1)]
+    return [(n, min(n * per_core, limit) / ensemble) for n in range(1, max_cores + 1)]
 
 
 def cores_needed(points: Sequence[tuple[int, float]], gain: float = ARTICLE_GAIN) -> int | None:

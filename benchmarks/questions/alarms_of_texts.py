@@ -24,7 +24,7 @@ from benchmarks.shared import cusum, rare_words
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.speech import (
-    MOST_LOOKED,
+    MAX_LOOKED,
     RATES,
     SIZE,
     VARIABLES,
@@ -67,7 +67,7 @@ def changes(rng: np.random.Generator, english: Draw) -> dict[str, Draw]:
 
 def looked_at(rate: int) -> float:
     """Return the share of texts that a worker examines."""
-    return min(1.0, MOST_LOOKED / rate)
+    return min(1.0, MAX_LOOKED / rate)
 
 
 def needed(

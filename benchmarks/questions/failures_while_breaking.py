@@ -34,7 +34,7 @@ SAVES = ""
 RATE = 200
 CALM_S = 4.0
 """Seconds without a failure after which a part counts as recovered."""
-MOST_S = 90.0
+MAX_S = 90.0
 
 
 def trial(
@@ -56,11 +56,11 @@ def trial(
             if not broken[0]:
                 return False
             if not replaced[0]:
-                return now - broken[0] > MOST_S
+                return now - broken[0] > MAX_S
             last = max((ended for _, ended, problem in strict.seen if problem), default=0.0)
             oks = [ended for _, ended, problem in strict.seen[-RATE:] if not problem]
             is_calm = now - max(last, broken[0]) > CALM_S and bool(oks) and now - oks[-1] < 1
-            return is_calm or now - broken[0] > MOST_S
+            return is_calm or now - broken[0] > MAX_S
 
         async def break_it() -> None:
             await asyncio.sleep(2.0)

@@ -103,8 +103,8 @@ def cell(url: str, texts: Sequence[str], batch: int, connections: int, seconds: 
     }  # fmt: skip
 
 
-def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: float, say: Say) -> dict[str, Any]:
-    """Measure what is missing within ``most_minutes``; return everything measured so far."""
+def run(state: Path, *, lengths: Sequence[int], seconds: float, max_minutes: float, say: Say) -> dict[str, Any]:
+    """Measure what is missing within ``max_minutes``; return everything measured so far."""
     folder = models.make("distilbert", state / "distilbert")
     bundle = optimized.bundle(state, folder, say)
     made = json.loads((bundle / manifest.FILE).read_text())
@@ -122,7 +122,7 @@ def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: fl
     small = Small(state / "stack", tritons=1)
     try:
         optimized.serve(small, bundle, chosen, say)
-        until = time.monotonic() + most_minutes * 60
+        until = time.monotonic() + max_minutes * 60
         for length in todo:
             if time.monotonic() > until:
                 say(f"the time is over before {length} tokens; run it again to go on")
@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.prepare:
         optimized.bundle(state, models.make("distilbert", state / "distilbert"), say)
         return 0
-    found = run(state, lengths=LENGTHS, seconds=options.seconds, most_minutes=options.minutes, say=say)
+    found = run(state, lengths=LENGTHS, seconds=options.seconds, max_minutes=options.minutes, say=say)
     if options.save:
         save("infinity", found)
     print(table(summary(found)))

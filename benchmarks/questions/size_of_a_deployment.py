@@ -59,6 +59,6 @@ def _basis(capacity: Capacity) -> str:
         "virtual core is\ntaken as half of that core with a tenth kept free, so "
         f"{capacity.gateway_rps:,} requests/s per core, filled to {sizing.CPU_SHARE:.0%}. GPU: a call takes "
         f"{capacity.call_s * 1000:g} ms + {capacity.row_s * 1000:g} ms\nper row, so {capacity.triton_rps:,.0f} rows/s "
-        f"in full calls of {capacity.most_rows}, filled to {sizing.GPU_SHARE:.0%}: the benchmark's GPU-like model, "
+        f"in full calls of {capacity.max_rows}, filled to {sizing.GPU_SHARE:.0%}: the benchmark's GPU-like model, "
         "not a GPU that was measured."
     )

@@ -172,7 +172,7 @@ def mean_batch(
     return rows / calls if calls else 0.0
 
 
-def scripted_config(name: str, backend: Backend, *, most_rows: int = MAX_BATCH, stands_still: str = "") -> str:
+def scripted_config(name: str, backend: Backend, *, max_rows: int = MAX_BATCH, stands_still: str = "") -> str:
     """Return config.pbtxt of a model that takes its time and answers a constant; nothing while ``stands_still`` exists.
 
     Ragged batches let Triton merge requests of different lengths for every system, which a transformer's own
@@ -183,7 +183,7 @@ def scripted_config(name: str, backend: Backend, *, most_rows: int = MAX_BATCH, 
     )
     return f"""name: "{name}"
 backend: "python"
-max_batch_size: {most_rows}
+max_batch_size: {max_rows}
 input [ {inputs} ]
 output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {backend.width} ] }} ]
 dynamic_batching {{ }}

@@ -20,7 +20,7 @@ RATES: Final = (10, 300, 10_000)
 """Texts a minute."""
 VARIABLES: Final = 12
 """Variables of an endpoint, which share one budget. Those that are not simulated find nothing."""
-MOST_LOOKED: Final = texts.MOST_A_SECOND * 60
+MAX_LOOKED: Final = texts.MAX_A_SECOND * 60
 """Most texts a minute that one worker examines."""
 _WINDOW_S: Final = {10: 6.0, 300: 5.0, 10_000: 5.0}
 """Seconds between looks: a gateway looks every 5, and at ten texts a minute finds one text or none."""
@@ -137,7 +137,7 @@ class Endpoint:
     def wait(self) -> None:
         """Let traffic that equals the reference arrive for a while."""
         window_s = 300.0 if self._rate == RATES[0] else 60.0
-        looked = round(min(self._rate, MOST_LOOKED) * window_s / 60)
+        looked = round(min(self._rate, MAX_LOOKED) * window_s / 60)
         for _ in range(int(_QUIET_S[self._rate] / window_s)):
             counts = {
                 name: self._rng.multinomial(looked, np.array(one.counts) / one.total).astype(float)

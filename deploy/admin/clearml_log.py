@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from deploy.tools.errors import GatewayError
 
-MOST_SCALARS: Final = 500
+MAX_SCALARS: Final = 500
 """Most scalars of one report."""
-MOST_LINES: Final = 50
+MAX_LINES: Final = 50
 """Most console lines of one report."""
 
 Status = Mapping[str, Any]
@@ -59,13 +59,13 @@ def compare(status: Status | None, before: Status | None) -> Round:
             scalars += [("drift, PSI", series, variable["psi"]), ("drift, noise", series, variable["noise"])]
             if variable["days"] is not None:
                 scalars.append(("drift, evidence in days", series, variable["days"]))
-    left_out = len(scalars) - MOST_SCALARS
+    left_out = len(scalars) - MAX_SCALARS
     lines = _changes(_facts(status), _facts(before) if before is not None else {})
     if left_out > 0:
-        lines.append(f"{left_out} scalars are left out: a report has {MOST_SCALARS} at most")
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more lines"]
-    return Round(tuple(scalars[:MOST_SCALARS]), tuple(lines))
+        lines.append(f"{left_out} scalars are left out: a report has {MAX_SCALARS} at most")
+    if len(lines) > MAX_LINES:
+        lines = [*lines[: MAX_LINES - 1], f"and {len(lines) - MAX_LINES + 1} more lines"]
+    return Round(tuple(scalars[:MAX_SCALARS]), tuple(lines))
 
 
 def _facts(status: Status) -> dict[str, str]:

@@ -31,17 +31,17 @@ _STEPS: Final = 150
 """Gradient steps of the training."""
 _RIDGE: Final = 1e-3
 """Weight of the L2 penalty."""
-_MOST_FEATURES: Final = 20_000
+_MAX_FEATURES: Final = 20_000
 _LEAST_TEXTS: Final = 3
 """Texts that must contain a word or trigram for it to be a feature."""
-_MOST_CHARS: Final = 2000
+_MAX_CHARS: Final = 2000
 """Characters of a text that are used."""
 _SIGMAS: Final = 4.5
 """Standard deviations by which a word's share must move to be reported: of thousands of words, none by chance."""
 _LEAST_REPORTED: Final = 5
 """Texts that must contain a word for it to be reported."""
-_MOST_WORDS: Final = 12
-_MOST_EXAMPLES: Final = 5
+_MAX_WORDS: Final = 12
+_MAX_EXAMPLES: Final = 5
 _OFTEN: Final = 0.01
 """Share of a sample that a repeated text must have to be reported."""
 _WORD: Final = re.compile(r"\[\w+\]|[^\W\d_]+|\d+")
@@ -100,7 +100,7 @@ def compare(before: Sequence[str], now: Sequence[str]) -> Comparison:
     texts = [*dict.fromkeys(before), *dict.fromkeys(now)]
     is_now = np.arange(len(texts)) >= len(dict.fromkeys(before))
     quarter = np.array([zlib.crc32(text.encode("utf-8", "replace")) % _QUARTERS for text in texts])
-    rows = [_features(text[:_MOST_CHARS]) for text in texts]
+    rows = [_features(text[:_MAX_CHARS]) for text in texts]
     matrix = _Matrix.of(rows)
     scores = np.zeros(len(texts))
     for one in range(_QUARTERS):
@@ -124,7 +124,7 @@ def compare(before: Sequence[str], now: Sequence[str]) -> Comparison:
 
 
 def _words(text: str) -> list[str]:
-    return [word if word.startswith("[") else word.lower() for word in _WORD.findall(text[:_MOST_CHARS])]
+    return [word if word.startswith("[") else word.lower() for word in _WORD.findall(text[:_MAX_CHARS])]
 
 
 def _features(text: str) -> set[str]:
@@ -148,7 +148,7 @@ class _Matrix:
         for features in texts:
             often.update(features)
         kept = sorted((one for one, n in often.items() if n >= _LEAST_TEXTS), key=lambda one: (-often[one], one))
-        at = {feature: number for number, feature in enumerate(kept[:_MOST_FEATURES])}
+        at = {feature: number for number, feature in enumerate(kept[:_MAX_FEATURES])}
         found = [sorted(at[one] for one in features if one in at) for features in texts]
         rows = np.repeat(np.arange(len(texts)), [len(one) for one in found])
         columns = np.array([column for one in found for column in one], dtype=np.intp)
@@ -238,18 +238,18 @@ def _shifted(
             found.append(one)
     found.sort(key=lambda one: (-abs(one.now - one.before), one.word))
     return (
-        tuple([one for one in found if one.now > one.before][:_MOST_WORDS]),
-        tuple([one for one in found if one.now < one.before][:_MOST_WORDS]),
+        tuple([one for one in found if one.now > one.before][:_MAX_WORDS]),
+        tuple([one for one in found if one.now < one.before][:_MAX_WORDS]),
     )  # fmt: skip
 
 
 def _often(before: Sequence[str], now: Sequence[str]) -> tuple[Word, ...]:
     one, other = Counter(before), Counter(now)
     rose, fell = _shifted(one, other, max(len(before), 1), max(len(now), 1))
-    return tuple(found for found in (*rose, *fell) if max(found.before, found.now) >= _OFTEN)[:_MOST_EXAMPLES]
+    return tuple(found for found in (*rose, *fell) if max(found.before, found.now) >= _OFTEN)[:_MAX_EXAMPLES]
 
 
 def _examples(texts: Sequence[str], scores: Floats, is_now: NDArray[np.bool_], *, sign: int) -> tuple[str, ...]:
     of = np.flatnonzero(is_now if sign > 0 else ~is_now)
-    best = of[np.argsort(-sign * scores[of], kind="stable")][:_MOST_EXAMPLES]
+    best = of[np.argsort(-sign * scores[of], kind="stable")][:_MAX_EXAMPLES]
     return tuple(texts[at] for at in best.tolist())

@@ -51,8 +51,8 @@ _WORDS: Final = {
     "too few": "not enough values to decide",
 }  # fmt: skip
 _ORDER: Final = tuple(_WORDS)
-_MOST_CHARS: Final = 80
-_MOST_WORDS: Final = 20
+_MAX_CHARS: Final = 80
+_MAX_WORDS: Final = 20
 
 MovedWords = Mapping[tuple[str, str], Mapping[str, Sequence[Mapping[str, Any]]]]
 """Words that ``rose`` and ``fell``, by endpoint and version."""
@@ -183,7 +183,7 @@ def _words(words: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the words that recently became more or less frequent, as shares of the texts."""
     rows = []
     for name, moved in words.items():
-        told = (f"{_e(str(one['word']), 40)} {word_shares(one)}" for one in moved[:_MOST_WORDS])
+        told = (f"{_e(str(one['word']), 40)} {word_shares(one)}" for one in moved[:_MAX_WORDS])
         rows += [f"<li>words that {_e(name)}: {', '.join(told)}</li>"] if moved else []
     return f"<ul>{''.join(rows)}</ul>" if rows else ""
 
@@ -216,6 +216,6 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _e(text: str, most: int = _MOST_CHARS) -> str:
+def _e(text: str, most: int = _MAX_CHARS) -> str:
     shown = "".join(one if one.isprintable() else "�" for one in text)
     return html.escape(shown if len(shown) <= most else f"{shown[: most - 1]}…")

@@ -26,7 +26,7 @@ OTHERS: Final = "(others)"
 """Name of the segment of all other values."""
 NONE: Final = "(none)"
 """Name of the segment of requests without the key."""
-_MOST_VALUES: Final = 10_000
+_MAX_VALUES: Final = 10_000
 """Most values of a key; more would need too much memory, and no segment would be large."""
 _LEAST: Final = 50
 """Values of a variable that a segment needs for a verdict."""
@@ -37,7 +37,7 @@ _LEVEL: Final = 0.01
 _OF_RECORDS: Final = frozenset({"tenant", "caller", "route", "model_id"})
 VARIABLES: Final = OF_TEXT | {LABEL, SCORE}
 """Variables that can be counted from a payload log."""
-_MOST_CHARS: Final = 80
+_MAX_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def of_log(log: Path, wanted: Wanted, key: str, found: Verdicts, read: Read) -> 
     sizes: Counter[str] = Counter()
     for record in payload_texts.records(log, wanted, read):
         sizes[segment_of(record, key)] += 1
-        if len(sizes) > _MOST_VALUES:
+        if len(sizes) > _MAX_VALUES:
             raise DeployError(
-                f"{key} has more than {_MOST_VALUES:,} values in {log}",
+                f"{key} has more than {_MAX_VALUES:,} values in {log}",
                 hint="use a key with few values, for example tenant",
             )
     if not sizes.keys() - {NONE}:
@@ -133,7 +133,7 @@ def segment_of(record: Mapping[str, Any], key: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value).strip() if isinstance(value, str | int | float) else ""
-    return text[:_MOST_CHARS] or NONE
+    return text[:_MAX_CHARS] or NONE
 
 
 class _Counted:

@@ -19,7 +19,7 @@ _FIELDS: Final = ("text", "texts", "inputs", "input", "prompt", "messages", "que
 """Fields of the protocols' requests that hold texts; the first one found counts."""
 _NO_TEXTS: Final = frozenset({"parameters", "options", "model", "role", "type", "id", "user", "name", "datatype"})
 """Fields whose strings are not texts."""
-_MOST_LEVELS: Final = 20
+_MAX_LEVELS: Final = 20
 """Depth to which nested values are searched."""
 
 
@@ -102,9 +102,9 @@ def texts_of(request: object) -> Iterator[str]:
     if isinstance(request, dict):
         for name in _FIELDS:
             if name in request:
-                yield from _strings(request[name], _MOST_LEVELS)
+                yield from _strings(request[name], _MAX_LEVELS)
                 return
-    yield from _strings(request, _MOST_LEVELS)
+    yield from _strings(request, _MAX_LEVELS)
 
 
 def _strings(value: object, levels: int) -> Iterator[str]:

@@ -35,7 +35,7 @@ _PYTHON_FILES: Final[Mapping[str, Kind]] = {
 }  # fmt: skip
 _ARCHIVES: Final = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _POINTER: Final = b"version https://git-lfs"
-_MOST_POINTER_BYTES: Final = 1024
+_MAX_POINTER_BYTES: Final = 1024
 _PLAIN: Final = (*dict.fromkeys(ARCHITECTURE_TASKS.values()), RANKING, ZERO_SHOT, EMBEDDINGS, FEATURES)
 
 _BY_TF2ONNX: Final = "convert it to ONNX (`python -m tf2onnx.convert {} --output model.onnx`) and give that file"
@@ -136,7 +136,7 @@ def _refuse_pointers(given: str, path: Path) -> None:
     """Raise for files of a clone made without git-lfs: each contains three lines of text instead of its content."""
     files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
     for file in files:
-        if file.stat().st_size <= _MOST_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+        if file.stat().st_size <= _MAX_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
             raise DeployError(
                 f"{file.name} of {given} is a pointer of git-lfs, not the file itself",
                 hint=f"`git lfs install && git -C {file.parent} lfs pull` fetches it",

@@ -58,7 +58,7 @@ class TextRun(Run):
             source.folder, options=self.task_options, output_names=self.original.output_names
         )
         self.bodies = self._bodies()
-        self.max_length = min(source.config.max_length, samples.MOST_TOKENS)
+        self.max_length = min(source.config.max_length, samples.MAX_TOKENS)
         if options.watches_embedding:
             self.original.add_hidden_state(self._calibration())
 

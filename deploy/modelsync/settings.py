@@ -42,7 +42,7 @@ class SyncSettings:
     records_s: float = 30.0
     """Seconds after which model records are read again although the serving Task did not change."""
     retry_first_s: float = 2.0
-    retry_most_s: float = 300.0
+    retry_max_s: float = 300.0
     load_timeout_s: float = 300.0
     downloads: int = 4
     grace: Grace = field(default_factory=Grace)
@@ -55,7 +55,7 @@ class SyncSettings:
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after ``failures`` failures in a row."""
-        return float(min(self.retry_most_s, self.retry_first_s * 2 ** min(failures - 1, 30)))
+        return float(min(self.retry_max_s, self.retry_first_s * 2 ** min(failures - 1, 30)))
 
 
 @dataclass(slots=True)

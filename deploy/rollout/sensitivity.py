@@ -18,7 +18,7 @@ FACTORS: Final = (1.0, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0)
 """Slowdowns that are examined, as factors; the first is none."""
 _NEEDED: Final = math.log(100.0)
 """Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
-_MOST_BAD_LUCK: Final = 1.645
+_MAX_BAD_LUCK: Final = 1.645
 """Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
 """Five bets share the stake, and half of it is kept for later epochs."""
@@ -76,8 +76,8 @@ def enough_pairs(most: float, tests: int) -> int:
     share = twice(most)
     grows = _divergence(share, most)
     by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
-    # After n pairs the stake has grown by n * grows, less up to _MOST_BAD_LUCK * sqrt(n) * by_chance by bad luck.
-    luck = _MOST_BAD_LUCK * by_chance
+    # After n pairs the stake has grown by n * grows, less up to _MAX_BAD_LUCK * sqrt(n) * by_chance by bad luck.
+    luck = _MAX_BAD_LUCK * by_chance
     root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
     return math.ceil(root * root)
 

@@ -22,7 +22,7 @@ _MEANINGS: Final = {
     "answers": "it answers differently from stable ({})",
     "declared": "a declared variable differs from stable ({})",
 }
-_MOST_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def sentences(found: Iterable[Compared]) -> dict[str, str]:
     """Return a sentence for each kind of difference that is certain (state ``drift``)."""
     differs = [one for one in found if one.verdict.state == "drift"]
     found_by_kind = {
-        kind: meaning.format("; ".join(map(_how, of[:_MOST_NAMED])))
+        kind: meaning.format("; ".join(map(_how, of[:_MAX_NAMED])))
         for kind, meaning in _MEANINGS.items() if (of := [one.verdict for one in differs if one.kind == kind])
     }  # fmt: skip
     if "texts" in found_by_kind and "answers" in found_by_kind:

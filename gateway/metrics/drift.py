@@ -55,12 +55,12 @@ _UNSEEN: Final = "unseen"
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
-MOST_WORDS: Final = 1000
+MAX_WORDS: Final = 1000
 """Most words in a reference."""
 
 _MAX_VALUES: Final = 100
-_MOST_DAYS: Final = 10_000
-_MOST_NEW: Final = 3
+_MAX_DAYS: Final = 10_000
+_MAX_NEW: Final = 3
 """Most new values that are named in one bin."""
 
 Floats = NDArray[np.float64]
@@ -360,7 +360,7 @@ class Verdict:
         """Return a bin's name for people: bins of numbers as ranges, ``other`` with the new values."""
         if bin_name == OTHER and self.new:
             names = list(self.new)
-            return f"{OTHER} ({', '.join(names[:_MOST_NEW])}{', …' if len(names) > _MOST_NEW else ''})"
+            return f"{OTHER} ({', '.join(names[:_MAX_NEW])}{', …' if len(names) > _MAX_NEW else ''})"
         if "+Inf" not in self.bins or bin_name == self.bins[-1]:
             return bin_name
         place = self.bins.index(bin_name)
@@ -405,7 +405,7 @@ def in_days(days: float) -> str:
     """Return for people in how many days chance alone gives such evidence once."""
     if days < 1:
         return "less than a day"
-    return f"{days:,.0f} days" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,} days"
+    return f"{days:,.0f} days" if days < _MAX_DAYS else f"more than {_MAX_DAYS:,} days"
 
 
 def standings(
@@ -546,8 +546,8 @@ def decode(text: str) -> Reference:
 def _decode_words(item: Mapping[str, Any]) -> Words:
     texts = float(item["texts"])
     counts = {str(word): float(count) for word, count in item["counts"].items()}
-    if not counts or len(counts) > MOST_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
-        raise BadReference(f"1 to {MOST_WORDS} words are needed, each in at least one text and at most all of them")
+    if not counts or len(counts) > MAX_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
+        raise BadReference(f"1 to {MAX_WORDS} words are needed, each in at least one text and at most all of them")
     seen = base64.b64decode(item.get("seen", ""), validate=True)
     if len(seen) not in (0, VOCABULARY_BYTES):
         raise BadReference(f"seen must be {VOCABULARY_BYTES} bytes in base64, or missing")

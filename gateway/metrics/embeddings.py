@@ -47,7 +47,7 @@ class Share:
     def __init__(
         self, chance: Callable[[], float] = random.random, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._sample = texts.Sample(texts.MOST_A_SECOND, chance, clock)
+        self._sample = texts.Sample(texts.MAX_A_SECOND, chance, clock)
 
     def draws(self, rows: int) -> bool:
         """Return whether a call of ``rows`` rows is drawn; each row has the same chance, whatever the call's size."""

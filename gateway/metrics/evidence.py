@@ -48,7 +48,7 @@ _LEAST_LOG: Final = 20.0
 """Logarithm of the least growth that a bet must reach if it is right, given the size of the reference."""
 _ABOVE: Final = 4.0
 """Logarithm of a bet's upper limit over the alarm level. More money would only prolong an alarm after its cause."""
-_MOST_WAITING: Final = 1.0
+_MAX_WAITING: Final = 1.0
 _LEAST_STAKE: Final = 1e-300
 _LEAST_VISIBLE: Final = 0.05
 """Smallest change that is claimed to be visible: the weakest bets lose on smaller ones, and they hardly matter."""
@@ -126,7 +126,7 @@ class Stakes:
         self.grown += grown
         self.seen += texts
         # At most a day's worth waits, so a bet after a long quiet time begins with no more than that.
-        self.waiting = np.minimum(self.waiting + days, _MOST_WAITING)
+        self.waiting = np.minimum(self.waiting + days, _MAX_WAITING)
         log_owned = np.minimum(self.log_stake + self.grown / (1 + self.seen / size), most)
         owned: Floats = np.exp(log_owned)
         ended = owned <= self.waiting

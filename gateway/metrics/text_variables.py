@@ -85,7 +85,7 @@ class TextVariables:
         """Resets the variables of words: called when the usual words change."""
         of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
         self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
-        self._vectors = texts.Sample(texts.MOST_A_SECOND, chance, clock)
+        self._vectors = texts.Sample(texts.MAX_A_SECOND, chance, clock)
         self.words: words.WordWatch | None = None
         """Created with the first text: its tables would waste memory for hundreds of other versions."""
         self._reference = served.words if watches_words else None
@@ -94,14 +94,14 @@ class TextVariables:
             self.words = words.WordWatch(served.words, begin) if watches_words else None
             return texts.TextCounter(
                 {name: found.take_counts for name, found in looked.items() if found is not None},
-                texts.Sample(texts.MOST_A_SECOND, chance, clock),
+                texts.Sample(texts.MAX_A_SECOND, chance, clock),
                 self.words, self._unusual.take_all,
             )  # fmt: skip
 
         self._make_looks = looks
         self._looks: texts.TextCounter | None = None
-        self._drawn = texts.Sample(texts.MOST_COUNTED, chance, clock)
-        self._runs = texts.Runs(texts.MOST_COUNTED, clock)
+        self._drawn = texts.Sample(texts.MAX_COUNTED, chance, clock)
+        self._runs = texts.Runs(texts.MAX_COUNTED, clock)
         self._waiting: list[Trace] = []
         """Drawn requests that are not counted yet."""
         self._waiting_rows = 0

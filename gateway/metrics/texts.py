@@ -1,7 +1,7 @@
 """Properties of texts: script, language, letter case, recent duplicates, and words.
 
-Only the beginning of a text is examined (``MOST_CHARS``), so the cost does not grow with its length. Texts are examined
-in groups, because numpy takes about as long for 200 as for 20. At most about ``MOST_A_SECOND`` texts per version and
+Only the beginning of a text is examined (``MAX_CHARS``), so the cost does not grow with its length. Texts are examined
+in groups, because numpy takes about as long for 200 as for 20. At most about ``MAX_A_SECOND`` texts per version and
 second are examined, drawn at random. Duplicates are searched in whole runs of consecutive texts (``Runs``). Texts are
 not kept after they were counted.
 
@@ -28,7 +28,7 @@ from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
 from gateway.metrics.wording import Hashes, Lookup, Numbers, TextWords, hashed, split_words
 from gateway.metrics.words import RISEN, WordWatch
 
-MOST_CHARS: Final = 200
+MAX_CHARS: Final = 200
 """Characters of a text that are examined: about thirty words."""
 NONE: Final = "none"
 """A text without letters, or in an unknown language."""
@@ -45,11 +45,11 @@ _UNSPACED: Final = frozenset({"han", "kana", "thai", "lao", "khmer", "myanmar"})
 """Scripts without spaces between words: each pair of letters counts as a word."""
 _PLACES: Final = 512
 _FILLED: Final = 2 * _PLACES
-_MOST_HASHED: Final = 1000
+_MAX_HASHED: Final = 1000
 """Characters at a text's beginning that, with its length, identify it."""
-MOST_A_SECOND: Final = 100
+MAX_A_SECOND: Final = 100
 """Texts of a version that are examined per second; of more, a random sample."""
-MOST_COUNTED: Final = 1000
+MAX_COUNTED: Final = 1000
 """The same for texts whose tokens, answers and duplicates are counted, which costs a quarter."""
 _RUN: Final = 4096
 """Consecutive texts that are searched for duplicates."""
@@ -67,9 +67,9 @@ Text = str | tuple[str, str]
 def beginning(text: Text) -> str:
     """Return the part of a text that is examined; of a pair, of both texts."""
     if type(text) is tuple:
-        half = MOST_CHARS // 2
+        half = MAX_CHARS // 2
         return f"{text[0][:half]} {text[1][:half]}"
-    return text[:MOST_CHARS]  # type: ignore[return-value]  # of a plain str
+    return text[:MAX_CHARS]  # type: ignore[return-value]  # of a plain str
 
 
 def letter_case(text: str) -> int:
@@ -93,7 +93,7 @@ def scripts(texts: Sequence[str]) -> Numbers:
 
 
 def _scripts(texts: Sequence[str]) -> Numbers:
-    width = MOST_CHARS + 1
+    width = MAX_CHARS + 1
     # Characters beyond the basic plane (emoji, rare letters) become two surrogates, which are in no script.
     letters = "".join([text[:width].ljust(width) for text in texts]).encode("utf-16-le", "surrogatepass")
     codes = np.frombuffer(letters, np.uint16)
@@ -226,9 +226,9 @@ class Duplicates:
 
 def key(text: Text) -> int:
     """Return a text's hash."""
-    if len(text) <= _MOST_HASHED and type(text) is str:
+    if len(text) <= _MAX_HASHED and type(text) is str:
         return hash(text)
-    return hash((text[:_MOST_HASHED], len(text))) if type(text) is str else hash((key(text[0]), key(text[1])))
+    return hash((text[:_MAX_HASHED], len(text))) if type(text) is str else hash((key(text[0]), key(text[1])))
 
 
 class Sample:

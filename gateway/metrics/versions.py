@@ -39,7 +39,7 @@ _ODDS: Final = np.array([1 / 3, 2 / 3, 1.5, 3.0, 10.0])
 _LEAST: Final = 20
 _SAMPLE: Final = 200
 """Values of both sides together that are needed to make bins."""
-_MOST_BINS: Final = 15
+_MAX_BINS: Final = 15
 _LEAST_MONEY: Final = 0.001
 """Lowest start money of a bet, in days' worth, for computing what is visible."""
 _OVER_S: Final = 3600.0
@@ -306,7 +306,7 @@ def _bins(sides: Iterable[Mapping[str, float]], bounds: tuple[float, ...]) -> Bi
     if bounds and together:
         return drift.bucket_bins(bounds, [together[str(bound)] for bound in bounds], missing=missing)
     rest = together.pop(OTHER, 0.0)
-    frequent = dict(together.most_common(_MOST_BINS))
+    frequent = dict(together.most_common(_MAX_BINS))
     rest += together.total() - sum(frequent.values())
     return Bins("enum", (), (*frequent,), (*frequent.values(), rest, missing))
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.metrics import sharing
-from gateway.metrics.drift import MOST_WORDS, Words
+from gateway.metrics.drift import MAX_WORDS, Words
 from gateway.metrics.wording import Hashes, Lookup, Numbers, TextWords, Vocabulary, hashed
 
 MOST: Final = 4096
@@ -26,7 +26,7 @@ MOST: Final = 4096
 _PLACES: Final = 1 << 13
 _FEW: Final = 3
 """Recent occurrences before a word gets a name."""
-_MOST_NAMED: Final = 256
+_MAX_NAMED: Final = 256
 """Most words that get a name at a time; others get theirs with their next occurrence."""
 NONE, MORE, NEW, UNSEEN = RISEN = ("none", "more", "new", "unseen")
 """Values of ``risen_word``: no risen word in a text, a usual one, an unusual one, or one never seen before."""
@@ -50,7 +50,7 @@ _TIMES: Final = 4.0
 _SIGMAS: Final = 4.5
 """Standard deviations of noise by which a word's share must have moved to be reported."""
 _UNEVEN: Final = 3.0
-_MOST_TOLD: Final = 20
+_MAX_TOLD: Final = 20
 
 Counts: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
@@ -70,7 +70,7 @@ class UsualWords:
         self.texts = words.texts
         """Number of texts behind these shares."""
         least = min(self.shares.values(), default=1.0)
-        if len(self.shares) < MOST_WORDS and words.texts:  # every word that occurred often enough is included
+        if len(self.shares) < MAX_WORDS and words.texts:  # every word that occurred often enough is included
             least = min(least, _LEAST / words.texts)
         self.was = np.full(MOST, least)
         """Share by number; for words that are not usual, an upper limit."""
@@ -206,7 +206,7 @@ class RecentWords:
     def frequent(self) -> dict[str, Any]:
         """Return the frequent words as plain values: in how many of how many texts each was."""
         often = np.flatnonzero(self.counts >= _LEAST)
-        often = often[np.argsort(-self.counts[often], kind="stable")][:MOST_WORDS]
+        often = often[np.argsort(-self.counts[often], kind="stable")][:MAX_WORDS]
         return {"texts": self.texts, "counts": {self.names[i]: int(self.counts[i]) for i in often.tolist()}}
 
     def moved(self) -> Moved:
@@ -215,7 +215,7 @@ class RecentWords:
         return {
             what: {
                 self.names[i]: (int(counts[i]) / texts, shares.get(self.names[i]))
-                for i in numbers[:_MOST_TOLD]
+                for i in numbers[:_MAX_TOLD]
             }
             for what, numbers in (
                 ("rose", self.usual.risen(counts, texts, self.unseen)), ("fell", self.usual.fallen(counts, texts)),
@@ -310,7 +310,7 @@ class WordWatch:
         """Count words without a name, and name those that occur often."""
         hashes, first, counts = np.unique(texts.hashes[others], return_index=True, return_counts=True)
         times = counts.astype(np.int32)
-        new = np.flatnonzero(self._rare.see(hashes, times))[:_MOST_NAMED]
+        new = np.flatnonzero(self._rare.see(hashes, times))[:_MAX_NAMED]
         if len(self._names) + len(new) > MOST:
             self._forget()
         at = len(self._names)
@@ -366,7 +366,7 @@ class WordWatch:
         del self._learned_at[0]
         counts = self._tally.counts[: len(self._names)].tolist()
         often = [i for i, count in enumerate(counts) if count >= _LEAST]
-        frequent = sorted(often, key=lambda i: (-counts[i], self._names[i]))[:MOST_WORDS]
+        frequent = sorted(often, key=lambda i: (-counts[i], self._names[i]))[:MAX_WORDS]
         self._words = Words(
             float(self._tally.texts), {self._names[i]: float(counts[i]) for i in frequent}, self._seen.content()
         )
@@ -398,7 +398,7 @@ class WordWatch:
         texts = self._tally.texts - self._older.texts
         counts = self._tally.counts - self._older.counts
         least = _TIMES * texts * self._usual.was
-        self._watch([i for i in self._usual.risen(counts, texts)[:_MOST_TOLD] if counts[i] >= least[i]])
+        self._watch([i for i in self._usual.risen(counts, texts)[:_MAX_TOLD] if counts[i] >= least[i]])
 
     def _watch(self, risen: list[int]) -> None:
         self._risen = risen
@@ -434,7 +434,7 @@ def merged(told: Sequence[Moved]) -> Moved:
             for word, shares in one.get(name, {}).items():
                 seen.setdefault(word, []).append(shares)
         means = {word: (sum(now for now, _ in each) / len(each), each[0][1]) for word, each in seen.items()}
-        found[name] = dict(list(means.items())[:_MOST_TOLD])
+        found[name] = dict(list(means.items())[:_MAX_TOLD])
     return found
 
 

@@ -28,8 +28,8 @@ from deploy.tools.errors import DeployError
 
 _BAR = 40
 """Length of the longest bar of --plot, in characters."""
-_MOST_WORDS = 10
-_MOST_LABELS = 10
+_MAX_WORDS = 10
+_MAX_LABELS = 10
 
 
 def _sources(command: Any) -> Any:
@@ -293,8 +293,8 @@ def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[st
 
 def _labels(texts: Sequence[data_rows.Text]) -> str:
     """Return the labels of a data set as text, the most frequent first."""
-    found = [label for label, _ in Counter(one.label for one in texts).most_common(_MOST_LABELS + 1)]
-    return ", ".join(found[:_MOST_LABELS]) + (", …" if len(found) > _MOST_LABELS else "")
+    found = [label for label, _ in Counter(one.label for one in texts).most_common(_MAX_LABELS + 1)]
+    return ", ".join(found[:_MAX_LABELS]) + (", …" if len(found) > _MAX_LABELS else "")
 
 
 def _is_of(endpoint: str, version: str, asked: str | None, of_version: str | None) -> bool:
@@ -425,7 +425,7 @@ def report(
                 if words:
                     click.echo(
                         f"words of {_url(*pair)} that {name}: "
-                        + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MOST_WORDS])
+                        + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MAX_WORDS])
                     )
     for line in () if as_json else (*apart, *drift_segments.sentences(parts, by or "")):
         click.echo(line)

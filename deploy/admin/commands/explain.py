@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LEAST: Final = 50
 """Texts that each side needs."""
-_MOST_CHARS: Final = 160
+_MAX_CHARS: Final = 160
 """Characters of a text that are shown."""
 
 
@@ -165,4 +165,4 @@ def _examples(title: str, texts: Sequence[str]) -> Iterator[str]:
 
 def _shown(text: str) -> str:
     plain = "".join(one if one.isprintable() else " " for one in text)
-    return plain if len(plain) <= _MOST_CHARS else f"{plain[: _MOST_CHARS - 1]}…"
+    return plain if len(plain) <= _MAX_CHARS else f"{plain[: _MAX_CHARS - 1]}…"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from deploy.bundles.export.candidates import Candidate, without_weight_shapes
 from deploy.bundles.export.original import quietly
-from deploy.bundles.generation.original import GRAPH, MOST_INLINE, WEIGHTS
+from deploy.bundles.generation.original import GRAPH, MAX_INLINE, WEIGHTS
 from deploy.modelsync.model_folder.execution import INT8
 from deploy.tools.errors import ExportFailed
 
@@ -135,7 +135,7 @@ def _save(model: Any, folder: Path) -> None:
 
     size = sum(len(weight.raw_data) for weight in model.graph.initializer)
     onnx.save(
-        model, str(folder / GRAPH), save_as_external_data=size > MOST_INLINE, all_tensors_to_one_file=True,
+        model, str(folder / GRAPH), save_as_external_data=size > MAX_INLINE, all_tensors_to_one_file=True,
         location=WEIGHTS,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from deploy.tools.errors import ExportFailed
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "model.onnx.data"
 """File next to the graph for weights that do not fit into a protobuf message."""
-MOST_INLINE: Final = 1_500_000_000
+MAX_INLINE: Final = 1_500_000_000
 """Most bytes of weights inside the graph's own file: a message ends at 2 GiB, and tied weights may occur twice."""
 
 
@@ -145,7 +145,7 @@ class CausalOriginal:
                     output_names=["logits", *(f"present.{t.name}" for t in self.cache)],
                     dynamic_shapes=shapes,
                     dynamo=True,
-                    external_data=self.weight_bytes > MOST_INLINE,
+                    external_data=self.weight_bytes > MAX_INLINE,
                     verbose=False,
                 )
             except Exception as error:

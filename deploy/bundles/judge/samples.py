@@ -21,8 +21,8 @@ from preprocessing.config import FILL_MASK, QUESTION_ANSWERING, RANKING, ZERO_SH
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 
-MOST_TOKENS: Final = 512
-MOST_SAMPLES: Final = 2000
+MAX_TOKENS: Final = 512
+MAX_SAMPLES: Final = 2000
 
 _QUESTION: Final = "Where is the hotel?"
 
@@ -45,7 +45,7 @@ def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
         text = _of_length(processor, wanted, start=number * 7)
         if text:
             bodies.append(make(text))
-    cut = () if longest < processor.config.max_length else _CUT if longest <= MOST_TOKENS else _CUT[:1]
+    cut = () if longest < processor.config.max_length else _CUT if longest <= MAX_TOKENS else _CUT[:1]
     for number, times in enumerate(cut):
         bodies.append(_masked_first(processor, _words(int(longest * times), start=3 + 11 * number), make))
     return [body for body in bodies if _is_usable(processor, body)]
@@ -61,7 +61,7 @@ def judged_length(processor: TextProcessor) -> int:
     except OSError:
         free = None
     fits = math.isqrt(int(free[1]) * 1024 // 2 // _ATTENTION_BYTES) if free else processor.config.max_length
-    return min(processor.config.max_length, max(fits, MOST_TOKENS))
+    return min(processor.config.max_length, max(fits, MAX_TOKENS))
 
 
 def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
         raise DeployError(f"--samples {path} cannot be read: {error}") from error
     bodies: list[dict[str, Any]] = []
     make = bodies_of(processor)
-    for number, line in enumerate(lines[: MOST_SAMPLES + 1], 1):
+    for number, line in enumerate(lines[: MAX_SAMPLES + 1], 1):
         if not line.strip():
             continue
         body: Any = make(line)
@@ -88,8 +88,8 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
         if prepared.is_batch:
             raise DeployError(f"--samples {path}, line {number}: give one text per line, not a list")
         bodies.append(body)
-    if len(bodies) < 2 or len(bodies) > MOST_SAMPLES:
-        raise DeployError(f"--samples {path} holds {len(bodies)} texts; give 2 to {MOST_SAMPLES}")
+    if len(bodies) < 2 or len(bodies) > MAX_SAMPLES:
+        raise DeployError(f"--samples {path} holds {len(bodies)} texts; give 2 to {MAX_SAMPLES}")
     return bodies
 
 

@@ -41,7 +41,7 @@ NEUTRAL = _list(
     "two up us use very way work year"
 )
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({*POSITIVE, *NEGATIVE, *NEUTRAL})]
-MOST_TOKENS = 128
+MAX_TOKENS = 128
 
 
 def files() -> dict[str, bytes]:
@@ -49,7 +49,7 @@ def files() -> dict[str, bytes]:
     return {
         "config.json": _json({
             "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-            "id2label": {str(n): label for n, label in enumerate(LABELS)}, "max_position_embeddings": MOST_TOKENS,
+            "id2label": {str(n): label for n, label in enumerate(LABELS)}, "max_position_embeddings": MAX_TOKENS,
             "vocab_size": len(WORDS),
         }),
         "tokenizer.json": _tokenizer().to_str(pretty=False).encode() + b"\n",

@@ -30,7 +30,7 @@ sys.path[:0] = [p for p in os.environ.get("TRITON_GATEWAY_SITE", "").split(os.pa
 
 import numpy as np  # noqa: E402 - after the line above
 
-MOST_ACTIVE = 32
+MAX_ACTIVE = 32
 """Sequences that take turns; each holds a cache. Others wait for one to end."""
 
 _TYPES: Mapping[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -225,7 +225,7 @@ class TritonPythonModel:
     def _run(self) -> None:
         active: list[Continued] = []
         while True:
-            while len(active) < MOST_ACTIVE:
+            while len(active) < MAX_ACTIVE:
                 try:
                     new = self._waiting.get(block=not active)
                 except queue.Empty:

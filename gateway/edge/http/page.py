@@ -116,10 +116,10 @@ POLICY: Final = (
 )
 """The page's Content-Security-Policy. Only the page's own script runs, even if a name contains HTML."""
 
-_MOST_WORDS: Final = 6
+_MAX_WORDS: Final = 6
 """The most words or new values that are shown of a variable."""
 
-_MOST_CAUSES: Final = 2
+_MAX_CAUSES: Final = 2
 
 _BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not certain"}
 """State of a variable of a canary compared with the stable version → its label. Other states are not drawn."""
@@ -182,7 +182,7 @@ class _Row:
         for row in self.routes:
             for outcome, share in row.get("failures", {}).items():
                 found[outcome] = found.get(outcome, 0.0) + share * row["rate"]
-        causes = sorted(found, key=lambda outcome: (-found[outcome], outcome))[:_MOST_CAUSES]
+        causes = sorted(found, key=lambda outcome: (-found[outcome], outcome))[:_MAX_CAUSES]
         return f"{_share(self.failed)} of requests fail" + (f": {', '.join(causes)}" if causes else "")
 
     @property
@@ -565,7 +565,7 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
 def _new(variable: Values) -> str:
     """Return the values that are not in the reference, with their shares."""
     shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
-    return f"<p>new values: {', '.join(shares[:_MOST_WORDS])}</p>" if shares else ""
+    return f"<p>new values: {', '.join(shares[:_MAX_WORDS])}</p>" if shares else ""
 
 
 def _words(variable: Values) -> str:
@@ -573,7 +573,7 @@ def _words(variable: Values) -> str:
     told = ""
     for name, moved in variable.get("words", {}).items():
         if moved:
-            shares = (f"<code>{_e(one['word'])}</code> {one['now']:.1%}" for one in moved[:_MOST_WORDS])
+            shares = (f"<code>{_e(one['word'])}</code> {one['now']:.1%}" for one in moved[:_MAX_WORDS])
             told += f"<p>{_e(name)}: {', '.join(shares)}</p>"
     return told
 

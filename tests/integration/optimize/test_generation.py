@@ -179,8 +179,8 @@ def test_weights_too_large_for_one_message_lie_beside_the_graph(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the export and in what is made of it; the answers are the same."""
-    monkeypatch.setattr(originals, "MOST_INLINE", 100)
-    monkeypatch.setattr(candidates, "MOST_INLINE", 100)
+    monkeypatch.setattr(originals, "MAX_INLINE", 100)
+    monkeypatch.setattr(candidates, "MAX_INLINE", 100)
     (tmp_path / "large").mkdir()
     case.original.export(tmp_path / "large")
     candidates.make_graph("int8-weights", tmp_path / "large", tmp_path / "int8")

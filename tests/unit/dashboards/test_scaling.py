@@ -255,7 +255,7 @@ def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Eval
     evaluate(
         refused | old | starting, interval="15s",
         promql_expr_test=[
-            {"expr": f"{scaling.WANTED_BY_QUEUE} <= bool 5 * {scaling.MOST_GROWTH / 5:g}", "eval_time": at,
+            {"expr": f"{scaling.WANTED_BY_QUEUE} <= bool 5 * {scaling.MAX_GROWTH / 5:g}", "eval_time": at,
              "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 1}]}
             for at in ("9m", "10m30s", "10m45s")
         ] + says(scaling.WANTED_BY_QUEUE, at="10m", a=5.0),

@@ -221,7 +221,7 @@ def test_three_thousand_brackets_are_refused_at_once(before: str, left: str, rig
 
 def test_texts_that_are_too_large_are_refused() -> None:
     with pytest.raises(hocon.Unreadable, match="characters"):
-        hocon.parse("a = 1\n" * (hocon.MOST_CHARS // 6 + 1))
+        hocon.parse("a = 1\n" * (hocon.MAX_CHARS // 6 + 1))
     with pytest.raises(hocon.Unreadable, match="more than 10,000 entries"):
         hocon.parse("".join(f"a{i} = 1\n" for i in range(10_001)))
     with pytest.raises(hocon.Unreadable, match=r"more than 10,000 entries|took more"):

@@ -116,7 +116,7 @@ def test_scaling_ends_at_the_models_own_limit() -> None:
         cell("gateway", own_us=500.0, **where), cell("ensemble_auto", rps=1000.0, **where),
         facts={"gpu_rows_per_second": 5000.0},
     )  # fmt: skip
-    points = scaling(run, most_cores=4)
+    points = scaling(run, max_cores=4)
     assert [(1, 2.0), (2, 4.0), (3, 5.0), (4, 5.0)] == points
     assert 2 == cores_needed(points)
     assert cores_needed(points, gain=6.0) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.admin.clearml_log import MOST_LINES, MOST_SCALARS, compare, follow
+from deploy.admin.clearml_log import MAX_LINES, MAX_SCALARS, compare, follow
 from gateway.errors import RegistryUnavailable
 
 ROW = {"endpoint": "e", "version": "1", "route": "direct", "rate": 2.0, "share": 1.0, "failed": 0.0, "p50": 0.01,
@@ -61,7 +61,7 @@ def test_a_round_is_bounded_whatever_is_deployed() -> None:
         last_minute=[{**ROW, "endpoint": f"e{i}"} for i in range(300)],
     )
     found = compare(many, None)
-    assert (MOST_SCALARS, MOST_LINES) == (len(found.scalars), len(found.lines))
+    assert (MAX_SCALARS, MAX_LINES) == (len(found.scalars), len(found.lines))
     assert "more lines" in found.lines[-1]
 
 

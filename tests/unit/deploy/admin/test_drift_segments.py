@@ -107,7 +107,7 @@ def test_rare_segments_are_one_and_a_key_that_is_not_there_is_told(log: Callable
 
 def test_too_many_values_are_refused(log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand names are no useful segments, and would need much memory."""
-    monkeypatch.setattr("deploy.admin.drift_segments._MOST_VALUES", 10)
+    monkeypatch.setattr("deploy.admin.drift_segments._MAX_VALUES", 10)
     where = log(*(record(f"t{i}", ENGLISH, "GOOD") for i in range(12)))
     with pytest.raises(DeployError, match="tenant has more than 10 values"):
         of_log(where, Wanted("e"), "tenant", [LABEL], Read())

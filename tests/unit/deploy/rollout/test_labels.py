@@ -14,8 +14,8 @@ from deploy.rollout.labels import LabelTest
 MOST = 0.1
 
 
-def run(seed, *, weight, stable, canary, most_requests, batch=40):
-    """Canary requests until the gate rolls back; None when it does not within ``most_requests``. Everything else is
+def run(seed, *, weight, stable, canary, max_requests, batch=40):
+    """Canary requests until the gate rolls back; None when it does not within ``max_requests``. Everything else is
     healthy: 0.3 % errors on both sides."""
     random = np.random.default_rng(seed)
     gate = Gate(labels=LabelTest(MOST))
@@ -26,7 +26,7 @@ def run(seed, *, weight, stable, canary, most_requests, batch=40):
         found = random.multinomial(requests - failures, shares)
         return Counts(requests, failures, labels=dict(zip(names, map(int, found), strict=True)))
 
-    while gate.canary_requests < most_requests:
+    while gate.canary_requests < max_requests:
         n = int(random.binomial(batch, weight))
         gate = gate.after(side(n, canary), side(batch - n, stable))
         if gate.is_bad:
@@ -45,7 +45,7 @@ HEALTHY = [
 @pytest.mark.parametrize(("name", "stable", "canary"), HEALTHY, ids=lambda v: v if isinstance(v, str) else "")
 def test_versions_that_answer_alike_are_rolled_back_in_one_run_of_a_hundred_at_most(name, stable, canary):
     """60 runs of 2 000 canary requests, including versions that differ as much as is permitted."""
-    runs = [run(seed, weight=0.25, stable=stable, canary=canary, most_requests=2_000, batch=200) for seed in range(60)]
+    runs = [run(seed, weight=0.25, stable=stable, canary=canary, max_requests=2_000, batch=200) for seed in range(60)]
     rolled_back = sum(found is not None for found in runs)
     print(f"{name}: {rolled_back} of {len(runs)} rolled back")
     assert rolled_back <= 1
@@ -65,7 +65,7 @@ SHIFTED = [
 def test_shifted_labels_are_found(name, stable, canary, weight, within):
     """Every one of 20 seeded runs; the median stays below the stated number of canary requests."""
     batch = max(4, round(10 / weight))
-    runs = [run(seed, weight=weight, stable=stable, canary=canary, most_requests=20_000, batch=batch)
+    runs = [run(seed, weight=weight, stable=stable, canary=canary, max_requests=20_000, batch=batch)
             for seed in range(20)]  # fmt: skip
     assert None not in runs
     print(f"{name} at weight {weight:.0%}: median {median(runs):.0f}, slowest {max(runs)} canary requests")

@@ -106,8 +106,8 @@ def test_words_of_scripts_without_spaces_are_pairs_of_letters() -> None:
 
 
 def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
-    assert texts.MOST_CHARS == len(texts.beginning("x" * 10_000_000))
-    assert texts.MOST_CHARS + 1 == len(texts.beginning(("x" * 1_000_000, "y" * 1_000_000)))
+    assert texts.MAX_CHARS == len(texts.beginning("x" * 10_000_000))
+    assert texts.MAX_CHARS + 1 == len(texts.beginning(("x" * 1_000_000, "y" * 1_000_000)))
     assert "question answer" == texts.beginning(("question", "answer"))
 
 
@@ -256,7 +256,7 @@ def test_long_texts_do_not_wait_whole_until_many_have_come() -> None:
     for long in (["short"], ["short", "x" * 100_000], [("x" * 100_000, "y")]):
         counted.looks.see(long)
     assert 4 == len(counted.looks._drawn)
-    assert max(map(len, counted.looks._drawn)) <= texts.MOST_CHARS + 1
+    assert max(map(len, counted.looks._drawn)) <= texts.MAX_CHARS + 1
 
 
 def test_pairs_are_looked_at_as_one_text() -> None:

@@ -203,4 +203,4 @@ def test_draws_stay_within_what_is_allowed() -> None:
     draws = [choose(scores_of(logits, [1], wide), wide, np.random.default_rng(seed)) for seed in (1, 1, 2, 3, 4)]
     assert draws[0] == draws[1]
     assert len(set(draws)) > 1
-    assert generate_model.MOST_ACTIVE > 1
+    assert generate_model.MAX_ACTIVE > 1
