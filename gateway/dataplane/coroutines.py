@@ -18,7 +18,7 @@ PINNED: Final = "pinned"
 """The route of a request that names exactly one version."""
 
 Watch = Callable[[InFlight], Callable[[], None]]
-"""``watch(flight)`` cancels the flight if its caller leaves; it returns a function that ends the watch."""
+"""``watch(request)`` cancels the request if its caller leaves; it returns a function that ends the watch."""
 
 
 async def wait_until_ended(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:

@@ -106,7 +106,7 @@ def as_known(error: BaseException, trace: Trace) -> GatewayError:
 class InFlight:
     """One request: made by ``submit``, answered by an endpoint's handler, which sees it as a ``Job``.
 
-    ``done(flight)`` is called exactly once, from the event loop, however the request ends; possibly before ``submit``
+    ``done(request)`` is called exactly once, from the event loop, however the request ends; possibly before ``submit``
     returns. ``reply`` then holds the rendered reply, and ``error`` the reason if there is no answer.
     """
 

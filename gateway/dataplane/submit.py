@@ -118,10 +118,10 @@ class DataPlane:
     # --- after the body was read --------------------------------------------------------------------------------------
 
     def submit(self, call: Call, done: Done, trace: Trace | None = None, send: Send | None = None) -> InFlight:
-        """Start to answer ``call``; ``done`` is called with the flight when it has ended. Never awaits, never raises.
+        """Start to answer ``call``; ``done`` gets what is returned, when it has ended. Never awaits, never raises.
 
         ``send`` gets the pieces of an answer, if the caller wants them (``call.streams``) and the endpoint can stream.
-        Call ``flight.cancel()`` if the caller leaves.
+        Call ``cancel()`` of what is returned if the caller leaves.
         """
         if trace is None:
             trace = self.open("")
@@ -146,7 +146,7 @@ class DataPlane:
     async def ask(
         self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None
     ) -> InFlight:
-        """Submit a call and return the flight when it has ended; cancelling this coroutine cancels the flight."""
+        """Submit a call and return the request when it has ended; cancelling this coroutine cancels the request."""
         return await wait_until_ended(lambda done: self.submit(call, done, trace, send), watch)
 
     async def call(self, path: str, body: object, timeout: float) -> object:
