@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+NO_HEADERS: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -27,13 +29,18 @@ class Asked:
 
 
 @contextmanager
-def site(answer: Callable[[Asked], tuple[int, Any]]) -> Iterator[str]:
+def site(
+    answer: Callable[[Asked], tuple[int, Any]], *, protocol: str = "HTTP/1.0", headers: Mapping[str, str] = NO_HEADERS
+) -> Iterator[str]:
     """Serve on a free port while the context is open; yields the address.
 
-    ``answer`` returns a status and what is sent: bytes as they are, everything else as JSON.
+    ``answer`` returns a status and what is sent: bytes as they are, everything else as JSON. ``headers`` are sent with
+    every answer, as they are then. Connections stay open if ``protocol`` is HTTP/1.1.
     """
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = protocol
+
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"] or 0))
             status, content = answer(Asked(self.command, self.path, self.headers, body))
@@ -41,6 +48,8 @@ def site(answer: Callable[[Asked], tuple[int, Any]]) -> Iterator[str]:
             self.send_response(status)
             self.send_header("content-type", "text/plain" if isinstance(content, bytes) else "application/json")
             self.send_header("content-length", str(len(sent)))
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(sent)
 

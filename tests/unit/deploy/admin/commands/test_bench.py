@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,26 @@ from click.testing import CliRunner, Result
 
 from deploy.admin.commands.bench import command
 from deploy.tools.errors import DeployError
+from tests.sites import Asked, site
 
 
-class Gateway(ThreadingHTTPServer):
+class Gateway:
     """Answers every text, and counts like a gateway."""
 
-    status = 200
-    error = b"{}"
-    bodies: list[bytes]
-    is_leaving = False
+    def __init__(self) -> None:
+        self.url = ""
+        self.status, self.error = 200, b"{}"
+        self.headers: dict[str, str] = {}
+        self.bodies: list[bytes] = []
+
+    def answer(self, asked: Asked) -> tuple[int, bytes]:
+        """The two routes."""
+        if asked.method == "GET":
+            return 200, self.metrics().encode()
+        if asked.path != "/serve/e/1":
+            return 404, self.error
+        self.bodies.append(asked.body)
+        return self.status, self.error
 
     def metrics(self) -> str:
         """Two rows per call, 3 ms in Triton."""
@@ -35,53 +44,18 @@ class Gateway(ThreadingHTTPServer):
         )
 
 
-class Handler(BaseHTTPRequestHandler):
-    """The two routes."""
-
-    protocol_version = "HTTP/1.1"
-    server: Gateway
-
-    def do_GET(self) -> None:
-        """Metrics."""
-        self._answer(200, self.server.metrics().encode())
-
-    def do_POST(self) -> None:
-        """An answer."""
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.path == "/serve/e/1":
-            self.server.bodies.append(body)
-        self._answer(self.server.status if self.path == "/serve/e/1" else 404, self.server.error)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        if self.server.is_leaving:
-            self.send_header("connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
-
-
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    """A server in a thread."""
-    server = Gateway(("127.0.0.1", 0), Handler)
-    server.bodies = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    """One on a free port, whose connections stay open."""
+    made = Gateway()
+    with site(made.answer, protocol="HTTP/1.1", headers=made.headers) as made.url:
+        yield made
 
 
 def bench(gateway: Gateway, *arguments: str) -> Result:
     """Run the command."""
-    url = f"http://127.0.0.1:{gateway.server_address[1]}"
     return CliRunner().invoke(
-        command, ["--url", url, "--endpoint", "e/1", "--seconds", "0.3", "--warm-up", "0", *arguments],
+        command, ["--url", gateway.url, "--endpoint", "e/1", "--seconds", "0.3", "--warm-up", "0", *arguments],
         standalone_mode=False,
     )  # fmt: skip
 
@@ -149,7 +123,7 @@ def test_a_load_that_would_be_refused_is_not_sent(gateway: Gateway, status: int,
 
 def test_connections_that_the_server_ends_in_order_are_no_failures(gateway: Gateway) -> None:
     """A gateway that drains or spreads its clients says `connection: close` on a good answer."""
-    gateway.is_leaving = True
+    gateway.headers["connection"] = "close"
     done = bench(gateway, "--connections", "2")
     assert 0 == done.return_value, done.output
 
