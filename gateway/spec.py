@@ -95,7 +95,6 @@ class ModelRecord:
     uri: str
     framework: str
     is_package: bool = False
-    is_published: bool = False
     project: str = ""
     task: str = ""
     tags: tuple[str, ...] = ()
@@ -449,7 +448,6 @@ def decode_model(record: Mapping[str, Any]) -> ModelRecord:
         uri=str(record.get("uri") or ""),
         framework=str(record.get("framework") or ""),
         is_package="package" in (record.get("system_tags") or ()),
-        is_published=bool(record.get("ready")),
         project=str(record.get("project") or ""),
         task=str(record.get("task") or ""),
         tags=tuple(record.get("tags") or ()),

@@ -45,9 +45,6 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         """Nothing is read."""
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is buffered."""
-
 
 def gateway_in(state: Path, **settings: object) -> Any:
     """Start a gateway with both endpoints, in front of a model in memory that answers at once."""

@@ -40,7 +40,7 @@ class CachedHandler:
         self.held_bytes = 0
 
     def start(self, job: Job) -> None:
-        """See ``Starts.start``. The time of a cached answer counts as the stage ``prepare``."""
+        """See ``Handler``. The time of a cached answer counts as the stage ``prepare``."""
         body, trace = job.question, job.trace
         if type(body) is not dict or job.needs_outputs:  # token ids, tensors, or more than the answer
             self.handler.start(job)

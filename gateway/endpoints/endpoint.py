@@ -153,8 +153,13 @@ class Job(Protocol):
 class Handler(Protocol):
     """How an endpoint answers; ``Endpoint`` adds leases and labels.
 
-    It has ``start`` (see ``Starts``) or ``answer`` (see ``Answers``). It also has ``stream`` (``Streams``) if it can
-    answer in pieces.
+    It has one of two methods; both raise ``GatewayError`` for a request that is refused:
+
+    - ``start(job)`` starts to answer a ``Job``; it never waits.
+    - ``await answer(body, trace, deadline)`` returns the answer (anything JSON, or bytes) before ``deadline`` (loop
+      time).
+
+    It also has ``stream`` (``Streams``) if it can answer in pieces.
     """
 
     takes_bytes: bool
@@ -162,22 +167,6 @@ class Handler(Protocol):
 
     async def close(self) -> None:
         """Release everything; called once, after the last request."""
-        ...
-
-
-class Starts(Handler, Protocol):
-    """A handler that needs no coroutine."""
-
-    def start(self, job: Job) -> None:
-        """Start to answer ``job``; never waits. Raises ``GatewayError`` for a request that is refused at once."""
-        ...
-
-
-class Answers(Handler, Protocol):
-    """A handler that answers in a coroutine."""
-
-    async def answer(self, body: Any, trace: Trace, deadline: float) -> object:
-        """Return the answer (anything JSON or bytes) before ``deadline`` (loop time); raises ``GatewayError``."""
         ...
 
 
@@ -206,7 +195,7 @@ class Endpoint:
         self.task: str = getattr(handler, "task", "")
         """The text task, for protocols that depend on it; empty for hooks and plain tensors."""
         self.start: Callable[[Job], None] = getattr(handler, "start", None) or _starter(handler)
-        """Starts to answer a job; see ``Starts.start``."""
+        """Starts to answer a job; see ``Handler``."""
         self.stream: Streams | None = getattr(handler, "stream", None)
         """Answers in pieces, if the handler can (text generation)."""
         self.batcher: Batcher[Any] | None = getattr(self.text or handler, "batcher", None)

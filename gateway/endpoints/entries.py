@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,9 @@ _OWN_CALL_S: Final = 0.05e-3
 """What a call costs in the gateway, in seconds, in addition to its price at the server."""
 
 
-class Row(Protocol):
-    """What the batcher has to know of one sequence."""
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of its tokens, without padding."""
-        ...
-
-
 _log = logging.getLogger("triton_gateway.batching")
 n_tokens: Final[Callable[[Any], int]] = attrgetter("n_tokens")
-"""The size of a ``Row``."""
+"""The size of a row: the number of its tokens, without padding."""
 _longest: Final[Callable[[Entry[Any]], int]] = attrgetter("longest")
 
 R = TypeVar("R")

@@ -61,7 +61,7 @@ class GenerationHandler:
         self._head = head
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
-        """See ``Answers.answer``. The texts of a list are continued concurrently."""
+        """See ``Handler``. The texts of a list are continued concurrently."""
         prepared, prompts = await self._prepare(body, trace)
         started = perf_counter_ns()
         try:

@@ -85,7 +85,7 @@ class HookHandler:
         """A body that was answered recently. The next version of this code is validated with it."""
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
-        """See ``Handler.answer``."""
+        """See ``Handler``."""
         trace.rows = 1
         now = asyncio.get_running_loop().time()
         kept = None

@@ -125,7 +125,7 @@ class TensorHandler:
         return self._stacked.batcher if self._stacked is not None else None
 
     def start(self, job: Job) -> None:
-        """See ``Starts.start``."""
+        """See ``Handler``."""
         body, call = job.question, self.call
         if isinstance(body, RawTensors):
             raw = body

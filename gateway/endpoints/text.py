@@ -67,7 +67,7 @@ class TextHandler:
         return self
 
     def start(self, job: Job) -> None:
-        """See ``Starts.start``. Work that takes milliseconds of CPU runs in a thread."""
+        """See ``Handler``. Work that takes milliseconds of CPU runs in a thread."""
         question, processor = job.question, self.processor
         started = perf_counter_ns()
         if type(question) is not dict:

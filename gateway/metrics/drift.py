@@ -258,21 +258,13 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
     return smoothed
 
 
-def psi(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the population stability index of two arrays of counts over the same bins."""
-    return _psi(shares(reference), shares(now))
-
-
-def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) of two arrays of counts over the same bins."""
-    return _jensen_shannon(shares(reference), shares(now))
-
-
-def _psi(p: Floats, q: Floats) -> float:
+def psi(p: Floats, q: Floats) -> float:
+    """Return the population stability index of two arrays of shares over the same bins."""
     return float(np.sum((q - p) * np.log(q / p)))
 
 
-def _jensen_shannon(p: Floats, q: Floats) -> float:
+def jensen_shannon(p: Floats, q: Floats) -> float:
+    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) of two arrays of shares over the same bins."""
     middle = (p + q) / 2
     return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
 
@@ -309,12 +301,12 @@ class Verdict:
     @property
     def psi(self) -> float:
         """The population stability index."""
-        return _psi(np.asarray(self.reference), self.seen)
+        return psi(np.asarray(self.reference), self.seen)
 
     @property
     def jensen_shannon(self) -> float:
         """The Jensen–Shannon divergence in nats."""
-        return _jensen_shannon(np.asarray(self.reference), self.seen)
+        return jensen_shannon(np.asarray(self.reference), self.seen)
 
     @property
     def bound(self) -> float:

@@ -32,7 +32,6 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 GATEWAY, PROMETHEUS = "http://127.0.0.1:8080", "http://127.0.0.1:9090"
-URLS = ("demo", "demo/1", "demo/2")
 TRAFFIC = (sys.executable, "-m", "deploy.laptop.demo.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600")
 
 KNOWN_EMPTY = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,6 @@ def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
         yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)
         admin.close()
     repository.close()
-
-
-Infer = Callable[..., Mapping[str, NDArray[Any]]]
 
 
 @pytest.fixture(scope="session")

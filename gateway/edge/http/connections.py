@@ -30,19 +30,16 @@ _SHARE_OF_FILES: Final = 0.75
 _STEP_S: Final = 0.02
 """The shortest time between two looks at a queue, in seconds."""
 
+# Why the gateway ends a connection, in addition to the kinds of refusals. A connection that ends because it was idle
+# after an answer is not counted.
 NO_ROOM: Final = "no_room"
+"""It is refused, because every connection the process may hold is being answered."""
 MADE_ROOM: Final = "made_room"
+"""It ended for a new one, because it had waited longest."""
 NOTHING_ASKED: Final = "nothing_asked"
+"""No head has begun in time."""
 NOT_READ: Final = "not_read"
-ENDS: Final = {
-    NO_ROOM: "refused, because every connection the process may hold is being answered",
-    MADE_ROOM: "ended for a new one, as the one that has waited longest",
-    NOTHING_ASKED: "no head has begun in time",
-    NOT_READ: "the client does not read what it is answered",
-}
-"""Why the gateway ends a connection, in addition to the kinds of refusals. A connection that ends because
-it was idle after an answer is not counted.
-"""
+"""The client does not read its answer."""
 
 
 class Connection(Protocol):
@@ -124,7 +121,7 @@ class Connections:
     ``age``: a connection older than about this ends with its next answer; 0 for no limit. ``max_open`` 0: no limit.
     ``room()``: how many requests would be admitted now. ``is_urgent(head)``: whether the request with this head seems
     to be of class critical. ``count(reason)`` is called for each connection that the gateway ends before its client
-    does; ``reason`` is a refusal's kind or a key of ``ENDS``.
+    does; ``reason`` is a refusal's kind or one of ``NO_ROOM``, ``MADE_ROOM``, ``NOTHING_ASKED`` and ``NOT_READ``.
     """
 
     def __init__(

@@ -35,9 +35,8 @@ from gateway.trace import new_id
 _log = logging.getLogger("triton_gateway.http")
 
 EXTENSION: Final = "gateway.reply"
-
-Reply = Callable[[int, HeaderList, bytes], bool]
-"""``reply(status, headers, body)`` writes an answer; it returns False if the ASGI messages must be sent instead.
+"""Key of ``reply(status, headers, body)``, which writes an answer. It returns False if the ASGI messages must be sent
+instead.
 
 The headers must include ``content-length``.
 """

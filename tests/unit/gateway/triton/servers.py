@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,6 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.triton.key import GRPC_HEADER
-
-Answer = Callable[[bytes, bytes], Awaitable[bytes | None]]
 
 
 def reply(status: int, body: bytes, *headers: str) -> bytes:
