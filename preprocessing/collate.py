@@ -29,7 +29,6 @@ def collate(
     padding_side: Side = "right",
     input_names: Sequence[str] = INPUT_NAMES,
     dtypes: Mapping[str, DTypeLike] = _NO_DTYPES,
-    pad_to_multiple_of: int | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return a tensor [rows, longest] for each wanted input, of the wanted type (default int64).
 
@@ -38,7 +37,7 @@ def collate(
     if not rows:
         raise ValueError("collate needs at least one row")
     lengths = [row.n_tokens for row in rows]
-    shape = (len(rows), _rounded_up(max(lengths), pad_to_multiple_of))
+    shape = (len(rows), max(lengths))
     is_even = min(lengths) == shape[1]
     tensors: dict[str, NDArray[Any]] = {}
     for name in input_names:
@@ -100,7 +99,3 @@ def _padded(
         parts = [part + fill if side == "right" else fill + part for part, fill in zip(parts, fills, strict=True)]
     tensor: NDArray[Any] = np.ndarray(shape, _INT64, bytearray().join(parts))
     return tensor.astype(dtype, copy=False)
-
-
-def _rounded_up(length: int, multiple: int | None) -> int:
-    return length if not multiple else -(-length // multiple) * multiple

@@ -44,7 +44,6 @@ class TextProcessor:
         input_names: Sequence[str] | None = None,
         input_dtypes: Mapping[str, DTypeLike] | None = None,
         output_names: Sequence[str] | None = None,
-        pad_to_multiple_of: int | None = None,
     ) -> None:
         names = tuple(config.input_names if input_names is None else input_names)
         unknown = [name for name in names if name not in INPUT_NAMES]
@@ -75,7 +74,6 @@ class TextProcessor:
         self.text_fields = tuple(head.text_fields)
         """The fields of a body that hold texts."""
         self._dtypes = dict(input_dtypes or {})
-        self._pad_to_multiple_of = pad_to_multiple_of
         row = head.row_cost
         self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= _OFFLOAD_WORK
         """Whether one row's answer is always cheap enough, so that its cost need not be estimated."""
@@ -93,7 +91,6 @@ class TextProcessor:
         input_dtypes: Mapping[str, DTypeLike] | None = None,
         output_names: Sequence[str] | None = None,
         options: Mapping[str, object] | None = None,
-        pad_to_multiple_of: int | None = None,
         word_cache: bool | int = True,
     ) -> TextProcessor:
         """Read a model folder; names and types are the backend's metadata, if known.
@@ -110,7 +107,6 @@ class TextProcessor:
             input_names=input_names,
             input_dtypes=input_dtypes,
             output_names=output_names,
-            pad_to_multiple_of=pad_to_multiple_of,
         )
         if config.task == GENERATION:
             made.chat = ChatTemplate.from_folder(folder)
@@ -281,7 +277,6 @@ class TextProcessor:
             padding_side=config.padding_side,
             input_names=self.input_names,
             dtypes=self._dtypes,
-            pad_to_multiple_of=self._pad_to_multiple_of,
         )
 
     def finish(self, outputs: Tensors, prepared: Prepared) -> dict[str, object]:

@@ -32,7 +32,6 @@ class Tuned:
     max_batch_size: int
     """0: the program decides (text generation)."""
     target: Target = "cpu"
-    spinning: bool = False
     task: str = ""
     """The requested task, if the model's files do not name one."""
 
@@ -48,8 +47,7 @@ class Tuned:
         if self.target == "gpu":
             # a GPU gains from full batches: waiting 2 ms for other requests costs less than a call with few rows
             return [*pairs, "dynamic_batching.max_queue_delay_microseconds=2000"]
-        pairs.append(f"parameters.threads={self.threads}")
-        return [*pairs, "parameters.spinning=true"] if self.spinning else pairs
+        return [*pairs, f"parameters.threads={self.threads}"]
 
 
 def tensors(feeds: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]]) -> tuple[list[Tensor], list[Tensor]]:

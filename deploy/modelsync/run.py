@@ -92,7 +92,7 @@ def run_sync(
             sync_settings,
             task,
             cache=registry.ArtifactCache(
-                sync_settings.cache_dir or sync_settings.state_dir / "cache",
+                sync_settings.state_dir / "cache",
                 task,
                 max_bytes=sync_settings.cache_bytes,
                 max_unpacked=sync_settings.unpacked_bytes,

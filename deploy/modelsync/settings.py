@@ -33,8 +33,6 @@ class SyncSettings:
     """Bytes above which unused downloads are deleted; 0: never."""
     unpacked_bytes: int = 64 << 30
     """Most bytes that one model's archive may have when unpacked."""
-    cache_dir: Path | None = None
-    """Cache shared by all processes of this machine; default: ``state_dir/cache``."""
     poll_s: float = 2.0
     """Seconds between looks at the serving Task."""
     observe_s: float = 1.0

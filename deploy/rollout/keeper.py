@@ -21,6 +21,7 @@ log = logging.getLogger("triton_gateway.sync")
 SETTLED_S: Final = 5.0
 """Seconds for which an old copy must be seen before it counts: a decision is recorded shortly before its weights."""
 _CHANGED: Final = "changed"
+_ME: Final = "model sync"
 
 
 class WeightsKeeper:
@@ -32,12 +33,10 @@ class WeightsKeeper:
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        me: str = "model sync",
     ) -> None:
         self._store = store
         self._clock = clock
         self._wall = wall
-        self._me = me
         self._since: dict[str, float] = {}
         self._written: set[str] = set()
         """Revisions of decisions whose weights were in the Task, or may have been before the first read."""
@@ -77,14 +76,14 @@ class WeightsKeeper:
         if verdict == "changed":
             if record.is_retired(task, decision):
                 return ""
-            self._write(record.retired(decision, now=self._wall(), by=self._me))
+            self._write(record.retired(decision, now=self._wall(), by=_ME))
             log.info("the weights of %s were changed: %s", endpoint, found or "the route was removed")
             return _CHANGED
         key = f"{decision.revision}/{found}"
         if self._clock() - self._since.setdefault(key, self._clock()) < SETTLED_S:
             return key
         if record.is_forgotten(decision, found, self._wall()):
-            self._write(record.meant(decision, found, now=self._wall(), by=self._me))
+            self._write(record.meant(decision, found, now=self._wall(), by=_ME))
             log.info(
                 "the former weights of %s were set again on purpose: %s", endpoint, found or "the route was removed"
             )
@@ -94,7 +93,7 @@ class WeightsKeeper:
         if again is None or again.revision != decision.revision or record.verdict(now, endpoint) != "reverted":
             return _CHANGED  # another keeper or a person was faster
         is_undone = decision.revision in self._written
-        put_right(self._store, now, endpoint, now=self._wall(), by=self._me, is_undone=is_undone)
+        put_right(self._store, now, endpoint, now=self._wall(), by=_ME, is_undone=is_undone)
         if not is_undone:
             log.warning(
                 "the weights of %s that %s decided (%s) were missing in the serving Task; they are written now: %s",

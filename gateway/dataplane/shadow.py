@@ -82,8 +82,8 @@ class Mirror:
 
     ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
     ``is_busy()`` returns whether shadow traffic must pause. ``timeout``: seconds that one request may take. A request
-    that was queued for more than ``late`` seconds, and twice as long as its call to Triton took, is not mirrored. Nor
-    is one that is ``stale`` seconds old.
+    that was queued for more than 10 ms, and twice as long as its call to Triton took, is not mirrored. Nor is one that
+    is 2 s old.
     """
 
     def __init__(
@@ -94,9 +94,6 @@ class Mirror:
         *,
         is_busy: Callable[[], bool],
         timeout: float,
-        late: float = _LATE_S,
-        stale: float = _STALE_S,
-        draw: Callable[[], float] = random.random,
     ) -> None:
         self._table = table
         self._observer = observer
@@ -104,9 +101,9 @@ class Mirror:
         self._unsubscribe: Callable[[], None] | None = None
         self._is_busy = is_busy
         self._timeout = timeout
-        self._late = late
-        self._stale = stale
-        self._random = draw
+        self._late = _LATE_S
+        self._stale = _STALE_S
+        self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Shadow] = {}
         self._queued: deque[_Queued] = deque()

@@ -150,7 +150,7 @@ class Reference(dict[str, Bins]):
         return Reference(found, of_words.words)
 
 
-def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:
+def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS) -> Bins:
     """Return equal-frequency bins of ``values``; fewer if values repeat. Raises ``BadReference``.
 
     If the highest value alone fills a bin (for example a share that is always 0), values above it get a bin of their
@@ -163,12 +163,12 @@ def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: 
     highest = data.max()
     fills_a_bin = np.count_nonzero(data == highest) >= data.size / bins
     edges = [float(f"{edge:g}") for edge in np.unique(quantiles) if edge < highest or fills_a_bin]
-    return _counted(tuple(sorted(set(edges))), data, missing)
+    return _counted(tuple(sorted(set(edges))), data)
 
 
-def _counted(edges: tuple[float, ...], data: Floats, missing: float) -> Bins:
+def _counted(edges: tuple[float, ...], data: Floats) -> Bins:
     counts = np.bincount(np.searchsorted(np.asarray(edges), data, side="left"), minlength=len(edges) + 1)
-    return Bins("scalar", edges, (), (*(float(c) for c in counts), float(missing)))
+    return Bins("scalar", edges, (), (*(float(c) for c in counts), 0.0))
 
 
 def bucket_bins(

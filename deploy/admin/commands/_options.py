@@ -40,7 +40,7 @@ _STATE_DIR: Final = "triton-gateway.state-dir"
 """Key of the state directory in a command's context."""
 
 
-def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATEWAY_") -> Callable[[F], F]:
+def settings_options(settings: type[BaseSettings]) -> Callable[[F], F]:
     """Decorate a command with one option per field of ``settings``. Values stay text; the class checks them.
 
     The variables in the help are the field's aliases, so help, environment and documentation always agree.
@@ -60,7 +60,7 @@ def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATE
                 default=None,
                 type=None if is_switch else str,
                 metavar=None if is_switch else _metavar(settings, name),
-                envvar=names or [f"{prefix}{name.upper()}"],
+                envvar=names or [f"TRITON_GATEWAY_{name.upper()}"],
                 show_envvar=True,
                 help=f"{(field.description or '').strip()}{_default(field.default)}",
             )(function)

@@ -58,7 +58,7 @@ _POOLED: Final = ("cls", "mean", "max")
 class Original:
     """A transformers model in fp32, called with numpy arrays."""
 
-    def __init__(self, folder: Path, config: TaskConfig, *, attention: str = "sdpa") -> None:
+    def __init__(self, folder: Path, config: TaskConfig) -> None:
         """Load the model. Raises ``ExportFailed`` if transformers cannot load it, or if its files lack some weights."""
         import torch
 
@@ -68,7 +68,7 @@ class Original:
             )
         self.config = config
         self._torch = torch
-        model = load_model(folder, _class_for(config), attention=attention)
+        model = load_model(folder, _class_for(config))
         self._model = model
         self._attention = getattr(model.config, "_attn_implementation", "")
         self.module = _flat(model, config)

@@ -25,16 +25,13 @@ _MAX_SHARED: Final = 512
 class Engine:
     """One ONNX file in one engine with a number of threads. Raises ``ExportFailed`` when it does not load."""
 
-    def __init__(
-        self, path: Path, execution: Execution, *, threads: int, pads: Mapping[str, int], spinning: bool = False
-    ) -> None:
+    def __init__(self, path: Path, execution: Execution, *, threads: int, pads: Mapping[str, int]) -> None:
         parameters = {
             "threads": str(threads),
             "precision": execution.precision,
             "pad_values": json.dumps(pads),
             "pad_to": str(execution.pad_to),
             "max_padding": "1000",
-            "spinning": "true" if spinning else "",
         }
         name, load, package = ENGINES[execution.engine]
         try:

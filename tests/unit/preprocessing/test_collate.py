@@ -58,25 +58,14 @@ def test_no_rows_is_an_error_of_the_caller() -> None:
         collate([])
 
 
-@pytest.mark.parametrize(("multiple", "width"), [(None, 3), (1, 3), (3, 3), (4, 4), (16, 16)])
-def test_width_is_rounded_up(multiple: int | None, width: int) -> None:
-    """Engines that compile a kernel per shape need few shapes."""
-    tensors = collate([encoded([5, 6, 7])], pad_to_multiple_of=multiple)
-    assert {(1, width)} == {tensor.shape for tensor in tensors.values()}
-    assert 3 == tensors["attention_mask"].sum()
-
-
-@given(ROWS, st.sampled_from(["left", "right"]), st.sampled_from([None, 4]), st.sampled_from(["int32", "int64"]))
-def test_rows_survive_collation(
-    rows: list[tuple[list[int], bool]], side: str, multiple: int | None, dtype: str
-) -> None:
+@given(ROWS, st.sampled_from(["left", "right"]), st.sampled_from(["int32", "int64"]))
+def test_rows_survive_collation(rows: list[tuple[list[int], bool]], side: str, dtype: str) -> None:
     """The tensor's values at a mask of 1 are the row's ids and types, for any padding."""
     tensors = collate(
         [encoded(ids, pair=pair) for ids, pair in rows],
         pad_id=0,
         pad_type_id=7,
         padding_side=side,
-        pad_to_multiple_of=multiple,
         dtypes={"input_ids": dtype},
     )
     mask = tensors["attention_mask"].astype(bool)
