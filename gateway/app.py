@@ -145,7 +145,7 @@ class Gateway:
         self.publisher = Publisher(
             self.observer, numbers_folder, is_full=settings.metrics_detail == "full",
             judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
-            kept=Accuracy(settings.state_dir / "feedback"),
+            accuracy=Accuracy(settings.state_dir / "feedback"),
         )  # fmt: skip
         self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
         self.table = RoutingTable()

@@ -65,7 +65,7 @@ class Change(NamedTuple):
     name: str
     fields: Mapping[str, tuple[Any, Any]] = {}
 
-    def told(self) -> str:
+    def described(self) -> str:
         """Return it as one line."""
         sign = {"add": "+", "change": "~", "remove": "-"}[self.what]
         parts = (f"{name}: {_shown(name, now)} → {_shown(name, then)}" for name, (now, then) in self.fields.items())

@@ -49,7 +49,7 @@ class Publisher:
 
     def __init__(
         self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace,
-        is_full: bool = False, judge: Judge | None = None, kept: Accuracy | None = None,
+        is_full: bool = False, judge: Judge | None = None, accuracy: Accuracy | None = None,
     ) -> None:  # fmt: skip
         self._is_full = is_full
         self._observer = observer
@@ -63,7 +63,7 @@ class Publisher:
         """How canaries compare with stable versions, if this process judges."""
         self._moved: dict[words.Pair, words.Moved] = {}
         """Words that rose or fell in this process, as found by the thread."""
-        self._accuracy = kept or Accuracy()
+        self._accuracy = accuracy or Accuracy()
         self._judges = False
         self._workers = sharing.Workers(folder) if folder is not None else None
         self._share = sharing.Share(folder) if folder is not None else None

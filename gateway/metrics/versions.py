@@ -99,7 +99,7 @@ class Versions:
         counted = _counts(snapshot, {one for p in self._pairs for one in ((p[0], p[1]), (p[0], p[2]))}, pause)
         for compared in self._pairs.values():
             compared.look(now, counted, frequencies or {}, pause)
-        return [told for compared in self._pairs.values() for told in compared.told()]
+        return [one for compared in self._pairs.values() for one in compared.standings()]
 
     def _asked(self, snapshot: Snapshot) -> list[Pair]:
         """Return the canaries with requests since the last look, each with the stable version with most requests."""
@@ -187,7 +187,7 @@ class _Compared:
                 variable.take(side, sides[side][name], before[side].get(name, {}), share)
             variable.step(now)
 
-    def told(self) -> Iterable[dict[str, Any]]:
+    def standings(self) -> Iterable[dict[str, Any]]:
         """Yield the standing of each variable, as in ``drift.Verdict``; ``kind`` says what a difference means."""
         endpoint, canary, stable = self._pair
         known = {name: one for name, one in sorted(self._variables.items()) if one.is_compared}

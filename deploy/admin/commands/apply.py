@@ -42,7 +42,7 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
         now = state_file.document_of(store, task)
     changes = state_file.to_make(state_file.compared(now, wanted), now, wanted, prune=prune)
     for change in changes:
-        click.echo(change.told())
+        click.echo(change.described())
     if not changes:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0

@@ -37,7 +37,7 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
         found = state_file.compared(now, wanted)
     changes = state_file.to_make(found, now, wanted, prune=prune)
     for change in changes:
-        click.echo(change.told())
+        click.echo(change.described())
     kept = 0 if prune else sum(change.what == "remove" for change in found)
     if kept:
         click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)

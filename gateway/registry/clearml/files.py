@@ -44,7 +44,7 @@ class Files:
         stored = self._open(address)
         expected, chunks = stored.whole()
         progress = Progress(target.name, expected)
-        size = stores.write(chunks, target, progress.told)
+        size = stores.write(chunks, target, progress.received)
         if expected is not None and size != expected:
             raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
         progress.ended()
@@ -112,15 +112,15 @@ class Progress:
         self._began = clock()
         self._due = self._began + _QUIET_S
         self._done = 0
-        self._has_told = False
+        self._is_logged = False
 
-    def told(self, done: int) -> None:
+    def received(self, done: int) -> None:
         """Set the number of bytes received."""
         self._done = done
         now = self._clock()
         if now < self._due:
             return
-        self._due, self._has_told = now + _APART_S, True
+        self._due, self._is_logged = now + _APART_S, True
         if self._total:
             _log.info(
                 "downloading %s: %.0f of %.0f MB (%.0f %%)",
@@ -131,5 +131,5 @@ class Progress:
 
     def ended(self) -> None:
         """Log the end of the download if its progress was logged."""
-        if self._has_told:
+        if self._is_logged:
             _log.info("downloaded %s: %.0f MB in %.0f s", self._name, self._done / 1e6, self._clock() - self._began)

@@ -123,7 +123,7 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
     assert [
         "~ endpoint faq/1  model: m1 → m3", "+ endpoint faq/3",
         "~ endpoint team/hook  code: preprocess.py → preprocess.py",
-    ] == [change.told() for change in found]  # fmt: skip
+    ] == [change.described() for change in found]  # fmt: skip
     before = store.task()
     state_file.apply(store, before, found, wanted, by="me")
     after = store.task()
@@ -160,7 +160,7 @@ def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path)
     del document["objectives"]["faq"]
     del document["endpoints"]["team/hook"], document["metrics"]["faq/*"], document["defaults"]["faq"]
     assert ["- endpoint team/hook", "- metrics faq/*", "- objective faq"] == [
-        change.told() for change in changes(store, document)[0]
+        change.described() for change in changes(store, document)[0]
     ]
     applied(store, document)
     assert {"faq": "faq/2"} == decode(store.task()).defaults
