@@ -29,7 +29,7 @@ from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.history.recorder import recorded
 from deploy.laptop import first_answer
 from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
-from deploy.tools import http_client
+from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import ClearMLServingFailed, DeployError, GatewayError
 from gateway import registry, spec
@@ -439,7 +439,8 @@ def curl(gateway: str, name: str, body: str) -> str:
     """Return a request that can be copied into a shell. If a key is needed, it comes from the environment."""
     key = ' -H "authorization: Bearer $TRITON_GATEWAY_KEY"' if os.environ.get("TRITON_GATEWAY_KEY") else ""
     address = f"{gateway}/serve/{urllib.parse.quote(name)}"
-    return f"curl -s {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
+    option = proxies.curl_option(gateway, os.environ)
+    return f"curl -s{option} {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
 def single(example: object, task: str) -> object:

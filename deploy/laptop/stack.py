@@ -30,7 +30,7 @@ from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_le
 from deploy.tools import http_client, ports, process_logs
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.errors import DeployError, StateDirUnusable
-from deploy.tools.proxies import except_loopback
+from deploy.tools.proxies import curl_option, except_loopback
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
 
 LOOPBACK = "127.0.0.1"
@@ -516,7 +516,8 @@ class Stack:
             "",
             *([] if has_shown else [
                 "Try it:",
-                f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
+                f"  curl -s{curl_option(gateway, self._options.environ)} {gateway}/serve/{endpoint}"
+                " -H 'content-type: application/json'"
                 """ -d '{"text": "Hello there"}'""",
                 "",
             ] if self._options.demo else [

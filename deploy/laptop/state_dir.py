@@ -19,6 +19,7 @@ from typing import Any
 
 from deploy.tools.errors import StateDirUnusable
 from deploy.tools.folders import hold, replace_file
+from deploy.tools.proxies import SHELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +150,22 @@ class StateDir:
         _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def read_env(self) -> dict[str, str]:
-        """Return the variables of the file to ``source``; empty if there is none."""
+        """Return the variables of the file to ``source``, without those for proxies; empty if there is none."""
         try:
-            lines = self.env_file.read_text().splitlines()
+            lines = self.env_file.read_text("utf-8", "surrogateescape").splitlines()
         except OSError:
             return {}
-        words = [shlex.split(line.removeprefix("export ")) for line in lines]
+        own = [line for line in lines if line not in SHELL.splitlines()]
+        words = [shlex.split(line.removeprefix("export ")) for line in own]
         return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
 
     def write_env(self, variables: Mapping[str, str]) -> None:
-        """Write variables as a file to ``source``, readable by its owner only; unchanged on a full disk."""
+        """Write variables as a file to ``source``, readable by its owner only; unchanged on a full disk.
+
+        It also excepts this machine from the shell's proxy.
+        """
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        _replace(self.env_file, "".join(lines), mode=0o600)
+        _replace(self.env_file, "".join(lines) + SHELL, mode=0o600)
 
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:

@@ -1,12 +1,18 @@
-"""Exceptions from the proxy that the environment names."""
+"""Exceptions from the proxy that the environment names: a proxy cannot reach what runs on this machine.
+
+``except_loopback`` adds them to the environment of our own programs, ``SHELL`` to a shell that sources a file of ours,
+and ``curl_option`` to a request that is printed to be pasted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import urllib.parse
+from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 _NAMES: Final = ("no_proxy", "NO_PROXY")
+_OF_CURL: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
 
 
 def except_loopback(environ: MutableMapping[str, str]) -> None:
@@ -20,3 +26,31 @@ def except_loopback(environ: MutableMapping[str, str]) -> None:
         if hosts != ["*"]:  # every host is excepted already
             hosts += [host for host in _LOOPBACK if host not in hosts]
         environ[name] = ",".join(hosts)
+
+
+def _line(name: str, other: str) -> str:
+    # `sh` computes it, so that the line means the same in bash, zsh, dash and fish, with and without `set -u`.
+    hosts = f'hosts="${{{name}:-${{{other}:-}}}}"'
+    known = "(\\*) ;; (127.0.0.1,localhost) ;; (*,127.0.0.1,localhost) ;;"
+    return (
+        f'export {name}="$(sh -c \'{hosts}; case "$hosts" in {known} '
+        '(*) hosts="${hosts:+$hosts,}127.0.0.1,localhost";; esac; '
+        'echo "$hosts"\')"\n'
+    )
+
+
+SHELL: Final = _line(*_NAMES) + _line(*reversed(_NAMES))
+"""Lines for a shell that do the same. They keep the hosts that this shell excepts, not those of another shell."""
+
+
+def curl_option(url: str, environ: Mapping[str, str]) -> str:
+    """Return the option that curl needs for a server of this machine if the environment names a proxy, else nothing.
+
+    curl reads only the lower-case name for http. The shell that gets the request may except nothing.
+    """
+    return " --noproxy '*'" if is_here(url) and any(environ.get(name) for name in _OF_CURL) else ""
+
+
+def is_here(url: str) -> bool:
+    """Return True if the address of a server is one of this machine's loopback."""
+    return urllib.parse.urlsplit(url).hostname in (*_LOOPBACK, "::1")

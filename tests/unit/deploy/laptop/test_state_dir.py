@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import subprocess
@@ -123,9 +124,22 @@ def test_foreign_address_is_refused() -> None:
 
 
 def test_what_is_written_for_the_shell_is_read_again(tmp_path: Path) -> None:
-    """Values with spaces and quotes too; no file means no variables."""
+    """Values with spaces and quotes too, and paths that are not UTF-8; no file means no variables."""
     state = StateDir.at(tmp_path)
     assert {} == state.read_env()
-    variables = {"A": "it's one", "B": "x=y", "C": ""}
+    variables = {"A": "it's one", "B": "x=y", "C": "", "D": os.fsdecode("Größe".encode("latin-1"))}
     state.write_env(variables)
     assert variables == state.read_env()
+
+
+def test_a_shell_that_sources_the_file_asks_no_proxy_for_this_machine(tmp_path: Path) -> None:
+    """Otherwise the stock tools would ask the proxy for the control plane. The shell's own exceptions stay."""
+    state = StateDir.at(tmp_path)
+    state.write_env({"A": "1"})
+    shell = subprocess.run(
+        ["bash", "-c", f'. "{state.env_file}"; printf "%s|%s" "$no_proxy" "$NO_PROXY"'],
+        env={"PATH": "/usr/bin:/bin", "http_proxy": "http://proxy", "NO_PROXY": "inner"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "inner,127.0.0.1,localhost|inner,127.0.0.1,localhost" == shell.stdout
+    assert {"A": "1"} == state.read_env()

@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from deploy.tools.proxies import except_loopback
+from deploy.tools.proxies import SHELL, curl_option, except_loopback
 
 LOOPBACK = "127.0.0.1,localhost"
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("given", "found"),
     [
         ({}, (LOOPBACK, LOOPBACK)),
         ({"NO_PROXY": "inner"}, (f"inner,{LOOPBACK}", f"inner,{LOOPBACK}")),
         ({"no_proxy": "inner"}, (f"inner,{LOOPBACK}", f"inner,{LOOPBACK}")),
         ({"no_proxy": "", "NO_PROXY": "inner"}, (f"inner,{LOOPBACK}", f"inner,{LOOPBACK}")),
-        ({"no_proxy": "localhost", "NO_PROXY": "inner"}, ("localhost,127.0.0.1", f"inner,{LOOPBACK}")),
+        ({"no_proxy": "near", "NO_PROXY": "inner"}, (f"near,{LOOPBACK}", f"inner,{LOOPBACK}")),
         ({"NO_PROXY": "*"}, ("*", "*")),
     ],
 )
+
+
+@CASES
 def test_this_machine_is_excepted_and_other_hosts_stay_so(given: dict[str, str], found: tuple[str, str]) -> None:
     """Whichever of the two names a program reads. A second time changes nothing."""
     environ = dict(given)
     for _ in range(2):
         except_loopback(environ)
         assert found == (environ["no_proxy"], environ["NO_PROXY"])
+
+
+def test_hosts_are_added_one_by_one() -> None:
+    """A host that is excepted already is not added again."""
+    environ = {"no_proxy": "localhost"}
+    except_loopback(environ)
+    assert "localhost,127.0.0.1" == environ["no_proxy"]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@CASES
+def test_a_shell_that_sources_the_lines_keeps_its_own_hosts(
+    shell: str, given: dict[str, str], found: tuple[str, str]
+) -> None:
+    """As above, also in scripts that end at an error or at an unset variable, and if they are sourced twice."""
+    done = subprocess.run(
+        [shell, "-euc", f'{SHELL}{SHELL}printf "%s %s" "$no_proxy" "$NO_PROXY"'],
+        env={"PATH": "/usr/bin:/bin", **given}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert " ".join(found) == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "option"),
+    [
+        ("http://127.0.0.1:8080", {}, ""),
+        ("http://127.0.0.1:8080", {"http_proxy": "http://proxy"}, " --noproxy '*'"),
+        ("http://[::1]:8080", {"ALL_PROXY": "http://proxy"}, " --noproxy '*'"),
+        ("http://127.0.0.1:8080", {"HTTP_PROXY": "http://proxy"}, ""),
+        ("http://gateway.inner:8080", {"http_proxy": "http://proxy"}, ""),
+    ],
+)
+def test_a_printed_request_to_this_machine_passes_by_the_proxy(url: str, environ: dict[str, str], option: str) -> None:
+    """Otherwise the first request that somebody pastes is answered by the proxy. curl ignores HTTP_PROXY."""
+    assert option == curl_option(url, environ)
