@@ -19,7 +19,8 @@ def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     aside = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        # paths in a text keep their bytes, whatever the terminal's encoding
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ _INTERNAL = {"triton": "Run only the embedded Triton."}
 _OURS = ("deploy", "gateway", "preprocessing")
 
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class _LazyGroup(click.Group):
@@ -87,6 +89,7 @@ def group() -> None:
 
 def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:
     """Run one command line and return its exit code. Never raises."""
+    _show_every_character()
     try:
         result = root.main(args=argv, prog_name="triton-gateway", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -123,10 +126,19 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _fail("the disk is full; make room and try again", _FAILED)
+        if error.errno in _FORBIDDEN and error.filename:
+            return _fail(f"{error.filename}: {error.strerror}; check its owner and permissions", _FAILED)
         return _fail(_unexpected(error), _FAILED)
     except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
         return _fail(_unexpected(error), _FAILED)
     return result if isinstance(result, int) else 0
+
+
+def _show_every_character() -> None:
+    # A terminal without UTF-8 shows escapes for what it does not have, as Python's stderr does. Otherwise such a line
+    # would be lost or end the command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _fail(text: str, code: int) -> int:
@@ -138,11 +150,16 @@ def _unexpected(error: BaseException) -> str:
     import tempfile
     import traceback
 
-    descriptor, path = tempfile.mkstemp(prefix="triton-gateway-", suffix=".log")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{' '.join(sys.argv)}\n\n")
-        traceback.print_exception(error, file=file)
-    return f"unexpected error, please report it: {type(error).__name__}: {error} (details: {Path(path)})"
+    said = f"unexpected error, please report it: {type(error).__name__}: {error}"
+    details = f"{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="triton-gateway-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(details)
+    except OSError as failure:
+        folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only shown
+        return f"{said} (no details: {folder} cannot be written: {failure.strerror}; set TMPDIR to another folder)"
+    return f"{said} (details: {Path(path)})"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import re
 import shlex
 import signal
 import sys
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,13 +100,24 @@ class Deployment:
         self._tell = tell
         self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
         self._task_id = store.followed()
-        self._cli = ClearMLServing(env=environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
+        self._cli = ClearMLServing(env=self._environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
 
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
+        with contextlib.ExitStack() as stack:
+            with nothing_registered(self._screen), _refused_if_unwritable(self._wanted.output):
+                self._wanted.output.mkdir(parents=True, exist_ok=True)
+                scratch = tempfile.TemporaryDirectory(
+                    dir=self._wanted.output, prefix=".tmp-", ignore_cleanup_errors=True
+                )
+                stack.enter_context(scratch)
+            # the SDK packs a model into a temporary file before it uploads it, and /tmp may be small
+            self._environ.setdefault("TMPDIR", scratch.name)
+            return self._run()
+
+    def _run(self) -> str:
         wanted, screen = self._wanted, self._screen
         with nothing_registered(screen):
-            wanted.output.mkdir(parents=True, exist_ok=True)
             self._live("reading the serving Task")
             serving_spec = self._store.spec()
             tag = self._tag()
@@ -467,6 +479,17 @@ def shortened(answer: object) -> object:
 
 def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
     return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
+
+
+@contextlib.contextmanager
+def _refused_if_unwritable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DeployError(
+            f"the folder for bundles {folder} cannot be written ({error.strerror})",
+            hint="choose another with --bundles",
+        ) from error
 
 
 @contextlib.contextmanager

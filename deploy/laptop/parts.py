@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import util
+from importlib import metadata, util
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,20 @@ TRITON: Final = Part("pytriton", launcher.WHEEL, 54)
 def missing(*, demo: bool, triton: bool) -> list[Part]:
     """Return the missing packages for the demo, and for an embedded Triton if this machine can run one."""
     wanted = [DEMO] * demo + [TRITON] * (triton and launcher.has_wheel())
-    return [part for part in wanted if util.find_spec(part.module) is None]
+    return [part for part in wanted if not _is_whole(part)]
+
+
+def _is_whole(part: Part) -> bool:
+    """Return True if a package is installed to its end: pip, if it is stopped before, leaves some of the files.
+
+    Installers write the file INSTALLER last.
+    """
+    if util.find_spec(part.module) is None:
+        return False
+    try:
+        return metadata.distribution(part.requirement.partition("==")[0]).read_text("INSTALLER") is not None
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def can_install() -> bool:

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from deploy.tools import process_family
 from deploy.tools.errors import DeployError
 
 _ENDS_WITHIN_S: Final = 60.0
 """Seconds that an interrupted command gets to undo its changes in the registry."""
-
-
+_LETS_GO_WITHIN_S: Final = 5.0
+"""Seconds until the pipes of a killed command are closed."""
 NOTHING: Final = "stopped: nothing was registered"
 """Said after Ctrl-C."""
 
@@ -47,39 +48,50 @@ def nothing_registered(screen: Screen) -> Iterator[None]:
 async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -> str:
     """Run a command that shows progress with a ``Terminal`` on stderr; return its stdout.
 
-    Raises ``DeployError`` with its last line if it fails. On cancellation the command is interrupted and awaited.
+    Raises ``DeployError`` with its last line if it fails. On cancellation the command is interrupted, and shown and
+    awaited until it ends. A second cancellation kills it. The command is also interrupted when this process is killed.
     """
     process = await asyncio.create_subprocess_exec(
-        *argv, env=dict(env), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=1 << 24,
+        *process_family.leader_of(argv, signal.SIGINT), env={**env, "PYTHONIOENCODING": "utf-8"},
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        start_new_session=True, limit=1 << 24,
     )  # fmt: skip
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     assert process.stderr is not None  # noqa: S101 - as above
     reading = asyncio.create_task(process.stdout.read())
-    last = ""
+    showing = asyncio.create_task(_shown(process.stderr, screen))
     try:
-        async for raw in process.stderr:
-            line = raw.decode(errors="replace").rpartition("\r")[2].rstrip()
-            last = line or last
-            text = line.partition("] ")[2] if line.startswith("[") else ""
-            if text.endswith(" …"):
-                screen.live(text.removesuffix(" …"), topic=text)
-            elif text:
-                screen.say(text)
-            elif line.startswith("$ "):
-                screen.show(line)
+        await asyncio.wait({reading, showing})
         code = await process.wait()
-        output = (await reading).decode(errors="replace")
+        output, last = reading.result().decode(errors="replace"), showing.result()
     except BaseException:
-        reading.cancel()
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ENDS_WITHIN_S):
-                await process.communicate()
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        await asyncio.wait({reading, showing}, timeout=_ENDS_WITHIN_S)
         raise
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.wait({reading, showing}, timeout=_LETS_GO_WITHIN_S)
+        reading.cancel()
+        showing.cancel()
     if code != 0:
         raise DeployError(last.removeprefix("triton-gateway: ") or f"{argv[-1]} ended with exit code {code}")
     return output
+
+
+async def _shown(stderr: asyncio.StreamReader, screen: Screen) -> str:
+    """Show the progress as it comes, and return the last line."""
+    last = ""
+    async for raw in stderr:
+        line = raw.decode(errors="replace").rpartition("\r")[2].rstrip()
+        last = line or last
+        text = line.partition("] ")[2] if line.startswith("[") else ""
+        if text.endswith(" …"):
+            screen.live(text.removesuffix(" …"), topic=text)
+        elif text:
+            screen.say(text)
+        elif line.startswith("$ "):
+            screen.show(line)
+    return last

@@ -25,10 +25,11 @@ from deploy.laptop import parts, prometheus, relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import TaskContents, read_contents
-from deploy.laptop.state_dir import StateDir
+from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
 from deploy.tools import http_client, ports, process_logs
 from deploy.tools.clearml_serving import ClearMLServing, isolated
+from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tools.proxies import curl_option, except_loopback
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
@@ -112,14 +113,17 @@ async def run(options: UpOptions, screen: Screen) -> int:
             if stop.is_set():
                 screen.say("stopping immediately")
                 stack.supervisor.hurry()
+                boot.cancel()  # also what undoes its changes
+            else:
+                screen.say("stopping (Ctrl-C again: immediately)" if number == signal.SIGINT else "stopping")
             stop.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, on_signal, number)
         is_up = False
         screen.say("starting; Ctrl-C stops everything, in order")
+        boot = asyncio.create_task(stack.bring_up())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, on_signal, number)
         try:
-            boot = asyncio.create_task(stack.bring_up())
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({boot, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if boot.done():
@@ -129,7 +133,8 @@ async def run(options: UpOptions, screen: Screen) -> int:
             else:
                 boot.cancel()
                 await asyncio.wait({boot})
-            screen.say("stopping (Ctrl-C again: immediately)" if received[:1] == [signal.SIGINT] else "stopping")
+                if not boot.cancelled():
+                    boot.exception()  # a part that could not start any more: it was told to stop
             return 0 if is_up else 128 + received[0]
         finally:
             await stack.take_down()
@@ -276,11 +281,12 @@ class Stack:
     def _base_environment(self, chosen: _Ports, *, is_embedded: bool) -> dict[str, str]:
         state, environ = self._state, dict(self._options.environ)
         except_loopback(environ)
+        # The parts read and write UTF-8 also if the terminal does not.
+        environ["PYTHONUTF8"] = "1"
         environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
         if is_embedded:
-            for name in [name for name in environ if name.startswith(("CLEARML_API_", "TRAINS_API_"))]:
-                del environ[name]
+            environ = without_other_servers(environ)
             try:
                 credentials = Credentials.load_or_create(state.controlplane)
             except BadCredentials as error:
@@ -308,11 +314,19 @@ class Stack:
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
             return True
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
+        self._say_what_is_unread()
         argv = _own_command("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
         # On a full disk its database cannot be opened. Existing models are served; it starts once there is space.
         can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
         spec = ChildSpec("controlplane", argv, env, _http_probe(f"{address}/healthz"))
         return await self._start(spec, address, or_later=can_wait)
+
+    def _say_what_is_unread(self) -> None:
+        """Say it to users of a ClearML server, who may expect that their ``clearml.conf`` is used."""
+        unread = configuration_file(self._options.environ)
+        if unread:
+            names = ", ".join(CLEARML_KEYS)
+            self._screen.say(f"{unread} is not used: this is the embedded control plane. For your server, set {names}")
 
     async def _start_triton(self, server: ServerChoice, env: Mapping[str, str], chosen: _Ports) -> str:
         if isinstance(server, ExternalServer):
@@ -482,7 +496,8 @@ class Stack:
         """
         argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "deploy", *self._options.model)
         argv = (*argv, "--state-dir", str(self._state.root), "--url", gateway)
-        for line in (await relay.relayed(argv, {**env, "PYTHONUNBUFFERED": "1"}, self._screen)).splitlines():
+        env = {**env, "PYTHONUNBUFFERED": "1", **hub_folder(self._options.environ)}
+        for line in (await relay.relayed(argv, env, self._screen)).splitlines():
             self._screen.show(line)
 
     # --- words --------------------------------------------------------------------------------------------------
@@ -528,6 +543,16 @@ class Stack:
         ]  # fmt: skip
 
 
+def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that names the user's Hugging Face folder, with the user's token and downloaded models.
+
+    Without such a folder, or if it cannot be written, nothing: downloads then stay in the state directory.
+    """
+    caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = in_home(environ.get("HF_HOME") or f"{caches}/huggingface")
+    return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
+
+
 def is_syncing(status: Path) -> bool:
     """Return True if model sync works: it touches its status file after each round."""
     with contextlib.suppress(OSError):
@@ -564,8 +589,9 @@ def _own_command(command: str, **options: object) -> tuple[str, ...]:
 
 def _cli_environment(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
     """Return the variables that a shell needs to reach the same registry. For another server it has the keys."""
-    names = _CLI_VARIABLES if is_embedded else ("CLEARML_SERVING_TASK_ID",)
-    return {name: env[name] for name in names if env.get(name)}
+    if not is_embedded:
+        return {"CLEARML_SERVING_TASK_ID": env["CLEARML_SERVING_TASK_ID"]}
+    return {**{name: env[name] for name in _CLI_VARIABLES}, **dict.fromkeys(LEADS_ELSEWHERE, "")}
 
 
 @contextlib.asynccontextmanager

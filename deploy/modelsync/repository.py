@@ -120,7 +120,7 @@ class ModelRepository:
                     **(texts or {}), "config.pbtxt": config, MARKER: _marker(model),
                 }.items():  # fmt: skip
                     (part / target).parent.mkdir(parents=True, exist_ok=True)
-                    (part / target).write_text(text)
+                    (part / target).write_text(text, "utf-8")
                 for path in sorted(part.rglob("*"), reverse=True):
                     folders.sync(path)
                 folders.sync(part)
@@ -140,7 +140,7 @@ class ModelRepository:
             if there - {MARKER} != {*files, *texts, "config.pbtxt"}:
                 return False
             return all(
-                _is_same_text(target, (root / target).read_text(errors="replace"), text)
+                _is_same_text(target, (root / target).read_text("utf-8", "replace"), text)
                 for target, text in {**texts, "config.pbtxt": config}.items()
             ) and all(
                 (root / target).samefile(source / origin) or filecmp.cmp(root / target, source / origin, shallow=False)

@@ -80,3 +80,11 @@ def test_a_followed_task_is_pinged_and_opened_again_when_the_watchdog_stopped_it
     assert "stopped" == registry.task()["status"], "what a person stopped stays stopped, and is followed"
     with pytest.raises(RegistryRefused, match=rf"no serving service is running; there is 'silent' \({task}, stopped"):
         ClearMLRegistry().followed()
+
+
+def test_an_sdk_that_calls_no_server_is_named_as_the_reason(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLEARML_OFFLINE_MODE may be left over from a training."""
+    task = client.create("payments")
+    monkeypatch.setenv("CLEARML_OFFLINE_MODE", "1")
+    with pytest.raises(RegistryRefused, match="CLEARML_OFFLINE_MODE is set"):
+        ClearMLRegistry(task).marker()

@@ -155,6 +155,7 @@ def test_ctrl_c_before_anything_was_registered_says_so(
         _, said = running.communicate(timeout=240)
     assert 130 == running.returncode, said
     assert "stopped: nothing was registered" in said
+    assert f"ClearML server: {environment['CLEARML_API_HOST']} (named by CLEARML_API_HOST)" in said
     assert "Traceback" not in said
     assert before == registered(server, environment["CLEARML_SERVING_TASK_ID"])
 

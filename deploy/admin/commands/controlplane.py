@@ -81,7 +81,8 @@ def command(
         read_endpoint,
         run,
     )
-    from deploy.tools import http_client, ports
+    from deploy.tools import http_client, ports, proxies
+    from deploy.tools.clearml_variables import LEADS_ELSEWHERE
     from deploy.tools.errors import StateDirUnusable
 
     state_dir = state_dir.absolute()
@@ -94,6 +95,10 @@ def command(
             raise StateDirUnusable(str(error)) from error
         for name, value in environment(credentials, address).items():
             click.echo(f"export {name}={shlex.quote(value)}")
+        for name in LEADS_ELSEWHERE:
+            click.echo(f"export {name}=")
+        if proxies.is_here(address):
+            click.echo(proxies.SHELL, nl=False)
         return 0
     ports.require_free(host, port, what="control plane", option="--port")
     if access_key or secret_key:

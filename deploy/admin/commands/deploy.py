@@ -13,6 +13,8 @@ from deploy.admin.commands._options import (
     OpenRegistry,
     chosen_state_dir,
     gateway_options,
+    names_clearml,
+    refuse_gateway_of_another,
     registry_options,
     who,
 )
@@ -103,7 +105,9 @@ def command(
                 hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves "
                 "the model, or set CLEARML_API_HOST and its keys",
             )
+        refuse_gateway_of_another(gateway)
         store = open_registry()
+        terminal.say(f"ClearML server: {store.server} (named by {names_clearml()})")
         home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
         wanted = Wanted(
             given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,

@@ -18,6 +18,7 @@ import click
 
 from deploy.admin.commands._options import who
 from deploy.admin.terminal import Terminal
+from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -188,8 +189,7 @@ class Screen(Terminal):
 
 def _check_registry() -> None:
     """Raise ``DeployError`` before minutes of work if no registry is configured for the result."""
-    has_file = (Path.home() / "clearml.conf").exists() or os.environ.get("CLEARML_CONFIG_FILE")
-    if not os.environ.get("CLEARML_API_HOST") and not has_file:
+    if uses_no_clearml(os.environ):
         raise DeployError(
             "no ClearML server is configured",
             hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "

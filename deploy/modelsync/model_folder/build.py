@@ -50,8 +50,8 @@ class Builder:
         # Model sync runs next to its Triton, with which it shares a folder, so this machine's CPU serves the model.
         self._features = this_cpu() if features is None else features
         self._tuning = tuning
-        self._program = _PROGRAM.read_text() if engine == "python" else ""
-        self._generator = _GENERATOR.read_text()
+        self._program = _PROGRAM.read_text("utf-8") if engine == "python" else ""
+        self._generator = _GENERATOR.read_text("utf-8")
         # Only the embedded server's configuration contains instances and threads; a full Triton's does not depend on
         # the CPU.
         parts = [

@@ -174,6 +174,11 @@ class ClearMLRegistry:
         part = f"models/{object_id}/general" if kind == "model" else f"{tasks}/{object_id}/execution"
         return f"{base}/projects/{project_id or '*'}/{part}"
 
+    @property
+    def server(self) -> str:
+        """Address of the ClearML API server. Raises ``RegistryRefused`` and ``RegistryUnavailable``."""
+        return str(self._api.session.host)
+
     def followed(self) -> str:
         """Return the id of the serving Task that is followed.
 

@@ -96,13 +96,17 @@ def _open_session() -> Any:
     # Imported here, because the import takes a second and reads configuration. A gateway that starts from its last-good
     # state must not depend on that.
     from clearml.backend_api.session import Session
-    from clearml.backend_api.session.defs import MissingConfigError
+    from clearml.backend_api.session.defs import ENV_OFFLINE_MODE, MissingConfigError
     from clearml.config import ConfigWrapper
 
     class BoundedSession(Session):  # type: ignore[misc]
         _session_timeout = (CONNECT_S, READ_S)
         _session_initial_timeout = (CONNECT_S, READ_S)
 
+    if ENV_OFFLINE_MODE.get():
+        raise RegistryRefused(
+            "CLEARML_OFFLINE_MODE is set, so the ClearML SDK calls no server", hint="unset CLEARML_OFFLINE_MODE"
+        )
     try:
         _read_configuration(ConfigWrapper)
         return BoundedSession(

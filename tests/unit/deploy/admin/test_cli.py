@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
@@ -215,6 +216,38 @@ def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFix
     assert "Traceback" in log.read_text()
     assert "ZeroDivisionError" in line
     log.unlink()
+
+
+def test_unexpected_failure_is_one_line_without_a_place_for_its_details(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder for temporary files may be full or read-only."""
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    assert main(["fail"], root=failing(ZeroDivisionError("by zero"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "ZeroDivisionError: by zero" in line
+    assert "set TMPDIR" in line
+
+
+def test_file_that_may_not_be_used_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A read-only disk or another owner is nothing to report to us."""
+    assert main(["fail"], root=failing(PermissionError(errno.EACCES, "Permission denied", "/some/file"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert line == "triton-gateway: /some/file: Permission denied; check its owner and permissions"
+
+
+def test_terminal_without_utf_8_shows_every_line() -> None:
+    """Characters that it does not have are shown as escapes."""
+    code = (
+        "import sys, click; from deploy.admin.cli import main; from deploy.admin.terminal import Terminal\n"
+        "@click.command()\n"
+        "def fail(): Terminal(sys.stdout).show('Größe …')\n"
+        "sys.exit(main([], root=fail))"
+    )
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    source = f"exec({code!a})"
+    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
+    assert "Gr\\xf6\\xdfe \\u2026" == done.stdout.strip()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,21 @@ def test_what_is_installed_is_not_installed_again() -> None:
     assert [] == parts.missing(demo=True, triton=True)
 
 
+def test_what_was_installed_in_part_is_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while pip works leaves some of a package's files."""
+    monkeypatch.setattr(parts, "DEMO", Part("tgw_nobodys", "tgw-nobodys==1.0", 1))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tgw_nobodys").mkdir()
+    (tmp_path / "tgw_nobodys" / "__init__.py").touch()
+    assert [parts.DEMO] == parts.missing(demo=True, triton=False)
+    info = tmp_path / "tgw_nobodys-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tgw-nobodys\nVersion: 1.0\n")
+    assert [parts.DEMO] == parts.missing(demo=True, triton=False)
+    (info / "INSTALLER").write_text("pip\n")
+    assert [] == parts.missing(demo=True, triton=False)
+
+
 def test_somebody_elses_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed into a system's Python."""
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status, run
+from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, reset_status, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver.launcher import ExternalServer
@@ -50,6 +54,33 @@ async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> Non
             await run(options, screen)
     assert "--port" in refused.value.line()
     assert screen.said == ["starting; Ctrl-C stops everything, in order"]
+
+
+async def test_ctrl_c_is_answered_at_once_and_a_second_one_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Undoing what was registered can take a while. The second one ends also that."""
+    began, undoing = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Stack) -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            undoing.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(Stack, "bring_up", slow)
+    screen = Screen()
+    running = asyncio.create_task(run(UpOptions(state=StateDir.at(tmp_path), environ={}), screen))
+    async with asyncio.timeout(60):
+        await began.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await undoing.wait()
+        assert "stopping (Ctrl-C again: immediately)" == screen.said[-1]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert 130 == await running
+    assert "stopping immediately" == screen.said[-1]
 
 
 def test_a_second_folder_gets_another_port_for_its_control_plane(
@@ -112,3 +143,54 @@ def test_our_own_environment_file_does_not_name_a_foreign_server(tmp_path: Path)
     """A shell in which the file of an earlier run was sourced starts the embedded control plane as before."""
     ours = Credentials.load_or_create(StateDir.at(tmp_path).controlplane)
     assert stack(tmp_path, {**REAL, "CLEARML_API_ACCESS_KEY": ours.access_key})._is_embedded()
+
+
+FOREIGN = {
+    "CLEARML_API_HOST": "https://foreign", "CLEARML_API_ACCESS_KEY": "foreign", "CLEARML_AUTH_TOKEN": "foreign",
+    "CLEARML_CONFIG_FILE": "/foreign.conf", "CLEARML_CONFIG_PATH": "/foreign", "CLEARML_OFFLINE_MODE": "foreign",
+    "CLEARML_TASK_ID": "foreign", "CLEARML_DEFAULT_OUTPUT_URI": "s3://foreign", "CLEARML_PROC_MASTER_ID": "foreign",
+    "CLEARML_WEB_HOST": "https://foreign", "CLEARML_FILES_HOST": "https://foreign", "TRAINS_API_HOST": "foreign",
+}  # fmt: skip
+
+
+def test_nothing_of_another_server_reaches_the_parts_or_the_sourced_file(tmp_path: Path) -> None:
+    """Neither its address and keys, nor what leads the SDK away from the embedded control plane."""
+    made = stack(tmp_path, {**FOREIGN, "CLEARML_SERVING_POLL_FREQ": "1"}, port=0)
+    chosen = made._choose_ports(is_embedded=True, starts_triton=False)
+    env = made._base_environment(chosen, is_embedded=True)
+    assert "foreign" not in " ".join(value for name, value in env.items() if name.startswith(("CLEARML", "TRAINS")))
+    assert "1" == env["CLEARML_SERVING_POLL_FREQ"]
+    sourced = _cli_environment({**env, "CLEARML_SERVING_TASK_ID": "t"}, is_embedded=True)
+    left = {**FOREIGN, **sourced}
+    assert ["TRAINS_API_HOST"] == [name for name, value in left.items() if "foreign" in value]
+
+
+def test_a_model_of_the_hub_is_loaded_with_the_token_and_downloads_of_the_user(tmp_path: Path) -> None:
+    """The other caches of the parts are in the state directory."""
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert {} == hub_folder(environ)
+    (tmp_path / "huggingface").mkdir()
+    assert {"HF_HOME": str(tmp_path / "huggingface")} == hub_folder(environ)
+    assert {"HF_HOME": str(tmp_path)} == hub_folder({**environ, "HF_HOME": str(tmp_path)})
+
+
+def test_a_configuration_that_is_not_used_is_named(tmp_path: Path) -> None:
+    """Users of a ClearML server have a clearml.conf, and may expect that it is used."""
+    conf = tmp_path / "clearml.conf"
+    made = stack(tmp_path / "state", {"CLEARML_CONFIG_FILE": str(conf)}, port=0)
+    for is_there in (False, True):
+        if is_there:
+            conf.touch()
+        made._say_what_is_unread()
+        assert is_there == any(f"{conf} is not used" in line for line in made._screen.said)  # type: ignore[attr-defined]
+
+
+def test_a_user_without_a_home_directory_has_no_configuration() -> None:
+    """A container may run as any user id."""
+    code = (
+        "import os, sys; from deploy.laptop.state_dir import uses_no_clearml; import pwd\n"
+        "def getpwuid(_): raise KeyError\n"
+        "pwd.getpwuid = getpwuid; sys.exit(0 if uses_no_clearml({}) else 1)"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "HOME"}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
