@@ -8,6 +8,7 @@ If the kernel kills a stub (out of memory), Triton 2.51 keeps reporting the mode
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 _PROGRAM = b"triton_python_backend_stub"
@@ -24,9 +25,12 @@ def count_stubs(repository: Path) -> dict[str, int]:
             arguments = (entry / "cmdline").read_bytes().split(b"\0")  # empty for a zombie
             if len(arguments) < 2 or not arguments[0].endswith(_PROGRAM):
                 continue
+            model = arguments[1]
+            if not model.startswith(b"/"):  # the embedded Triton has relative paths
+                model = os.fsencode((entry / "cwd").readlink()) + b"/" + model
             for root in roots:
-                if arguments[1].startswith(root):
-                    name = arguments[1][len(root) :].split(b"/", 1)[0].decode(errors="replace")
+                if model.startswith(root):
+                    name = model[len(root) :].split(b"/", 1)[0].decode(errors="replace")
                     counts[name] = counts.get(name, 0) + 1
                     break
     return counts

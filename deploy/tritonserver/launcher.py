@@ -446,7 +446,7 @@ class TritonLauncher:
         executable = self._server.wheel.server if isinstance(self._server, WheelServer) else self._server.executable
         command = [
             str(executable),
-            f"--model-repository={self._repository}",
+            f"--model-repository={self._from_state(self._repository)}",
             "--model-control-mode=explicit",
             "--exit-on-error=false",
             "--strict-readiness=false",
@@ -464,10 +464,18 @@ class TritonLauncher:
             # model's python process once more at every load and wait a second for its end.
             command.append("--disable-auto-complete-config")
         if self._backend_dir is not None:
-            command.append(f"--backend-directory={self._backend_dir}")
+            command.append(f"--backend-directory={self._from_state(self._backend_dir)}")
         if self._key:
             command += control_key.arguments(self._key)
         return [*command, *self._extra]
+
+    def _from_state(self, path: Path) -> Path:
+        """Return a path in the state directory relative to it, where the server runs.
+
+        The python backend passes paths to a shell without quotes: with a space in one, a model would load for ever.
+        """
+        state, whole = self._state.absolute(), path.absolute()
+        return whole.relative_to(state) if whole.is_relative_to(state) else path
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)

@@ -47,9 +47,9 @@ def regions(prefix):
 
 @pytest.fixture
 def repository(tmp_path, make_token_model):
-    """A repository with one model of two instances, named ``tokens``."""
+    """A repository with one model of two instances, named ``tokens``, in a folder with a space and an umlaut."""
     make_token_model(tmp_path / "cache" / "model.onnx")
-    repository = ModelRepository(tmp_path / "state" / "models")
+    repository = ModelRepository(tmp_path / "the stäte" / "models")
     repository.open()
     builder = Builder("python", Tuning(instances=2))
     spec = EndpointSpec("tokens", "tokens", "", "triton", "m")
@@ -65,7 +65,7 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
     told = threading.Event()
     launcher = TritonLauncher(
         detect_server(),
-        state_dir=tmp_path / "state",
+        state_dir=tmp_path / "the stäte",
         repository=repository.root,
         on_restart=told.set,
         backoff_s=(0.1, 1.0),
@@ -76,7 +76,7 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
         admin.load("tokens")
         first = launcher.pid
         assert (3, {"tokens": 2}) == (len(members(first)), count_stubs(repository.root))
-        prefix = (tmp_path / "state" / "triton" / "shm-prefix").read_text()
+        prefix = (tmp_path / "the stäte" / "triton" / "shm-prefix").read_text()
         assert regions(prefix)
         os.kill(first, signal.SIGKILL)
         assert told.wait(60)
@@ -97,11 +97,11 @@ def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_p
     """Stop and start in the same state folder; the previous log is one file beside."""
     for _ in range(2):
         lines = []
-        launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root)
+        launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root)
         launcher.start(lines.append)
         launcher.stop()
         assert ("Triton is starting", True) == (lines[0], lines[-1].startswith("Triton is live at 127.0.0.1:"))
-    logs = tmp_path / "state" / "logs"
+    logs = tmp_path / "the stäte" / "logs"
     assert ["triton.log", "triton.log.1"] == sorted(p.name for p in logs.iterdir())
     assert "Started GRPCInferenceService at 127.0.0.1:" in (logs / "triton.log").read_text()
 
@@ -110,7 +110,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path, repository, em
     """The port of a running Triton cannot be asked for again."""
     port = int(embedded_triton.grpc.rpartition(":")[2])
     launcher = TritonLauncher(
-        detect_server(), state_dir=tmp_path / "state", repository=repository.root, ports=Ports(grpc=port)
+        detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root, ports=Ports(grpc=port)
     )
     with pytest.raises(PortTaken, match=rf"port {port} for the embedded Triton \(gRPC\) is taken"):
         launcher.start()
@@ -120,7 +120,10 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path, repository, em
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path, repository):
     """An option it does not know: one line with the reason and where the log is."""
     launcher = TritonLauncher(
-        detect_server(), state_dir=tmp_path / "state", repository=repository.root, extra_arguments=["--no-such-option"]
+        detect_server(),
+        state_dir=tmp_path / "the stäte",
+        repository=repository.root,
+        extra_arguments=["--no-such-option"],
     )
     with pytest.raises(TritonFailed, match=r"Triton exited while starting \(.*\): .*logs/triton\.log"):
         launcher.start()
@@ -132,7 +135,7 @@ def test_a_program_on_path_that_is_no_triton_is_refused(tmp_path, repository):
     program = tmp_path / "tritonserver"
     program.write_text("#!/bin/sh\necho 'error: this is not a server'\nexit 3\n")
     program.chmod(0o755)
-    launcher = TritonLauncher(PathServer(program), state_dir=tmp_path / "state", repository=repository.root)
+    launcher = TritonLauncher(PathServer(program), state_dir=tmp_path / "the stäte", repository=repository.root)
     with pytest.raises(TritonFailed, match=r"exit code 3\): error: this is not a server"):
         launcher.start()
 
@@ -150,7 +153,7 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
         "time.sleep(600)\n"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "state"), str(repository.root)],
+        [sys.executable, "-c", code, str(tmp_path / "the stäte"), str(repository.root)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -166,7 +169,7 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
 
 def test_ctrl_c_of_the_terminal_does_not_reach_the_server(tmp_path, repository):
     """It has a session of its own: the launcher decides when and how it ends."""
-    with TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root) as launcher:
+    with TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root) as launcher:
         assert launcher.pid == os.getsid(launcher.pid) != os.getsid(0)
 
 
@@ -187,9 +190,9 @@ def ask(address, path, body=b"", headers=None):
 
 def test_only_who_has_the_key_may_load_models(tmp_path, repository):
     """A load that brings its own code, the index for a foreign page, trace files, shared memory: refused without."""
-    file = tmp_path / "state" / "triton" / "key"
+    file = tmp_path / "the stäte" / "triton" / "key"
     key = ensure_key(str(file), file.parent)
-    launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root, key=key)
+    launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root, key=key)
     addresses = launcher.start()
     proof = tmp_path / "somebody-elses-code-ran"
     code = f"open({str(proof)!r}, 'w')\nclass TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
