@@ -14,7 +14,7 @@ from deploy.tools.errors import DeployError
 _ENDS_WITHIN_S: Final = 60.0
 """Seconds that an interrupted command gets to undo its changes in the registry."""
 _LETS_GO_WITHIN_S: Final = 5.0
-"""Seconds until the pipes of a killed command are closed."""
+"""Seconds until a command whose outputs are closed, or that was killed, has ended."""
 NOTHING: Final = "stopped: nothing was registered"
 """Said after Ctrl-C."""
 
@@ -70,10 +70,13 @@ async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -
         await asyncio.wait({reading, showing}, timeout=_ENDS_WITHIN_S)
         raise
     finally:
-        if process.returncode is None:
+        if not (reading.done() and showing.done()):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await asyncio.wait({reading, showing}, timeout=_LETS_GO_WITHIN_S)
+        if process.returncode is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LETS_GO_WITHIN_S):
+                    await process.wait()
         reading.cancel()
         showing.cancel()
     if code != 0:
