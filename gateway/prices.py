@@ -84,7 +84,7 @@ class Prices:
         calls, rows, squares = self._sums[0], self._sums[1], self._sums[4]
         return calls * squares < (1 + _ALIKE) * rows * rows
 
-    def expect(self, rows: int, tokens: int) -> float:
+    def expect(self, rows: float, tokens: float) -> float:
         """Return the seconds a call of ``rows`` and (padded) ``tokens`` takes at an idle server."""
         call, row, token, _ = self._values
         return call + row * rows + token * tokens
@@ -176,6 +176,14 @@ class Prices:
             )
             values[worst] = bound
             free.remove(worst)
+
+
+def least_size(kept: float, fixed: float) -> float:
+    """Return the share of their size that calls need at least, to give ``kept`` (a share) of the answers per second.
+
+    ``fixed`` is the share of their fixed price in their time.
+    """
+    return kept * fixed / (1 - kept * (1 - fixed))
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:

@@ -381,7 +381,7 @@ class Batcher(Generic[R]):
         calls = self._calls
         before = self._queue.rows + calls.rows, self._queue.tokens + calls.tokens
         is_outlier = calls.remove(call, now)
-        self._overload.call_ended(before[0], is_outlier=is_outlier)
+        self._overload.call_ended(call, before[0], is_outlier=is_outlier)
         self._pacing.leave_at = None
         call.task = None
         outputs: Sequence[Any] = ()

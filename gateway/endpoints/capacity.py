@@ -13,7 +13,8 @@ from typing import Final
 
 from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.entries import BatchLimits
-from gateway.prices import Prices
+from gateway.endpoints.work_limit import MAX_LOSS
+from gateway.prices import Prices, least_size
 from gateway.triton.port import Servers
 
 KNOWN_CALLS: Final = 16
@@ -42,6 +43,10 @@ _MIN_CALLS: Final = 2
 """The least share of one gateway: one call that a server works on, and the next one behind it."""
 _KEPT_PRICES: Final = 0.2
 """When calls become split, what whole calls cost counts a fifth: now a server merges each with those of others."""
+_LEAST_SIZE: Final = 0.5
+"""Smaller calls have at least half the size of a full one: the gateway's own work for a call is in no price ..."""
+_LEAST_GAIN: Final = 1 / 8
+"""... and calls are made smaller only if they get an eighth shorter."""
 _SHARED_CALLS: Final = 8
 """While calls are split, the quickest of the last 8 tells when one ends. Some waited for a call of other gateways; too
 early a next call only waits at the server, but too late a call is not merged.
@@ -61,7 +66,7 @@ class Capacity:
     """What is known of the servers of one batcher."""
 
     __slots__ = (
-        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "limits", "prices", "servers",
+        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_split", "limits", "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -70,17 +75,14 @@ class Capacity:
         self.limits = limits
         """The limits of the calls that are made now."""
         self.full_limits = limits
-        """The limits of a call that is not split."""
+        """The limits of a call that is neither split nor shortened."""
+        self.is_split = False
+        """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
         self._shared: deque[float] = deque(maxlen=_SHARED_CALLS)
         """While calls are split: the times of the last ones, in seconds, without waiting for this gateway's own."""
-
-    @property
-    def is_split(self) -> bool:
-        """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
-        return self.limits is not self.full_limits
 
     @property
     def is_serial(self) -> bool:
@@ -129,15 +131,38 @@ class Capacity:
         While overloaded, a server that works on one call after the other merges the calls of all gateways into one.
         Calls of a share each then add up to one full call.
         """
-        if is_on is self.is_split or (is_on and not self.is_serial):
+        full = self.full_limits
+        is_on = is_on and full.gateways.count > 1 and full.merges_calls and self.is_serial
+        if is_on is self.is_split:
             return
-        full = self.limits = self.full_limits
-        gateways = full.gateways.count
-        if is_on and gateways > 1 and full.merges_calls:
-            self.limits = replace(full, max_rows=max(full.max_rows // gateways, 1))
+        self.is_split, self.limits = is_on, full
+        if is_on:
+            self.limits = replace(full, max_rows=max(full.max_rows // full.gateways.count, 1))
             self._shared.clear()
             # A wait for one's own calls cannot be told from a wait for those of other gateways any more.
             self.prices.fix_queueing(_KEPT_PRICES)
+
+    def shorten_calls(self, tokens_per_row: float) -> None:
+        """Make calls as small as they can be without losing more than ``MAX_LOSS`` of the answers, if that is worth it.
+
+        A request that is in the next call in any case waits for the rest of the one in front, and for its own: both are
+        shorter. ``tokens_per_row``, with padding, are those of the last call.
+        """
+        prices, full = self.prices, self.full_limits
+        if self.is_split or not self.is_serial:
+            return
+        rows = max(min(full.max_rows, full.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
+        fixed = prices.call / max(prices.expect(rows, rows * tokens_per_row), 1e-9)
+        size = max(least_size(1 - MAX_LOSS, fixed), _LEAST_SIZE)
+        is_worth_it = (1 - fixed) * (1 - size) >= _LEAST_GAIN
+        self.limits = full if not is_worth_it else replace(
+            full, max_rows=math.ceil(size * full.max_rows), max_padded_tokens=math.ceil(size * full.max_padded_tokens)
+        )  # fmt: skip
+
+    def lengthen_calls(self) -> None:
+        """Make calls of full size again, unless they are split."""
+        if not self.is_split:
+            self.limits = self.full_limits
 
     def expected_end(self, call: CallInFlight) -> float:
         """Return the clock time at which a call in flight should end."""

@@ -6,7 +6,8 @@ Pure: it decides, the batcher refuses. Four rules:
   (``Pressure``).
 - **Window.** At a server that works on one call after the other, requests of class default are admitted only shortly
   before the next call needs them (``admission_window``). They then wait less.
-- **Fairness.** A tenant that has less than its share of the work in hand may exceed the limit a little.
+- **Fairness.** A tenant that has less than its share of the work in hand may exceed the limit a little. While there is
+  such a tenant, calls are a little smaller (``Capacity.shorten_calls``), so that it waits less behind the others.
 - **Newest first.** If work builds up and it is not yet sure that this is an overload, the newest requests leave first
   for up to 0.7 s. If the overload goes on, the oldest are refused, and no answer was late in the meantime.
 """
@@ -32,6 +33,8 @@ _FAIR_EXCESS: Final = 1.25
 """A tenant with less than its share is admitted until the work in hand is 1.25 times the limit."""
 _SHARES_S: Final = 5e-3
 """The shares of tenants are counted every 5 ms at most."""
+_SHORTER_S: Final = 1.0
+"""Calls are smaller until 1 s after a tenant with less than its share was admitted beyond the limit."""
 _BUILD_UP: Final = 1.25
 """Work may be building up once it is 1.25 times what the limit would admit ..."""
 _BUILD_UP_CALLS: Final = 0.2
@@ -54,7 +57,7 @@ class OverloadControl:
 
     __slots__ = (
         "_calls", "_calm_at", "_capacity", "_clock", "_is_growing", "_opens_at", "_queue", "_rows_at_last_end",
-        "_shares", "_shares_until", "_window", "is_in_force", "limit", "pressure",
+        "_shares", "_shares_until", "_shorter_until", "_window", "is_in_force", "limit", "pressure",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +84,8 @@ class OverloadControl:
         """Rows in hand by flow, as last counted; kept only while requests would be refused."""
         self._shares_until = -math.inf
         """Clock time until which the shares need not be counted again."""
+        self._shorter_until = -math.inf
+        """Clock time until which calls are smaller for the sake of a tenant with less than its share."""
         self._calm_at = math.inf
         """Clock time at which work was last not building up."""
         self._rows_at_last_end = 0
@@ -173,7 +178,10 @@ class OverloadControl:
         own, each = shares[flow], [rows for of, rows in shares.items() if of.rank == flow.rank]
         # While the window is closed, less is in hand than will be.
         expected_growth = max(self.max_work / max(self.work_up_to(flow.rank), 1e-9), 1.0)
-        return not own or own * len(each) < sum(each) * expected_growth
+        has_less = not own or own * len(each) < sum(each) * expected_growth
+        if has_less and len(each) + (not own) > 1:
+            self._shorter_until = now + _SHORTER_S
+        return has_less
 
     # --- the limit comes into force, or ends --------------------------------------------------------------------------
 
@@ -191,6 +199,8 @@ class OverloadControl:
     def split_calls(self, *, is_on: bool) -> None:
         """See ``Capacity.split_calls``."""
         self._capacity.split_calls(is_on=is_on)
+        if not is_on:
+            self._capacity.lengthen_calls()
         self.limit.limits = self._capacity.limits
 
     def _excess(self) -> list[Entry[Any]]:
@@ -230,13 +240,23 @@ class OverloadControl:
             is_full=is_full or self.is_at(_FULL, DEFAULT),
         )  # fmt: skip
 
-    def call_ended(self, rows_before: int, *, is_outlier: bool) -> None:
+    def call_ended(self, call: CallInFlight, rows_before: int, *, is_outlier: bool) -> None:
         """Record that a call ended; ``rows_before`` were in hand with it."""
         self._opens_at = None
         if not is_outlier:
+            if self.is_in_force and self._shorter_until > -math.inf:
+                self._resize_calls(call)
             least = self._rows_at_last_end + _BUILD_UP_CALLS * self._capacity.limits.max_rows
             self._is_growing = rows_before >= least
             self._rows_at_last_end = rows_before
+
+    def _resize_calls(self, call: CallInFlight) -> None:
+        if self._clock() < self._shorter_until:
+            self._capacity.shorten_calls(call.padded / call.rows)
+        else:
+            self._shorter_until = -math.inf
+            self._capacity.lengthen_calls()
+        self.limit.limits = self._capacity.limits
 
     def exceeds_limit(self) -> bool:
         """Return whether the work of class default and above reaches the limit, in force or not."""

@@ -23,9 +23,9 @@ from math import inf, log, sqrt
 from typing import Final
 
 from gateway.endpoints.entries import BatchLimits
-from gateway.prices import Prices
+from gateway.prices import Prices, least_size
 
-_MAX_LOSS: Final = 0.04
+MAX_LOSS: Final = 0.04
 """Calls may be so small that 4 % of the answers are lost. Work may then spend the time of two such calls here (the one
 in front and its own), plus the fixed price of a call: the higher that is, the more is lost if arrivals come late.
 """
@@ -153,8 +153,8 @@ class WorkLimit:
         self.per_row, self.per_token = prices.row + prices.call / rows, prices.token
         self.floor = prices.call + by_row * rows
         share = prices.call / self.floor
-        kept = (1 - _MAX_LOSS) * share / (1 - (1 - _MAX_LOSS) * (1 - share))
-        self.floors = max(2 * (share + (1 - share) * kept) + share, _MIN_FLOORS)
+        size = least_size(1 - MAX_LOSS, share)
+        self.floors = max(2 * (share + (1 - share) * size) + share, _MIN_FLOORS)
 
     def _adjust(self, period: _Period) -> None:
         held, rate = self._measured(period)[0], self._busy(period)

@@ -16,8 +16,9 @@ from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
 from gateway.trace import DEFAULT, Flow
 
-GPU = Price("a GPU", 22e-3, 0.5e-3, 0.0)
-CAPACITY = MAX_ROWS / GPU.seconds(MAX_ROWS, 0)
+CHEAP = Price("cheap rows", 22e-3, 0.5e-3, 0.0)
+COSTLY = Price("costly rows", 20e-3, 1.5e-3, 0.0)
+CAPACITY = MAX_ROWS / CHEAP.seconds(MAX_ROWS, 0)
 WARM_S, SECONDS = 6.0, 12.0
 
 
@@ -39,13 +40,13 @@ class Tenant:
         return sorted(self.took)[int(0.99 * len(self.took))]
 
 
-def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
+def ask(rates: Mapping[str, float], price: Price = CHEAP) -> dict[str, Tenant]:
     """Let each tenant send requests at a rate per second, whatever their outcomes."""
 
     async def main(loop: SimulatedLoop) -> dict[str, Tenant]:
         chance = random.Random(1)
         batcher: Batcher[Row] = Batcher(
-            Server(loop, GPU, chance), limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure("always")),
+            Server(loop, price, chance), limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure("always")),
             on_batch=lambda *_: None, clock=loop.time,
         )  # fmt: skip
         found = {name: Tenant() for name in rates}
@@ -72,6 +73,16 @@ def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
         return found
 
     return simulate(main)  # type: ignore[no-any-return]
+
+
+def test_behind_long_calls_a_tenant_waits_hardly_longer_beside_one_that_asks_for_too_much() -> None:
+    """Calls are shorter meanwhile, which costs 4 % of the answers at most."""
+    capacity = MAX_ROWS / COSTLY.seconds(MAX_ROWS, 0)
+    calm = ask({"quiet": 0.3 * capacity, "greedy": 0.5 * capacity}, COSTLY)
+    hard = ask({"quiet": 0.3 * capacity, "greedy": 3 * capacity}, COSTLY)
+    assert hard["quiet"].answered >= 0.99
+    assert hard["quiet"].p99 <= 1.2 * calm["quiet"].p99
+    assert sum(len(tenant.took) for tenant in hard.values()) >= 0.92 * capacity * SECONDS
 
 
 @pytest.mark.parametrize("times", [5.0, 20.0])

@@ -9,7 +9,7 @@ from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.capacity import Capacity, OneServer
 from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.prices import Prices
-from tests.unit.gateway.endpoints.units import MAX_ROWS, FixedPrices, Units
+from tests.unit.gateway.endpoints.units import MAX_ROWS, TOKENS, FixedPrices, Units
 
 
 def call(started: float, rows: int = 1) -> CallInFlight:
@@ -111,6 +111,47 @@ def test_calls_that_no_server_merges_are_not_split() -> None:
     assert capacity.is_serial
     capacity.split_calls(is_on=True)
     assert not capacity.is_split
+
+
+def test_shortened_calls_lose_four_per_cent_of_the_answers_at_most() -> None:
+    """Ten rows take 10 ms and eight 8.2 ms: 1,000 and 976 rows per second. Seven would lose 4.1 %."""
+    capacity = Units().capacity
+    capacity.prices = FixedPrices(1.0, 100, call=1e-3, row=0.9e-3)
+    capacity.shorten_calls(TOKENS)
+    assert (capacity.limits.max_rows, capacity.full_limits.max_rows) == (8, MAX_ROWS)
+
+
+def test_calls_are_not_shortened_if_that_hardly_makes_them_shorter() -> None:
+    """Half of a call's time is its fixed price: 96 % of the answers need 9.2 of 10 rows, and 96 % of the time."""
+    capacity = Units().capacity
+    capacity.shorten_calls(TOKENS)
+    assert capacity.limits is capacity.full_limits
+    capacity.lengthen_calls()
+    assert capacity.limits is capacity.full_limits
+
+
+def test_a_shortened_call_has_half_of_the_size_of_a_full_one_at_least() -> None:
+    """Even if calls have no price of their own; rows and padded tokens alike."""
+    capacity = Units(max_padded_tokens=60).capacity
+    capacity.prices = FixedPrices(1.0, 100, call=0.0, row=0.0, token=1e-3)
+    capacity.shorten_calls(TOKENS)
+    assert (capacity.limits.max_rows, capacity.limits.max_padded_tokens) == (MAX_ROWS // 2, 30)
+
+
+@pytest.mark.parametrize("units", [Units(servers=2), Units(queueing=0.2)], ids=["two servers", "a parallel server"])
+def test_calls_are_shortened_only_at_one_serial_server(units: Units) -> None:
+    """Elsewhere a call need not wait for the one in front."""
+    units.capacity.shorten_calls(TOKENS)
+    assert units.capacity.limits is units.capacity.full_limits
+
+
+def test_split_calls_are_not_shortened() -> None:
+    """The server merges them into one call with those of other gateways."""
+    capacity = Units(gateways=3).capacity
+    capacity.split_calls(is_on=True)
+    capacity.shorten_calls(TOKENS)
+    capacity.lengthen_calls()
+    assert capacity.limits.max_rows == MAX_ROWS // 3
 
 
 def test_while_calls_are_split_the_server_counts_as_serial() -> None:

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from gateway.endpoints.entries import BatchLimits
 from gateway.trace import BATCH, CRITICAL, DEFAULT
-from tests.unit.gateway.endpoints.units import FULL_CALL_S, MAX_ROWS, Units
+from tests.unit.gateway.endpoints.units import FULL_CALL_S, MAX_ROWS, FixedPrices, Units
 
 WORK_S = FULL_CALL_S / MAX_ROWS
 
@@ -75,6 +76,34 @@ def test_a_tenant_with_less_than_its_share_may_exceed_the_limit_by_a_quarter() -
     assert not units.overload.is_full(DEFAULT, "new")
     units.enqueue(5, tenant="much")
     assert units.overload.is_full(DEFAULT, "little")
+
+
+def test_calls_are_shorter_while_a_tenant_has_less_than_its_share() -> None:
+    """Until a second after the last such request, or until the limit ends. A tenant by itself changes nothing."""
+    units = Units(rule="auto")
+    units.capacity.prices = FixedPrices(1.0, 100, call=2e-3)
+    units.overload.limit.seconds = 20 * WORK_S
+    units.pressure.press(units.now)
+    units.overload.switch()
+    limits = units.capacity.full_limits
+
+    def call_ends() -> BatchLimits:
+        units.end(units.send(MAX_ROWS))
+        return units.capacity.limits
+
+    units.enqueue(30, tenant="much")
+    units.overload.is_full(DEFAULT, "much")
+    assert call_ends() is limits
+    units.overload.is_full(DEFAULT, "little")
+    assert call_ends().max_rows < MAX_ROWS
+    assert units.overload.limit.limits is units.capacity.limits
+    units.now += 1.1
+    assert call_ends() is limits
+    units.overload.is_full(DEFAULT, "little")
+    assert call_ends().max_rows < MAX_ROWS
+    units.pressure.is_on = False
+    units.overload.switch()
+    assert units.capacity.limits is limits
 
 
 def test_an_admitted_entry_counts_for_its_tenant_before_the_shares_are_counted_again() -> None:

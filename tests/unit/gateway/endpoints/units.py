@@ -26,11 +26,13 @@ FULL_CALL_S = CALL_S + MAX_ROWS * ROW_S
 
 
 class FixedPrices(Prices):
-    """Prices of 10 ms for a call and 1 ms for a row, learned without any error."""
+    """Prices of a call, a row and a token in seconds, learned without any error."""
 
-    def __init__(self, queueing: float, calls: int) -> None:
+    def __init__(
+        self, queueing: float, calls: int, *, call: float = CALL_S, row: float = ROW_S, token: float = 0.0
+    ) -> None:
         super().__init__()
-        self._values = [CALL_S, ROW_S, 0.0, queueing]
+        self._values = [call, row, token, queueing]
         self.calls = calls
         self.spread = 0.0
 
@@ -121,5 +123,5 @@ class Units:
         """End a call now."""
         rows = self.queue.rows + self.calls.rows
         is_outlier = self.calls.remove(call, self.now)
-        self.overload.call_ended(rows, is_outlier=is_outlier)
+        self.overload.call_ended(call, rows, is_outlier=is_outlier)
         self.pacing.leave_at = None
