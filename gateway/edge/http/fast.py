@@ -19,6 +19,7 @@ import asyncio
 import logging
 import re
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -426,7 +427,7 @@ class FastProtocol(GatewayProtocol):
         self.unread.clear()
 
     def _extensions(self, cycle: RequestResponseCycle) -> dict[str, Any]:
-        return {**super()._extensions(cycle), EXTENSION: partial(_reply, cycle)}
+        return {**super()._extensions(cycle), EXTENSION: partial(_reply, weakref.ref(cycle))}
 
 
 def http_protocol(*, fast_path: bool) -> type[GatewayProtocol]:
@@ -434,7 +435,12 @@ def http_protocol(*, fast_path: bool) -> type[GatewayProtocol]:
     return FastProtocol if fast_path else GatewayProtocol
 
 
-def _reply(cycle: RequestResponseCycle, status: int, headers: HeaderList, body: bytes) -> bool:
+def _reply(
+    of: weakref.ref[RequestResponseCycle], status: int, headers: HeaderList, body: bytes
+) -> bool:  # fmt: skip
+    cycle = of()  # its scope holds this function: a reference would keep both, and the connection, until a collection
+    if cycle is None:
+        return True
     if cycle.flow.write_paused or cycle.response_started or cycle.waiting_for_100_continue:
         return False
     if cycle.disconnected:

@@ -176,6 +176,11 @@ class GatewayProtocol(HttpToolsProtocol):
             running.disconnected = True
             running.message_event.set()
         super().connection_lost(exc)
+        # Requests refer back to their connection, and full collections are rare (``app``). So the connection lets go of
+        # them: after a flood of callers that leave at once, hundreds of megabytes would wait for a collection.
+        self.cycle = self._running = None  # type: ignore[assignment]
+        self.scope = None  # type: ignore[assignment]
+        self.pipeline.clear()
 
     def leave(self) -> None:
         """See ``connections.Connection``."""

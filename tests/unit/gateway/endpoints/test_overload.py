@@ -91,7 +91,7 @@ def test_calls_are_shorter_while_a_tenant_has_less_than_its_share() -> None:
         units.end(units.send(MAX_ROWS))
         return units.capacity.limits
 
-    units.enqueue(30, tenant="much")
+    units.enqueue(22, tenant="much")
     units.overload.is_full(DEFAULT, "much")
     assert call_ends() is limits
     units.overload.is_full(DEFAULT, "little")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
+from gateway.edge.http.protocol import GatewayProtocol
 from gateway.endpoints.cache import CachedHandler, size_of
 from tests.unit.gateway.edge.http.serving import Port, post, serving
 
@@ -59,6 +61,43 @@ async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(ser
         wire.send(request[-4:])
         status, _, body = await wire.answer()
         assert (200, {"says": "new"}) == (status, body)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: Serve, end: str) -> None:
+    """Whether it was answered or refused. Full collections are rare, and thousands of connections may come."""
+    async with serve(max_in_flight=1) as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+
+        async def come(status: int, request: bytes) -> None:
+            wire = await port.connect()
+            wire.send(request)
+            assert (await wire.answer())[0] == status
+            getattr(wire, end)()
+
+        def kept() -> list[object]:
+            return [one for one in gc.get_objects() if isinstance(one, GatewayProtocol)]
+
+        await come(200, post())
+        held = stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        await stack.until(lambda: stack.gateway.permits.in_flight == 1)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await come(429, post())
+            await come(404, b"GET /missing HTTP/1.1\r\nhost: x\r\n\r\n")
+            held.set()
+            await wire.answer()
+            await come(200, post())
+            wire.close()
+            await stack.until(lambda: not kept())
+        finally:
+            gc.enable()
 
 
 async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) -> None:
