@@ -102,10 +102,11 @@ class Up:
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 try:
                     line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    home = str((entry / "cwd").readlink())  # Triton's paths are relative to it
                     is_dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
                 except OSError:
                     continue
-                if str(self.state) in line and not is_dead:
+                if str(self.state) in f"{line}{home}" and not is_dead:
                     found.append(f"{entry.name} {line}")
         return found
 

@@ -267,7 +267,8 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
         found = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if f"{world.state}/models/{name}/".encode() in entry.read_bytes().split(b"\0")[1:2][0]:
+                model = (entry.parent / "cwd").readlink() / entry.read_bytes().split(b"\0")[1].decode()
+                if model.is_relative_to(world.state / "models" / name):
                     found.append(int(entry.parent.name))
             except (OSError, IndexError):
                 continue
