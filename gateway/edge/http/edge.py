@@ -45,8 +45,10 @@ class DisconnectWatch:
         """End the watch."""
         self._timer.cancel()
         self._flight = None
-        if self._listener is not None:
-            self._listener.cancel()
+        # The task of a cancelled listener refers to this object: without the reference to it, both are freed at once.
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.cancel()
 
     def _listen(self) -> None:
         self._listener = asyncio.get_running_loop().create_task(self._until_gone())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.edge.http import edge
 from gateway.edge.http.protocol import GatewayProtocol
 from gateway.endpoints.cache import CachedHandler, size_of
 from tests.unit.gateway.edge.http.serving import Port, post, serving
@@ -64,8 +65,11 @@ async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(ser
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
-async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: Serve, end: str) -> None:
+async def test_a_connection_that_has_ended_is_freed_without_a_collection(
+    serve: Serve, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether it was answered or refused. Full collections are rare, and thousands of connections may come."""
+    monkeypatch.setattr(edge, "_WATCH_AFTER_S", 0.0)  # as in a request that takes long
     async with serve(max_in_flight=1) as port:
         stack = port.stack
         stack.deploy("e")
