@@ -40,6 +40,8 @@ from gateway.hooks.wire import MAX_MEMORY
 
 _log = logging.getLogger("triton_gateway.hooks")
 
+_KILLED_S: Final = 1.0
+"""A killed process has ended after some milliseconds."""
 _MAX_PAUSE_S: Final = 30.0
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
@@ -195,6 +197,10 @@ class HookPool:
             for process in processes:
                 process.kill("the endpoint is closed")
                 process.check_ended()
+            with suppress(TimeoutError):  # so that none is left behind if the event loop ends next
+                async with asyncio.timeout(_KILLED_S):
+                    for process in processes:
+                        await process.ended.wait()
             self._leave_bound_if_ended()
 
     # --- called by the processes and the bound ------------------------------------------------------------------------
