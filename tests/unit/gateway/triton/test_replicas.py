@@ -74,12 +74,13 @@ async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
         for _ in range(20):
             await call(backend)
         assert (6, 1) == (a.calls, backend.replicas)
-        assert b.calls >= 25  # on a busy machine a call may be sent twice
+        so_far = b.calls
+        assert so_far >= 25  # on a busy machine a call may be sent twice
         a.refusal = None
         assert await backend.is_live()
         for _ in range(10):
             await call(backend)
-        assert (11, 30, 2) == (a.calls, b.calls, backend.replicas)
+        assert (11, so_far + 5, 2) == (a.calls, b.calls, backend.replicas)
         await backend.close()
 
 
