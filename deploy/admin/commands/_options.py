@@ -247,7 +247,7 @@ def _variables_of_up() -> dict[str, str]:
         return {}
     state = chosen_state_dir()
     variables = state.read_env()
-    if _names_state_dir() and not variables and uses_no_clearml(os.environ):
+    if names_state_dir() and not variables and uses_no_clearml(os.environ):
         raise DeployError(
             f"{state.root} is not the state directory of an `up`",
             hint="start `triton-gateway up`, or set CLEARML_API_HOST and its keys",
@@ -261,13 +261,14 @@ def _variables_of_up() -> dict[str, str]:
     return variables
 
 
-def _names_state_dir() -> bool:
+def names_state_dir() -> bool:
+    """Return whether the command line names the folder of an ``up``."""
     given = click.get_current_context().get_parameter_source("state_dir")
     return given not in (None, ParameterSource.DEFAULT)
 
 
 def _prefers_up() -> bool:
-    return _names_state_dir() or uses_no_clearml(os.environ)
+    return names_state_dir() or uses_no_clearml(os.environ)
 
 
 def refuse_gateway_of_another(gateway: str) -> None:

@@ -14,6 +14,7 @@ from deploy.admin.commands._options import (
     chosen_state_dir,
     gateway_options,
     names_clearml,
+    names_state_dir,
     refuse_gateway_of_another,
     registry_options,
     who,
@@ -107,7 +108,8 @@ def command(
             )
         refuse_gateway_of_another(gateway)
         store = open_registry()
-        terminal.say(f"ClearML server: {store.server} (named by {names_clearml()})")
+        if not names_state_dir():
+            terminal.say(f"ClearML server: {store.server} (named by {names_clearml()})")
         home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
         wanted = Wanted(
             given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
