@@ -189,18 +189,12 @@ class HookPool:
         try:
             for process in processes:
                 process.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S + 1):
-                    for process in processes:
-                        await process.ended.wait()
+            await _have_ended(processes, CLOSE_S + 1)
         finally:
             for process in processes:
                 process.kill("the endpoint is closed")
                 process.check_ended()
-            with suppress(TimeoutError):  # so that none is left behind if the event loop ends next
-                async with asyncio.timeout(_KILLED_S):
-                    for process in processes:
-                        await process.ended.wait()
+            await _have_ended(processes, _KILLED_S)  # so that none is left behind if the event loop ends next
             self._leave_bound_if_ended()
 
     # --- called by the processes and the bound ------------------------------------------------------------------------
@@ -399,6 +393,14 @@ class HookPool:
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s: starting a hook process failed", self.name, exc_info=task.exception())
         self.dispatch_waiting()
+
+
+async def _have_ended(processes: Sequence[HookProcess], within: float) -> None:
+    """Return when the processes have ended, after ``within`` seconds at the latest."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            for process in processes:
+                await process.ended.wait()
 
 
 def _machine_memory() -> int:

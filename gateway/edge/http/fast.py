@@ -435,9 +435,7 @@ def http_protocol(*, fast_path: bool) -> type[GatewayProtocol]:
     return FastProtocol if fast_path else GatewayProtocol
 
 
-def _reply(
-    of: weakref.ref[RequestResponseCycle], status: int, headers: HeaderList, body: bytes
-) -> bool:  # fmt: skip
+def _reply(of: weakref.ref[RequestResponseCycle], status: int, headers: HeaderList, body: bytes) -> bool:
     cycle = of()  # its scope holds this function: a reference would keep both, and the connection, until a collection
     if cycle is None:
         return True
