@@ -37,7 +37,7 @@ class Machines:
 
 
 def _node(name: str, cpus: int, gpus: int = 0) -> dict[str, Any]:
-    has = {"cpu": str(cpus), "memory": "256Gi", "pods": "110", "ephemeral-storage": "500Gi"}
+    has = {"cpu": str(cpus), "memory": "256Gi", "pods": "110", "ephemeral-storage": "2Ti"}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     spec: dict[str, Any] = {}
     if gpus:

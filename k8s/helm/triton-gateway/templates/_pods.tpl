@@ -231,7 +231,8 @@ containers:
     lifecycle:
       # still answer: gateways learn from DNS that the pod ends
       preStop: {exec: {command: [sleep, {{ $triton.preStopSeconds | quote }}]}}
-    resources: {{ include "resources" (list $ $resources) | nindent 6 }}
+    # its model repository; model sync's container requests the other volume of models, its downloads
+    resources: {{ include "resources" (list $ $resources $triton.modelsSize) | nindent 6 }}
     securityContext: {{ include "containerSecurity" . | nindent 6 }}
     volumeMounts:
       {{- if eq $triton.engine "python" }}
