@@ -83,9 +83,9 @@ from gateway.registry.port import Registry
 from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
-from gateway.triton.grpc import TritonTls
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
+from gateway.triton.tls import given
 from preprocessing.words import budget
 
 _log = logging.getLogger("triton_gateway")
@@ -625,12 +625,6 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
     numbers_folder = environ.get(NUMBERS_FOLDER)
-    tls = TritonTls(
-        settings.triton_tls_authority,
-        settings.triton_tls_certificate,
-        settings.triton_tls_key,
-        settings.triton_tls_name,
-    )
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     wishes = Wishes(registry.ledger)
     return Gateway(
@@ -642,7 +636,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             compression=compression,
             options=options,
             http=_http_for(settings, address),
-            tls=tls if tls.files() or tls.name else None,
+            tls=given(*settings.triton_tls()),
             key_file=key_file(settings.triton_key_file, settings.state_dir),
             away_s=settings.cold_start_timeout,
             cold_s=settings.cold_start_timeout or _COLD_S,

@@ -348,7 +348,8 @@ class Settings(BaseSettings):
     triton_tls_authority: str = Field(
         "", validation_alias=_names("triton_tls_authority"),
         description="PEM file of the authority that signed Triton's certificate. Any `TRITON_TLS` setting, or a "
-        "`grpcs://` address, turns on TLS for every Triton. Empty: the system's authorities are trusted.",
+        "`grpcs://` address, turns on TLS for every Triton. Empty: the system's authorities are trusted. Model sync "
+        "reads these settings too.",
     )  # fmt: skip
     triton_tls_certificate: str = Field(
         "", validation_alias=_names("triton_tls_certificate"),
@@ -685,6 +686,10 @@ class Settings(BaseSettings):
     def pinned(self) -> tuple[str, ...]:
         """Return ``pinned_endpoints`` as paths without outer slashes."""
         return tuple(part.strip().strip("/") for part in self.pinned_endpoints.split(",") if part.strip(" /"))
+
+    def triton_tls(self) -> tuple[str, str, str, str]:
+        """Return the ``triton_tls`` settings: authority, certificate, key and name."""
+        return self.triton_tls_authority, self.triton_tls_certificate, self.triton_tls_key, self.triton_tls_name
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

@@ -6,6 +6,7 @@ never retries: ``plan.py`` decides when to try again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway import errors, triton
+
+Tls = triton.tls.TritonTls
+"""Files and name for TLS to Triton."""
+tls_in_environment = triton.tls.in_environment
+"""Returns the TLS that the ``TRITON_TLS`` variables name, or None."""
 
 ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 
@@ -73,23 +79,49 @@ class AdminClient:
     """The admin side of one Triton at ``address`` (``host:port``).
 
     ``key_file`` holds the key of its control APIs. It is read at each call, and may be missing if Triton needs no key.
-    Calls raise ``BackendRefused`` if Triton needs a key, or another one.
+    Calls raise ``BackendRefused`` if Triton needs a key, or another one. With ``tls``, or an address ``grpcs://…``, the
+    connection uses TLS; files that were replaced are used for the next call.
     """
 
     def __init__(
-        self, address: str, *, key_file: Path | None = None, timeout_s: float = 10.0, load_timeout_s: float = 300.0
-    ) -> None:
+        self, address: str, *, key_file: Path | None = None, timeout_s: float = 10.0, load_timeout_s: float = 300.0,
+        tls: Tls | None = None,
+    ) -> None:  # fmt: skip
         self._address = address
         self._key_file = key_file
         self._timeout = timeout_s
         self._load_timeout = load_timeout_s
-        self._client = tritonclient.grpc.InferenceServerClient(address, channel_args=list(_CHANNEL))
+        self._target = address.removeprefix("grpcs://").removeprefix("grpc://")
+        self._tls = triton.tls.for_address(address, tls)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._files: tuple[float, ...] = ()
+        self._open: Any = None
+        if self._tls is None:
+            self._open = _connect(self._target, None)
+
+    @property
+    def _client(self) -> Any:
+        """The connection; with TLS a new one if its files have changed. Raises ``BackendRefused`` for bad files."""
+        if self._tls is None:
+            return self._open
+        with self._lock:
+            try:
+                files = self._tls.changed()
+                if self._open is None or (files != self._files and not self._is_closed):
+                    # Calls in flight hold the old connection, which is closed when the last of them has ended.
+                    self._open, self._files = _connect(self._target, self._tls), files
+            except OSError as error:
+                raise errors.BackendRefused(
+                    f"no TLS to Triton at {self._address}: {error}", hint="correct the TRITON_GATEWAY_TRITON_TLS files"
+                ) from error
+            return self._open
 
     def is_live(self, timeout_s: float = 2.0) -> bool:
         """Return True if the server answers; never raises."""
         try:
             return bool(self._client.is_server_live(client_timeout=timeout_s))
-        except InferenceServerException:
+        except (InferenceServerException, errors.GatewayError):
             return False
 
     def is_ready(self, name: str) -> bool:
@@ -151,7 +183,10 @@ class AdminClient:
 
     def close(self) -> None:
         """Release the connection."""
-        self._client.close()
+        with self._lock:
+            self._is_closed = True
+            if self._open is not None:
+                self._open.close()
 
     def _headers(self) -> dict[str, str]:
         try:
@@ -182,6 +217,12 @@ class AdminClient:
             return errors.DeadlineExceeded(f"Triton at {self._address} did not answer in time" + (
                 f": {loading} was not loaded within {self._load_timeout:g} s" if loading else ""))  # fmt: skip
         if status in ("UNAVAILABLE", "CANCELLED", "") or "closed channel" in text:
+            if self._tls is not None:
+                return errors.BackendUnavailable(
+                    f"no Triton answers at {self._address} with TLS: {text}",
+                    hint="is tritonserver running with --grpc-use-ssl, and do the TRITON_GATEWAY_TRITON_TLS settings "
+                    "fit its certificate?",
+                )
             return errors.BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
         return errors.ModelNotReady(text) if loading else errors.BackendRefused(text)
 
@@ -196,6 +237,19 @@ class AdminClient:
             f"Triton at {self._address} refuses its model-control API without a key{where}",
             hint="set TRITON_GATEWAY_TRITON_KEY_FILE to the file with the key that Triton was started with",
         )
+
+
+def _connect(target: str, tls: Tls | None) -> Any:
+    """Return a client of Triton's gRPC at ``target``. Raises ``OSError`` for TLS files that cannot be read."""
+    options: list[tuple[str, Any]] = list(_CHANNEL)
+    if tls is None:
+        return tritonclient.grpc.InferenceServerClient(target, channel_args=options)
+    if tls.name:
+        options += [("grpc.ssl_target_name_override", tls.name), ("grpc.default_authority", tls.name)]
+    return tritonclient.grpc.InferenceServerClient(
+        target, ssl=True, root_certificates=tls.authority or None, private_key=tls.key or None,
+        certificate_chain=tls.certificate or None, channel_args=options,
+    )  # fmt: skip
 
 
 def first_line(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.modelsync.client import Tls
 from deploy.modelsync.members import read_pools
 from deploy.modelsync.model_folder.cores import available_cores, tuning_for
 from deploy.modelsync.model_folder.layout import Engine
@@ -29,6 +30,8 @@ class SyncSettings:
     """The pools of its Triton. Endpoints of other pools are not loaded; ``*``: all pools."""
     triton_key_file: Path | None = None
     """File with the key of Triton's control APIs, if Triton was started with one."""
+    triton_tls: Tls | None = None
+    """TLS to Triton, if it has been configured."""
     cache_bytes: int = 20 << 30
     """Bytes above which unused downloads are deleted; 0: never."""
     unpacked_bytes: int = 64 << 30

@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
-from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
+from gateway.triton.addresses import HttpAddress, Lookup, resolve
 from gateway.triton.choice import Call
 from gateway.triton.errors import TransportError
-from gateway.triton.grpc import GrpcTransport, TritonTls
+from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.key import read_key
 from gateway.triton.port import ModelInfo, Servers, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
+from gateway.triton.tls import TritonTls, for_address
 from gateway.triton.verdicts import decode
 
 _log = logging.getLogger("triton_gateway.triton")
@@ -112,7 +113,7 @@ class TritonBackend:
         self._probes: set[asyncio.Task[None]] = set()
         self.address = address
         self._key_file = key_file
-        tls = tls or (TritonTls() if any(parse_address(part).is_secure for part in parts(address)) else None)
+        tls = for_address(address, tls)
 
         def connect(to: str, http_at: HttpAddress | None, host: str) -> Replica:
             grpc = GrpcTransport(to, options=dict(options), is_compressed=compression, tls=tls, host=host)
@@ -121,7 +122,7 @@ class TritonBackend:
         self._replicas = Replicas(
             address,
             connect,
-            # Compression and TLS exist over gRPC only, so HTTP is off with either of them.
+            # Triton offers compression and TLS over gRPC only, so HTTP is off with either of them.
             http="off" if compression or tls else http,
             stamp=tls.changed if tls else tuple,
             lookup=lookup,

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -23,6 +22,7 @@ from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.key import GRPC_HEADER, is_refusal
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 from gateway.triton.tensors import FROM_TRITON, pack, unpack
+from gateway.triton.tls import TritonTls
 from gateway.triton.waiting import within_running_time
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -56,34 +56,6 @@ _ERRORS: Final[dict[grpc.StatusCode, BackendError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TritonTls:
-    """PEM files for TLS to Triton: the authority to trust (empty: the system's), and a client certificate with its key.
-
-    ``name`` is the name that the server's certificate must have; empty: the host of the address.
-    """
-
-    authority: str = ""
-    certificate: str = ""
-    key: str = ""
-    name: str = ""
-
-    def files(self) -> tuple[str, ...]:
-        """Return the files that are named."""
-        return tuple(name for name in (self.authority, self.certificate, self.key) if name)
-
-    def changed(self) -> tuple[float, ...]:
-        """Return the files' modification times. Raises ``OSError`` for a file that cannot be read."""
-        return tuple(Path(name).stat().st_mtime for name in self.files())
-
-    def credentials(self) -> Any:
-        """Return the channel credentials from the files. Raises ``OSError``."""
-        authority, certificate, key = (
-            Path(name).read_bytes() if name else None for name in (self.authority, self.certificate, self.key)
-        )
-        return grpc.ssl_channel_credentials(authority, key, certificate)
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """The models of a server: the names that are ``ready``, and ``entries``, name → (state, reason) of all.
 
@@ -112,8 +84,9 @@ class GrpcTransport:
         else:
             if name := tls.name or host:
                 settings |= {"grpc.ssl_target_name_override": name, "grpc.default_authority": name}
+            credentials = grpc.ssl_channel_credentials(*tls.read())
             channel = grpc.aio.secure_channel(
-                address, tls.credentials(), options=list(settings.items()), compression=compression
+                address, credentials, options=list(settings.items()), compression=compression
             )
         self._channel = channel
 

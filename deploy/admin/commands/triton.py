@@ -17,7 +17,7 @@ _NEVER_BY_ITSELF = (3600.0, 3600.0)
 """Back-off in seconds, so long that the launcher never restarts the server; the supervisor of ``up`` does."""
 
 
-@click.command(name="triton", hidden=True)
+@click.command(name="triton", hidden=True, context_settings={"ignore_unknown_options": True})
 @click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), required=True,
               envvar="TRITON_GATEWAY_STATE_DIR")  # fmt: skip
 @click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True,
@@ -27,12 +27,15 @@ _NEVER_BY_ITSELF = (3600.0, 3600.0)
 @click.option("--grpc-port", type=PORT, default=8001, show_default=True)
 @click.option("--http-port", type=PORT, default=8000, show_default=True)
 @click.option("--metrics-port", type=PORT, default=8002, show_default=True)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    state_dir: Path, repository: Path, host: str, key_file: str, grpc_port: int, http_port: int, metrics_port: int
-) -> int:
+    state_dir: Path, repository: Path, host: str, key_file: str, grpc_port: int, http_port: int, metrics_port: int,
+    arguments: tuple[str, ...],
+) -> int:  # fmt: skip
     """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM.
 
     Loading models needs the key in --key-file (STATE_DIR/triton/key). The command creates the key if there is none.
+    Other arguments (`--log-verbose=1`) are tritonserver's.
     """
     from deploy.tools import process_logs
     from deploy.tools.errors import ChildFailed, DeployError
@@ -56,7 +59,7 @@ def command(
     launcher = TritonLauncher(
         server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
         ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
-        extra_arguments=trace_arguments(os.environ),
+        extra_arguments=(*trace_arguments(os.environ), *arguments),
     )  # fmt: skip
     try:
         launcher.start(_tell)

@@ -68,7 +68,8 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     if options.triton_grpc:
         http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
         file = triton.key.key_file(options.triton_key_file, options.state_dir)
-        yield from triton_at(options.triton_grpc, http=http, key_file=file)
+        tls = triton.tls.in_environment(environ)
+        yield from triton_at(options.triton_grpc, http=http, key_file=file, tls=tls)
     else:
         yield from _tritons_of_up(options.state_dir)
 
@@ -258,7 +259,8 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
     else:
         yield Finding("serving Task", "ok", what)
     named = {url: one.pool.split(",") for url, one in plan.endpoints.items() if one.pool}
-    yield from pools_of(named, environ.get("TRITON_GATEWAY_POOLS", ""))
+    tls = triton.tls.in_environment(environ)
+    yield from pools_of(named, environ.get("TRITON_GATEWAY_POOLS", ""), lambda address: _answers(address, tls))
 
 
 def pools_of(
@@ -299,14 +301,14 @@ def pools_of(
             yield Finding(f"pool {name}", "ok", f"{address}: {who}")
 
 
-def _answers(address: str) -> bool:
+def _answers(address: str, tls: triton.tls.TritonTls | None = None) -> bool:
     """Return True if any Triton of ``address`` answers now."""
     from deploy.modelsync.client import AdminClient
 
     for part in triton.addresses.parts(address):
         target = triton.addresses.parse_address(part)
         for grpc in target.fixed or (f"{target.host}:{target.port}",):
-            client = AdminClient(grpc)
+            client = AdminClient(grpc, tls=triton.tls.for_address(part, tls))
             try:
                 if client.is_live(timeout_s=3.0):
                     return True
@@ -328,16 +330,19 @@ def anyone_loads(doors: str) -> str:
     return f"anyone who can reach {doors}, and can therefore run code there"
 
 
-def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
+def triton_at(
+    address: str, *, http: str = "auto", key_file: Path | None = None, tls: triton.tls.TritonTls | None = None
+) -> Iterator[Finding]:
     """Check that Triton answers, and that loading models needs its key.
 
-    ``http``: like the gateways' setting of that name. ``key_file`` holds the key that Triton was started with.
+    ``http`` and ``tls``: like the gateways' settings of these names. ``key_file`` holds the key that Triton was started
+    with.
     """
     from deploy.modelsync.client import AdminClient
     from deploy.modelsync.doors import REMEDY, open_doors
 
     grpc = address.removeprefix("dns:///")
-    client = AdminClient(grpc, key_file=key_file, timeout_s=3.0)
+    client = AdminClient(grpc, key_file=key_file, timeout_s=3.0, tls=tls)
     version = ""
     try:
         if not client.is_live():
@@ -353,7 +358,7 @@ def triton_at(address: str, *, http: str = "auto", key_file: Path | None = None)
     finally:
         client.close()
     hosts = triton.addresses.http_hosts(grpc, http)
-    doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
+    doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "", tls)
     if doors:
         yield Finding("who may load models", "missing", anyone_loads(" or ".join(doors)), REMEDY)
     else:

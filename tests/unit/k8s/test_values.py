@@ -38,7 +38,7 @@ def variables(objects: Objects, name: str, container: str) -> dict[str, str]:
     said: dict[str, str] = {}
     for each in found.get("envFrom", []):
         said |= named(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
-    return said | {each["name"]: each["value"] for each in found["env"] if "value" in each}
+    return said | {each["name"]: each["value"] for each in found.get("env", []) if "value" in each}
 
 
 # --- what the server would write ---------------------------------------------------------------------------------
@@ -298,6 +298,79 @@ def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
     [endpoint] = named(objects, "ServiceMonitor", "triton-gateway")["spec"]["endpoints"]
     assert ("https", {"insecureSkipVerify": True}) == (endpoint["scheme"], endpoint["tlsConfig"])
     assert [] == [*entries(helm(), "scheme")]
+
+
+def trusted(objects: Objects, deployment: str, container: str) -> dict[str, str]:
+    """The TLS variables of a container; each file that one names lies in a Secret that the container has."""
+    template = pod(objects, deployment)
+    [found] = [each for each in template["spec"]["containers"] if each["name"] == container]
+    mounts = {each["mountPath"]: each["name"] for each in found["volumeMounts"]}
+    volumes = {each["name"]: each.get("secret", {}) for each in template["spec"]["volumes"]}
+    start = "TRITON_GATEWAY_TRITON_TLS_"
+    said = {
+        name.removeprefix(start): value
+        for name, value in variables(objects, deployment, container).items()
+        if name.startswith(start)
+    }
+    paths = [value for name, value in said.items() if name != "NAME"]
+    paths += [each.partition("=")[2] for each in found.get("args", []) if re.match("--grpc-(server|root)-", each)]
+    for path in paths:
+        folder, _, file = path.rpartition("/")
+        source = volumes[mounts[folder]]
+        assert source["secretName"]
+        assert file in {each["path"] for each in source.get("items", [{"path": file}])}, path
+    return said
+
+
+def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render) -> None:
+    """With an authority of its own; loopback has no name, so model sync expects that of the Service."""
+    authority = {"AUTHORITY": "/triton-tls/ca.crt"}
+    for values in ("", "cpu"):
+        objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
+        assert authority == trusted(objects, "triton-gateway", "gateway")
+        for name in ("triton", "triton-big"):
+            assert authority | {"NAME": "$(TRITON_SERVICE)"} == trusted(objects, name, "sync")
+            assert {} == trusted(objects, name, "triton")
+            assert name == variables(objects, name, "sync")["TRITON_SERVICE"]
+            arguments = pod(objects, name)["spec"]["containers"][0]["args"]
+            assert "--grpc-use-ssl=true" in arguments
+            assert values != "cpu" or "triton" == arguments[0]
+        # The gateways' volumes do not hold Triton's key.
+        sources = [each.get("secret", {}) for each in pod(objects, "triton-gateway")["spec"]["volumes"]]
+        assert [[{"key": "ca.crt", "path": "ca.crt"}]] == [
+            each.get("items") for each in sources if each.get("secretName") == "triton-tls"
+        ]
+        # Models are not called over HTTP, which has no TLS in Triton.
+        rules = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["egress"]
+        assert [[8001]] == [[port["port"] for port in rule["ports"]] for rule in rules if "to" in rule]
+        [rule, _] = named(objects, "NetworkPolicy", "triton")["spec"]["ingress"]
+        assert ["grpc"] == [each["port"] for each in rule["ports"]]
+    plain = helm()
+    for name, container in (("triton-gateway", "gateway"), ("triton", "sync"), ("triton", "triton")):
+        assert {} == trusted(plain, name, container)
+        assert not [each for each in pod(plain, name)["spec"]["volumes"] if "tls" in each["name"]]
+    assert "args" not in pod(plain, "triton")["spec"]["containers"][0]
+
+
+def test_triton_asks_for_certificates_that_gateways_and_model_sync_have(helm: Render) -> None:
+    """Mutual TLS; a Secret for clients alone would do nothing."""
+    objects = helm(triton__tls='{"secret": "triton-tls", "clientSecret": "client-tls"}')
+    pair = {"CERTIFICATE": "/triton-client-tls/tls.crt", "KEY": "/triton-client-tls/tls.key"}
+    assert pair.items() <= trusted(objects, "triton-gateway", "gateway").items()
+    assert pair.items() <= trusted(objects, "triton", "sync").items()
+    arguments = pod(objects, "triton")["spec"]["containers"][0]["args"]
+    assert ["--grpc-use-ssl-mutual=true"] == [each for each in arguments if "use-ssl" in each]
+    with pytest.raises(AssertionError, match=r"triton\.tls\.clientSecret"):
+        helm(triton__tls__clientSecret='"client-tls"')
+
+
+def test_a_triton_outside_the_chart_is_trusted_by_its_authority(helm: Render) -> None:
+    """By gateways and by model sync alone; its name is that of the address unless another is said."""
+    authority = {"AUTHORITY": "/triton-tls/ca.crt"}
+    for values, name, container in (("existing", "triton-gateway", "gateway"), ("sync", "sync", "sync")):
+        assert authority == trusted(helm(values, triton__tls__secret='"ca"'), name, container)
+        objects = helm(values, triton__tls='{"secret": "ca", "name": "triton.example"}')
+        assert authority | {"NAME": "triton.example"} == trusted(objects, name, container)
 
 
 def test_gateways_are_reached_through_an_ingress_or_a_route(helm: Render) -> None:

@@ -311,6 +311,56 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
     {{- end }}
 {{- end }}
 
+{{- /* TLS to Triton for its clients, gateways and model sync: (list $ name in the certificate, or empty: the address's host). */ -}}
+{{- define "tritonTlsEnv" -}}
+{{- $tls := (index . 0).Values.triton.tls -}}
+{{- if and $tls.clientSecret (not $tls.secret) -}}
+{{- fail "triton.tls.clientSecret: set triton.tls.secret too; without it there is no TLS to Triton" -}}
+{{- end -}}
+{{- if $tls.secret }}
+- {name: TRITON_GATEWAY_TRITON_TLS_AUTHORITY, value: /triton-tls/ca.crt} # read again when the Secret changes
+{{- if $tls.clientSecret }}
+- {name: TRITON_GATEWAY_TRITON_TLS_CERTIFICATE, value: /triton-client-tls/tls.crt}
+- {name: TRITON_GATEWAY_TRITON_TLS_KEY, value: /triton-client-tls/tls.key}
+{{- end }}
+{{- with index . 1 }}
+- {name: TRITON_GATEWAY_TRITON_TLS_NAME, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tritonTlsMounts" -}}
+{{- $tls := (index . 0).Values.triton.tls -}}
+{{- if $tls.secret -}}
+- {name: triton-tls, mountPath: /triton-tls, readOnly: true}
+{{- if $tls.clientSecret }}
+- {name: triton-client-tls, mountPath: /triton-client-tls, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Clients see Triton's authority, not its key. */ -}}
+{{- define "tritonTlsVolumes" -}}
+{{- $tls := (index . 0).Values.triton.tls -}}
+{{- if $tls.secret -}}
+- {name: triton-tls, secret: {secretName: {{ $tls.secret }}, items: [{key: ca.crt, path: ca.crt}]}}
+{{- with $tls.clientSecret }}
+- {name: triton-client-tls, secret: {secretName: {{ . }}, defaultMode: 288}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Arguments of tritonserver. */ -}}
+{{- define "tritonTlsArgs" -}}
+{{- $tls := (index . 0).Values.triton.tls -}}
+{{- if $tls.secret -}}
+- {{ ternary "--grpc-use-ssl-mutual=true" "--grpc-use-ssl=true" (ne $tls.clientSecret "") }}
+- --grpc-server-cert=/triton-server-tls/tls.crt
+- --grpc-server-key=/triton-server-tls/tls.key
+- --grpc-root-cert=/triton-server-tls/ca.crt
+{{- end }}
+{{- end }}
+
 {{- /*
 A variable with the name of a pool's headless Service, for addresses that begin with $(TRITON_SERVICE): (list $ pool). So the
 name is a value by itself, which kustomize changes together with the Service's name (nameSuffix). KServe's Service is not ours.

@@ -34,6 +34,7 @@
 {{- with include "poolAddresses" (list $) }}
 - {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # addresses of the pools that endpoints name
 {{- end }}
+{{- include "tritonTlsEnv" (list $ $.Values.triton.tls.name) }}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # makes callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # time in which answers tell callers that the pod ends
@@ -142,6 +143,7 @@ containers:
       {{- if $gateway.tls.secret }}
       - {name: tls, mountPath: /tls, readOnly: true}
       {{- end }}
+      {{- include "tritonTlsMounts" (list $) | nindent 6 | trimSuffix "\n      " }}
       {{- with $gateway.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -158,6 +160,7 @@ volumes:
   {{- with $gateway.tls.secret }}
   - {name: tls, secret: {secretName: {{ . }}}}
   {{- end }}
+  {{- include "tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $gateway.extraVolumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -207,7 +210,7 @@ terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
     {{- include "image" (list $ $triton.image) | nindent 4 }}
-    {{- with $triton.extraArgs }}
+    {{- with concat (include "tritonTlsArgs" (list $) | fromYamlArray) $triton.extraArgs }}
     # NVIDIA's image has its arguments in the entrypoint; the CPU server's image has them in its command, which this replaces
     args: {{ concat (ternary (list "triton" "--repository" "/models" "--host" "0.0.0.0") list (eq $triton.engine "python")) . | toJson }}
     {{- end }}
@@ -242,6 +245,9 @@ containers:
       - {name: shm, mountPath: /dev/shm}
       - {name: triton-tmp, mountPath: /tmp}
       - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
+      {{- if $triton.tls.secret }}
+      - {name: triton-server-tls, mountPath: /triton-server-tls, readOnly: true}
+      {{- end }}
       {{- if $triton.engineCacheClaim }}
       - {name: engines, mountPath: /tmp/trt-engines} # folder in which the models' configurations make TensorRT keep its engines
       {{- end }}
@@ -256,6 +262,10 @@ volumes:
   {{- with $triton.engineCacheClaim }}
   - {name: engines, persistentVolumeClaim: {claimName: {{ . }}}}
   {{- end }}
+  {{- with $triton.tls.secret }}
+  - {name: triton-server-tls, secret: {secretName: {{ . }}, defaultMode: 288}} # with the key; the others see only ca.crt
+  {{- end }}
+  {{- include "tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $triton.extraVolumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -281,6 +291,12 @@ volumes:
 {{ include "tritonService" (list $ $pool.name) | trim }}
 - {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///$(TRITON_SERVICE):8001"}
 {{- end }}
+{{- /* By loopback there is no name that a certificate could have: it is the one by which gateways find this Triton. */ -}}
+{{- $name := $.Values.triton.tls.name -}}
+{{- if eq (index . 1) "127.0.0.1:8001" -}}
+{{- $name = default (ternary (printf "%s-predictor" (include "fullname" .)) "$(TRITON_SERVICE)" $.Values.kserve.enabled) $name -}}
+{{- end }}
+{{- include "tritonTlsEnv" (list $ $name) }}
 - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
 - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
@@ -324,6 +340,7 @@ volumeMounts:
   {{- else }}
   - {name: triton-key, mountPath: /keys, readOnly: true}
   {{- end }}
+  {{- include "tritonTlsMounts" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $.Values.sync.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -15,8 +15,8 @@ from gateway.errors import BackendUnavailable, ModelNotReady
 from gateway.triton import choice, replicas
 from gateway.triton.addresses import Target, parse_address
 from gateway.triton.backend import TritonBackend
-from gateway.triton.grpc import TritonTls
 from gateway.triton.replicas import RepeatBudget
+from gateway.triton.tls import TritonTls
 
 from .servers import GrpcServer, together, tritons
 

@@ -1,0 +1,61 @@
+"""TLS to Triton: which files, and the name that the certificate must have. No gRPC here.
+
+Triton offers TLS for gRPC only. ``grpc`` makes channels with it, for gateways; model sync and ``doctor`` make their own
+(``deploy/modelsync/client.py``). Files are read at each new connection, so replaced files need no restart.
+
+Public: ``deploy`` may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.triton.addresses import parse_address, parts
+
+
+@dataclass(frozen=True, slots=True)
+class TritonTls:
+    """PEM files for TLS to Triton: the authority to trust (empty: the system's), and a client certificate with its key.
+
+    ``name`` is the name that the server's certificate must have; empty: the host of the address.
+    """
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    name: str = ""
+
+    def files(self) -> tuple[str, ...]:
+        """Return the files that are named."""
+        return tuple(name for name in (self.authority, self.certificate, self.key) if name)
+
+    def changed(self) -> tuple[float, ...]:
+        """Return the files' modification times. Raises ``OSError`` for a file that cannot be read."""
+        return tuple(Path(name).stat().st_mtime for name in self.files())
+
+    def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Return the authority, the client's key and its certificate, None if not named. Raises ``OSError``."""
+        authority, key, certificate = (
+            Path(name).read_bytes() if name else None for name in (self.authority, self.key, self.certificate)
+        )
+        return authority, key, certificate
+
+
+def given(authority: str, certificate: str, key: str, name: str) -> TritonTls | None:
+    """Return the TLS of ``Settings.triton_tls``; None if every part is empty."""
+    tls = TritonTls(authority, certificate, key, name)
+    return None if tls == TritonTls() else tls
+
+
+def in_environment(environ: Mapping[str, str]) -> TritonTls | None:
+    """Return the TLS that the variables of these settings name, for programs that read no other settings."""
+    names = ("AUTHORITY", "CERTIFICATE", "KEY", "NAME")
+    return given(*(environ.get(f"TRITON_GATEWAY_TRITON_TLS_{name}", "") for name in names))
+
+
+def for_address(address: str, tls: TritonTls | None) -> TritonTls | None:
+    """Return ``tls``, or default TLS if the address (or one of several) begins with ``grpcs://``."""
+    is_secure = any(parse_address(part).is_secure for part in parts(address))
+    return tls or (TritonTls() if is_secure else None)

@@ -1,0 +1,235 @@
+"""The real tritonserver with TLS: who gets through to it, by gRPC, and who does not.
+
+It is started as the container of the CPU server starts it, with the arguments that the chart gives to every Triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from numpy.typing import NDArray
+
+from deploy.admin.doctor.local import triton_at
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.doors import main as look_for_doors
+from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.model_folder.model_config import Tuning
+from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.tools import ports
+from gateway.errors import BackendRefused, BackendUnavailable
+from gateway.parent_death import ending_with_parent
+from gateway.spec import EndpointSpec, ModelRecord
+from gateway.triton.backend import TritonBackend
+from gateway.triton.tls import TritonTls
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+
+KEY = "the-key-of-this-triton-1234"
+
+
+@dataclass
+class Secured:
+    """A Triton that asks for certificates of one authority, and the files of a client that has one."""
+
+    grpc: str
+    http: str
+    key_file: Path
+    folder: Path
+    authority: trustme.CA
+
+    def tls(self, name: str = "triton", folder: str = "client") -> TritonTls:
+        """TLS with a client's files, and the name that it expects."""
+        ca, certificate, key = (str(self.folder / folder / file) for file in ("ca.crt", "tls.crt", "tls.key"))
+        return TritonTls(ca, certificate, key, name)
+
+    def admin(self, tls: TritonTls | None) -> AdminClient:
+        """A client of its control APIs."""
+        return AdminClient(self.grpc, key_file=self.key_file, timeout_s=5.0, load_timeout_s=60.0, tls=tls)
+
+    def environ(self) -> dict[str, str]:
+        """The variables of model sync's container."""
+        tls = self.tls()
+        said = {"AUTHORITY": tls.authority, "CERTIFICATE": tls.certificate, "KEY": tls.key, "NAME": tls.name}
+        return {f"TRITON_GATEWAY_TRITON_TLS_{name}": value for name, value in said.items()}
+
+
+def write(folder: Path, authority: trustme.CA, name: str) -> None:
+    """Write certificate, key and authority as a Secret of type kubernetes.io/tls is mounted."""
+    folder.mkdir(exist_ok=True)
+    certificate = authority.issue_cert(name)
+    certificate.private_key_pem.write_to_path(str(folder / "tls.key"))
+    (folder / "tls.crt").write_bytes(b"".join(each.bytes() for each in certificate.cert_chain_pems))
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Mutual TLS, and a key: all that the chart can ask for."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    write(folder / "server", authority, "triton")
+    write(folder / "client", authority, "gateway")
+    (folder / "key").write_text(KEY)
+    (folder / "models").mkdir()
+    free: list[int] = []
+    for _ in range(3):
+        free.append(ports.choose("127.0.0.1", 0, remembered=0, avoid=set(free)))
+    grpc, http, metrics = free
+    command = [
+        sys.executable, "-m", "deploy.admin.cli", "triton", "--state-dir", str(folder / "state"), "--repository",
+        str(folder / "models"), "--key-file", str(folder / "key"), "--grpc-port", str(grpc), "--http-port", str(http),
+        "--metrics-port", str(metrics), "--grpc-use-ssl-mutual=true",
+        *(f"--grpc-{what}={folder}/server/{file}" for what, file in (
+            ("server-cert", "tls.crt"), ("server-key", "tls.key"), ("root-cert", "ca.crt"),
+        )),
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log)
+    try:
+        found = Secured(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}", folder / "key", folder, authority)
+
+        def is_live() -> bool:
+            assert process.poll() is None, (folder / "log").read_text()
+            return not ports.is_free("127.0.0.1", grpc)
+
+        until(is_live)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
+    secured: Secured,
+    make_token_model: Callable[..., Path],
+    token_inputs: Callable[[Sequence[int]], dict[str, NDArray[Any]]],
+) -> None:
+    """By an address, whose certificate has the name that is expected; the gateway does not use plain HTTP."""
+    make_token_model(secured.folder / "cache" / "model.onnx")
+    repository = ModelRepository(secured.folder / "models")
+    repository.open()
+    builder = Builder("python", Tuning(instances=1))
+    spec = EndpointSpec("tokens", "tokens", "", "triton", "m")
+    build = builder.build("tokens", spec, ModelRecord("m", "m", "file:///m", "onnx"), secured.folder / "cache")
+    model = OnDisk("tokens", "tokens", "m", builder.recipe, build.instances)
+    repository.write(model, build.config, secured.folder / "cache", build.linked, build.texts)
+    admin = secured.admin(secured.tls())
+    try:
+        admin.load("tokens")
+        assert "ready" == admin.index()["tokens"].state
+    finally:
+        admin.close()
+        repository.close()
+
+    async def called() -> list[list[float]]:
+        backend = TritonBackend(f"ipv4:{secured.grpc}", http=secured.http, tls=secured.tls())
+        try:
+            assert await backend.is_live()
+            answer = await backend.infer("tokens", token_inputs([1, 2, 3]), ("logits",), timeout=30.0)
+            found: list[list[float]] = answer["logits"].tolist()
+            return found
+        finally:
+            await backend.close()
+
+    assert [[6.0]] == asyncio.run(called())
+
+
+def test_another_authority_another_name_no_certificate_and_no_tls_do_not_get_through(secured: Secured) -> None:
+    """Model sync says that it was TLS, and what about it."""
+    others = trustme.CA()
+    write(secured.folder / "stranger", others, "gateway")
+    (secured.folder / "stranger" / "ca.crt").write_bytes(secured.authority.cert_pem.bytes())
+    write(secured.folder / "distrusting", secured.authority, "gateway")
+    others.cert_pem.write_to_path(str(secured.folder / "distrusting" / "ca.crt"))
+    for tls in (
+        secured.tls(folder="stranger"), secured.tls(folder="distrusting"), secured.tls(name="elsewhere"),
+        TritonTls(secured.tls().authority, name="triton"),
+    ):  # fmt: skip
+        admin = secured.admin(tls)
+        assert not admin.is_live()
+        with pytest.raises(BackendUnavailable, match="with TLS: ") as refused:
+            admin.index()
+        assert "TRITON_GATEWAY_TRITON_TLS" in refused.value.hint
+        admin.close()
+    plain = secured.admin(None)
+    with pytest.raises(BackendUnavailable, match="no Triton answers"):
+        plain.index()
+    plain.close()
+    missing = secured.admin(secured.tls(folder="nowhere"))
+    assert not missing.is_live()
+    with pytest.raises(BackendRefused, match=r"no TLS to Triton.*nowhere"):
+        missing.index()
+    missing.close()
+
+
+def test_files_that_are_replaced_are_used_without_a_restart(secured: Secured) -> None:
+    """As mounted Secrets are, when a certificate is renewed."""
+    write(secured.folder / "renewed", trustme.CA(), "gateway")
+    admin = secured.admin(secured.tls(folder="renewed"))
+    assert not admin.is_live()
+    write(secured.folder / "renewed", secured.authority, "gateway")
+    assert admin.is_live()
+    admin.close()
+
+
+def test_an_address_says_that_tls_is_spoken(secured: Secured) -> None:
+    """Also to `doctor`: without files, with the system's authorities, which do not know this one."""
+    admin = AdminClient(f"grpcs://{secured.grpc}", timeout_s=5.0)
+    with pytest.raises(BackendUnavailable, match="with TLS: "):
+        admin.index()
+    admin.close()
+
+
+def test_doctor_looks_through_tls(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a machine, and in model sync's container: nobody loads models without the key."""
+    found = {each.subject: each for each in triton_at(
+        secured.grpc, http=secured.http.rpartition(":")[2], key_file=secured.key_file, tls=secured.tls()
+    )}  # fmt: skip
+    assert ["ok", "ok"] == [found[name].state for name in (f"Triton at {secured.grpc}", "who may load models")]
+    for name, value in secured.environ().items():
+        monkeypatch.setenv(name, value)
+    assert "" == look_for_doors(secured.grpc, secured.http)
+    assert "" == capsys.readouterr().out
+
+
+def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Path) -> None:
+    """Those that gateways have. It sees its Triton although no registry answers."""
+    port = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
+    environ = os.environ | secured.environ() | {
+        "TRITON_GATEWAY_TRITON_KEY_FILE": str(secured.key_file), "CLEARML_API_HOST": "http://127.0.0.1:9",
+        "CLEARML_API_ACCESS_KEY": "a", "CLEARML_API_SECRET_KEY": "b",
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "deploy.admin.cli", "sync", "--state-dir", str(tmp_path), "--repository",
+        str(tmp_path / "models"), "--triton-grpc", secured.grpc, "--health-port", str(port), "--poll-frequency", "1s",
+    ]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log, env=environ)
+    try:
+
+        def answers() -> bool:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as reply:
+                    return bool(json.load(reply)["triton"]["answers"])
+            except OSError:
+                return False
+
+        until(answers, what="an answer of Triton to model sync")
+    finally:
+        process.terminate()
+        process.wait(60)
