@@ -1,7 +1,7 @@
 """Counts finished requests, batches and control events.
 
-``finished`` is called once per request, so it only collects traces. The traces that one batch has answered are then
-counted together; counted one by one they would cost as much as tokenizing a short text. ``snapshot`` counts everything
+``finished`` is called once per request, so it only collects traces. The traces of some milliseconds are then counted
+together; counted one by one they would cost as much as tokenizing a short text. ``snapshot`` counts everything
 collected so far, so a reader sees all that happened in this process.
 
 An error while counting never fails a request: it is logged, at most once a minute.
@@ -51,6 +51,10 @@ _log = logging.getLogger("triton_gateway.metrics")
 
 Count_ = TypeVar("Count_", bound=Callable[..., None])
 
+_GATHER_S: Final = 5e-3
+"""Answered requests are collected for so long before they are counted. Of a lone caller, who sends one after the other,
+each took 8 µs more when it was counted by itself.
+"""
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
 _FEW = 16
@@ -98,7 +102,7 @@ class Observer:
         self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance, watches_words, clock)
         self.feedback = FeedbackCounts(self._numbers)
-        self._later = later or _AfterThis()
+        self._later = later or _Shortly()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
         self._waiting: list[Trace] = []
@@ -120,7 +124,7 @@ class Observer:
         self._begun += 1
 
     def finished(self, trace: Trace) -> None:
-        """Count the end of a request under its outcome; answered ones are counted after the current loop step."""
+        """Count the end of a request under its outcome; answered ones are counted some milliseconds later."""
         try:
             self._ended += 1
             if trace.outcome == "ok":
@@ -154,7 +158,6 @@ class Observer:
 
     def _drain(self) -> None:
         waiting, self._waiting = self._waiting, []
-        # The answers of one batch are counted together: one by one they would cost twice as much.
         for alike in _alike(waiting):
             try:
                 self._count_answered(alike)
@@ -473,8 +476,8 @@ class Observer:
         self._numbers.gauge(catalog.BUILD_INFO, version).set(1)
 
 
-class _AfterThis:
-    """Calls a function after the current step of the event loop; at once if no loop runs."""
+class _Shortly:
+    """Calls a function after ``_GATHER_S``; at once if no loop runs."""
 
     def __init__(self) -> None:
         # The loop is remembered: get_running_loop costs a system call each time on Python 3.11.
@@ -487,7 +490,7 @@ class _AfterThis:
             except RuntimeError:
                 call()
                 return
-        self._loop.call_soon(call)
+        self._loop.call_later(_GATHER_S, call)
 
 
 def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import subprocess
@@ -164,6 +165,21 @@ def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began
     observer.waited(0.02)
     observer.waited(-0.001)
     assert pytest.approx(0.4) == value()
+
+
+@pytest.mark.looptime
+async def test_requests_that_end_shortly_after_one_another_are_counted_together() -> None:
+    """Counted one by one, each would cost more. A reader does not wait for that, and nothing waits for long."""
+    observer = Observer()
+    for _ in range(3):
+        observer.finished(trace())
+        await asyncio.sleep(0)
+    assert 3 == len(observer._waiting)
+    key = catalog.REQUESTS.name, (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
+    assert 3 == samples(exposition.render(observer.snapshot()))[key]
+    observer.finished(trace())
+    await asyncio.sleep(0.02)
+    assert not observer._waiting
 
 
 def test_what_cannot_be_counted_costs_no_answer(
