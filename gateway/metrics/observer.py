@@ -109,6 +109,7 @@ class Observer:
         """Answered requests that are not counted yet."""
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._calls: dict[tuple[str, str], Distribution] = {}
+        self._words: dict[tuple[str, str], tuple[Count, Count]] = {}
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
@@ -248,9 +249,14 @@ class Observer:
     @_harmless
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add the hits and misses of a word cache since the last call."""
-        if hits or misses:
-            self._numbers.count(catalog.WORD_CACHE, endpoint, version, "hit").value += hits
-            self._numbers.count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
+        if not (hits or misses):
+            return
+        counts = self._words.get((endpoint, version))
+        if counts is None:
+            hit, miss = (self._numbers.count(catalog.WORD_CACHE, endpoint, version, of) for of in ("hit", "miss"))
+            counts = self._words[endpoint, version] = (hit, miss)
+        counts[0].value += hits
+        counts[1].value += misses
 
     @_harmless
     def settle(self) -> None:
