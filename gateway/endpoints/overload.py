@@ -26,7 +26,7 @@ from gateway.endpoints.calls import CallInFlight, CallsInFlight
 from gateway.endpoints.capacity import Capacity
 from gateway.endpoints.entries import Entry
 from gateway.endpoints.entry_queue import EntryQueue
-from gateway.endpoints.work_limit import WorkLimit
+from gateway.endpoints.work_limit import MIN_S, WorkLimit
 from gateway.trace import BATCH, DEFAULT, Flow
 
 _FAIR_EXCESS: Final = 1.25
@@ -222,10 +222,16 @@ class OverloadControl:
     def is_newest_first(self) -> bool:
         """Return whether the newest entries leave first: work builds up, but the limit is not in force yet."""
         pressure = self.pressure
-        if not pressure.may_change or pressure.is_on or self.work_up_to(DEFAULT) < _BUILD_UP * self.max_work:
+        if not pressure.may_change or pressure.is_on or self._is_calm():
             self._calm_at = self._clock()
             return False
         return self._is_growing and self._clock() < self._calm_at + _NEWEST_FIRST_S
+
+    def _is_calm(self) -> bool:
+        work = self.work_up_to(DEFAULT)
+        if not self._capacity.is_split and work < _BUILD_UP * min(self.limit.seconds, MIN_S):
+            return True  # ``max_work`` is never less than this, and takes microseconds, several times for each call
+        return work < _BUILD_UP * self.max_work
 
     def call_left(self, call: CallInFlight) -> None:
         """Record a call that left."""

@@ -30,7 +30,7 @@ MAX_LOSS: Final = 0.04
 in front and its own), plus the fixed price of a call: the higher that is, the more is lost if arrivals come late.
 """
 _MIN_FLOORS: Final = 1.75
-_MIN_S: Final = 0.02
+MIN_S: Final = 0.02
 """20 ms of work are always admitted: an event loop, a network and a garbage collector are late by milliseconds."""
 _PERIOD_CALLS: Final = 12
 _PERIOD_S: Final = 0.1
@@ -142,7 +142,7 @@ class WorkLimit:
     def _target(self, servers: float) -> float:
         # Each server has a call. The more servers there are, the sooner one is free, and the spread of arrivals grows
         # with the root of their number.
-        return max((1.0 + (self.floors - 1.0) / sqrt(max(servers, 1.0))) * self.floor, _MIN_S)
+        return max((1.0 + (self.floors - 1.0) / sqrt(max(servers, 1.0))) * self.floor, MIN_S)
 
     def _learn(self, tokens_per_row: float) -> None:
         prices, limits = self._prices, self.limits
