@@ -351,8 +351,7 @@ class Batcher(Generic[R]):
         self._pacing.call_left()
         self._overload.call_left(call)
         # A call that several requests share is a part of the first one's trace.
-        call.task = self._loop.create_task(self._send(rows, call.latest - now, first.parent))
-        call.task.add_done_callback(partial(self._returned, call))
+        call.task = self._loop.create_task(self._send(call, rows, call.latest - now, first.parent))
         try:
             self._on_batch(call.rows, call.padded, call.tokens)
         except Exception:  # noqa: BLE001 - a fault in counting must not fail the request
@@ -369,13 +368,29 @@ class Batcher(Generic[R]):
                 entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
         return [entry for entry in live if not entry.is_over]
 
-    async def _send(self, rows: Sequence[R], timeout: float, parent: str) -> Any:
-        TRACEPARENT.set(parent)
-        return await self._run(rows, timeout)
+    async def _send(self, call: CallInFlight, rows: Sequence[R], timeout: float, parent: str) -> None:
+        call.is_begun = True
+        outside = TRACEPARENT.set(parent)
+        outputs: Any = None
+        error: BaseException | None = None
+        try:
+            if call.is_vain:
+                raise asyncio.CancelledError
+            outputs = await self._run(rows, timeout)
+        except BaseException as failure:  # noqa: BLE001 - the entries get it, whatever it is
+            error = failure
+        TRACEPARENT.reset(outside)
+        try:
+            # Not from a callback of the task: another turn of the event loop would cost a lone request microseconds.
+            self._returned(call, outputs, error)
+            if error is not None and not isinstance(error, Exception):
+                raise error
+        finally:
+            del error  # its traceback refers to this frame: a cycle, which only a collection would free
 
     # --- calls return -------------------------------------------------------------------------------------------------
 
-    def _returned(self, call: CallInFlight, task: asyncio.Task[Any]) -> None:
+    def _returned(self, call: CallInFlight, result: Any, error: BaseException | None) -> None:
         """Share out the outputs of a call, halve it, or fail its entries: each of them ends or is queued again."""
         now = self._clock()
         calls = self._calls
@@ -385,26 +400,23 @@ class Batcher(Generic[R]):
         self._pacing.leave_at = None
         call.task = None
         outputs: Sequence[Any] = ()
-        error: BaseException | None = None
-        if task.cancelled():
+        if error is None:
+            try:
+                outputs = self._share(result, [entry.count for entry in call.entries])
+                if len(outputs) != len(call.entries):
+                    raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
+                if not is_outlier:
+                    self._learn(call, now, *before)
+            except Exception as failure:  # noqa: BLE001 - the entries get it, whatever it is
+                error = failure
+        elif isinstance(error, asyncio.CancelledError):
             error = ModelNotReady("this version is being closed", retry_after=0)
-        else:
-            error = task.exception()
-            if error is None:
-                try:
-                    outputs = self._share(task.result(), [entry.count for entry in call.entries])
-                    if len(outputs) != len(call.entries):
-                        raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
-                    if not is_outlier:
-                        self._learn(call, now, *before)
-                except Exception as failure:  # noqa: BLE001 - the entries get it, whatever it is
-                    error = failure
-            elif isinstance(error, ROW_FAULTS):
-                live = [entry for entry in call.entries if not entry.is_over]
-                if len(live) > 1:
-                    self._halve(live, now)
-                    live = []
-                call.entries = live
+        elif isinstance(error, ROW_FAULTS):
+            live = [entry for entry in call.entries if not entry.is_over]
+            if len(live) > 1:
+                self._halve(live, now)
+                live = []
+            call.entries = live
         if (self._queue.entries or self._queue.retries) and not self._is_flush_scheduled:
             # The loop first reads what has arrived at the sockets, so the next call takes that along. The call leaves
             # before the answers of this one are made.
@@ -440,7 +452,9 @@ class Batcher(Generic[R]):
         if call is None:
             self._queue.discard(entry)
         elif call.task is not None and all(other.is_over for other in call.entries):
-            call.task.cancel()
+            call.is_vain = True
+            if call.is_begun:  # a task that is cancelled earlier would not take its first step, nor any other
+                call.task.cancel()
 
     def _expire_by(self, deadline: float) -> None:
         if self._expiry is not None:
@@ -472,8 +486,9 @@ class Batcher(Generic[R]):
         self._queue.retries.clear()
         for entry in queued:
             entry.end(None, _replaced())
-        while tasks := [call.task for call in self._calls if call.task is not None]:
-            await asyncio.wait(tasks)
+        while (tasks := [call.task for call in self._calls if call.task is not None]) or self._queue.retries:
+            # Without a running call, halves of a failed one leave in the next turn of the event loop.
+            await (asyncio.wait(tasks) if tasks else asyncio.sleep(0))
         for timer in (self._alarm, self._expiry):
             if timer is not None:
                 timer.cancel()

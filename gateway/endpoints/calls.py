@@ -21,8 +21,8 @@ class CallInFlight:
     """
 
     __slots__ = (
-        "class_rows", "entries", "follower", "front", "front_ended", "latest", "longest", "padded", "rows", "started",
-        "task", "tokens",
+        "class_rows", "entries", "follower", "front", "front_ended", "is_begun", "is_vain", "latest", "longest",
+        "padded", "rows", "started", "task", "tokens",
     )  # fmt: skip
 
     def __init__(self, entries: list[Entry[Any]], started: float) -> None:
@@ -35,7 +35,11 @@ class CallInFlight:
         self.front_ended = started
         self.follower: CallInFlight | None = None
         """The call behind this one."""
-        self.task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_begun = False
+        """Whether its task has taken its first step."""
+        self.is_vain = False
+        """Whether nobody waits for it any more."""
         rows = tokens = longest = 0
         latest = -math.inf
         for entry in entries:

@@ -541,6 +541,19 @@ async def test_if_there_are_fewer_outputs_than_entries_all_entries_fail() -> Non
     assert [BackendGarbage] * 2 == [type(outcome) for outcome in await _outcomes(batcher, 1, 2)]
 
 
+async def test_a_call_that_nobody_waits_for_before_it_begins_is_not_made() -> None:
+    """Its task was made but has not run yet: the call ends nevertheless, and the next one leaves."""
+    calls = Calls()
+    batcher = make(calls, max_in_flight=1)
+    loop = asyncio.get_running_loop()
+    left = batcher.begin([Row(4, 1)], loop.time() + 5, lambda *_: None)
+    loop.call_soon(batcher.abandon, left)  # between the flush and the first step of the call's task
+    await asyncio.sleep(0.01)
+    assert batcher.is_idle
+    assert [20] == await ask(batcher, 2)
+    assert [[2]] == calls.batches
+
+
 async def test_closing_waits_for_the_halves_of_a_failed_call() -> None:
     """A call that is refused during the closing is still halved, and both callers get their outcomes."""
     calls = Calls()
