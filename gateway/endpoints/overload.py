@@ -228,10 +228,9 @@ class OverloadControl:
         return self._is_growing and self._clock() < self._calm_at + _NEWEST_FIRST_S
 
     def _is_calm(self) -> bool:
-        work = self.work_up_to(DEFAULT)
-        if not self._capacity.is_split and work < _BUILD_UP * min(self.limit.seconds, MIN_S):
-            return True  # ``max_work`` is never less than this, and takes microseconds, several times for each call
-        return work < _BUILD_UP * self.max_work
+        # ``max_work`` is never less than this, and takes microseconds, several times for each call.
+        least = 0.0 if self._capacity.is_split else min(self.limit.seconds, MIN_S)
+        return self.work < _BUILD_UP * least or self.work_up_to(DEFAULT) < _BUILD_UP * self.max_work
 
     def call_left(self, call: CallInFlight) -> None:
         """Record a call that left."""
