@@ -13,6 +13,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final
 
 import httptools
@@ -33,6 +34,8 @@ _MAX_IDLE: Final = 16
 """The most idle connections that are kept."""
 _MAX_OPENING: Final = 32
 """The most connections opened at a time: a burst of calls must not overflow the server's accept queue."""
+_TIMER_S: Final = 1e-3
+"""The event loop's timers count whole milliseconds."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
 _ERRORS: Final[dict[int, BackendError]] = {
     400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 501: "invalid",
@@ -132,6 +135,12 @@ class HttpTransport:
         self._line: deque[tuple[Sequence[bytes], Answer]] = deque()
         """Calls that wait for a connection, the oldest first."""
         self._opening: set[asyncio.Task[None]] = set()
+        self._deadlines: dict[Answer, float] = {}
+        """The deadlines of all calls, in loop time. They share one timer: one for each would cost more than the rest of
+        its bookkeeping.
+        """
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expire_at = inf
 
     @property
     def is_shut(self) -> bool:
@@ -147,18 +156,38 @@ class HttpTransport:
         """
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
-        timer = loop.call_later(max(timeout, 0), _late, answer)
+        deadline = self._deadlines[answer] = loop.time() + max(timeout, 0)
+        if deadline < self._expire_at:
+            self._expire_by(deadline, loop)
         try:
             self._send(_request(model, inputs, outputs, request_id, parent), answer)
             status, json_length, body = await answer
         finally:
-            timer.cancel()
+            del self._deadlines[answer]
             connection = self._busy.pop(answer, None)
             if connection is not None and connection.answer is answer:
                 connection.end()
         if status == 200:
             return _read(body, json_length)
         raise self._error(status, body, model)
+
+    def _expire_by(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expire_at = deadline
+        self._expiry = loop.call_at(deadline, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail the calls that are late, and set the timer for the earliest deadline of the others."""
+        self._expiry, self._expire_at = None, inf
+        now = loop.time() + _TIMER_S
+        for answer, deadline in self._deadlines.items():
+            if deadline > now:
+                self._expire_at = min(self._expire_at, deadline)
+            elif not answer.done():
+                answer.set_exception(DeadlineExceeded("Triton did not answer within the request's time"))
+        if self._expire_at < inf:
+            self._expire_by(self._expire_at, loop)
 
     def _send(self, parts: Sequence[bytes], answer: Answer) -> None:
         while self._idle:
@@ -269,11 +298,9 @@ class HttpTransport:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
         self.give_up()
-
-
-def _late(answer: Answer) -> None:
-    if not answer.done():
-        answer.set_exception(DeadlineExceeded("Triton did not answer within the request's time"))
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expire_at = inf
 
 
 def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:

@@ -205,6 +205,24 @@ async def test_an_invalid_answer_fails_only_its_call(server: HttpServer, calls: 
     assert [[2]] == (await infer(calls, 1)).tolist()
 
 
+async def test_calls_share_a_timer_and_each_ends_at_its_own_deadline(server: HttpServer, calls: HttpTransport) -> None:
+    """A later call with a nearer deadline, and one whose turn comes after the timer has fired."""
+    hold = server.holding()
+    ended: list[int] = []
+
+    async def late(number: int, timeout: float) -> None:
+        with pytest.raises(DeadlineExceeded):
+            await infer(calls, 1, timeout=timeout)
+        ended.append(number)
+
+    await asyncio.gather(late(3, 0.12), late(1, 0.02), late(2, 0.07))
+    assert [1, 2, 3] == ended
+    assert calls._expiry is None
+    hold.set()
+    assert [[2]] == (await infer(calls, 1)).tolist()
+    assert not calls._deadlines
+
+
 async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, calls: HttpTransport) -> None:
     """The late answer must not become the next call's."""
     hold = server.holding()
