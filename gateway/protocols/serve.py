@@ -78,7 +78,7 @@ class ServeCall(Call):
         decoded, self._decoded = self._decoded, ()
         body = decoded[0] if decoded else decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
         if type(body) is dict:
-            if endpoint.task and huggingface.is_huggingface_body(body):
+            if "inputs" in body and endpoint.task and huggingface.is_huggingface_body(body):
                 body, self._convert = huggingface.read(endpoint.task, body)
             else:
                 self._convert = None
