@@ -229,8 +229,8 @@ class Settings(BaseSettings):
     replicas: Replicas = Field(
         "1", validation_alias=_names("replicas"),
         description="Number of gateways, this one included: a number, or a host name whose addresses are counted "
-        "every five seconds (a headless Service). Each worker enforces its share of the tenants' quotas, and makes its "
-        "share of the calls to Triton: under overload, and for models without a dynamic batcher.",
+        "every five seconds (a headless Service). Each worker enforces its share of the tenants' quotas, and sends "
+        "Triton its share of the work under overload, in calls that Triton can merge with those of the others.",
     )  # fmt: skip
     quota_store: str = Field(
         "", validation_alias=_names("quota_store"),

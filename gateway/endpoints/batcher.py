@@ -310,7 +310,8 @@ class Batcher(Generic[R]):
 
     def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
-        queue, limits = self._queue, self._capacity.limits
+        queue, capacity = self._queue, self._capacity
+        limits = capacity.merged_limits if capacity.is_merged else capacity.limits
         waiting = queue.entries
         if self.pressure.may_change and self._overload.is_newest_first():
             waiting = waiting[::-1]
@@ -347,7 +348,7 @@ class Batcher(Generic[R]):
         if is_outlier:
             self._calls.outliers[call] = None
         else:
-            self._calls.add(call, self._capacity.servers.replicas)
+            self._calls.add(call, math.inf if self._capacity.is_merged else self._capacity.servers.replicas)
         self._pacing.call_left()
         self._overload.call_left(call)
         # A call that several requests share is a part of the first one's trace.

@@ -81,8 +81,11 @@ class CallsInFlight(ClassCounts):
         self.max_running = 0
         """The number of running calls at most."""
 
-    def add(self, call: CallInFlight, servers: int) -> None:
-        """Add a call to one of ``servers`` servers; it waits behind the last one if all of them are busy."""
+    def add(self, call: CallInFlight, servers: float) -> None:
+        """Add a call to one of ``servers`` servers; it waits behind the last one if all of them are busy.
+
+        ``servers`` is infinite if no call waits behind another.
+        """
         if self.running and len(self.running) >= servers:
             front = call.front = self.last()
             front.follower = call

@@ -47,6 +47,10 @@ _LEAST_SIZE: Final = 0.5
 """Smaller calls have at least half the size of a full one: the gateway's own work for a call is in no price ..."""
 _LEAST_GAIN: Final = 1 / 8
 """... and calls are made smaller only if they get an eighth shorter."""
+_MERGED_CALLS: Final = 4
+"""Gateways whose calls a server merges keep 4 times as many in flight, of a quarter of the rows each."""
+_MAX_MERGED: Final = 64
+"""All gateways together send a server at most 64 calls in the time of one, so that it has few to handle."""
 _SHARED_CALLS: Final = 8
 """While calls are split, the quickest of the last 8 tells when one ends. Some waited for a call of other gateways; too
 early a next call only waits at the server, but too late a call is not merged.
@@ -66,7 +70,8 @@ class Capacity:
     """What is known of the servers of one batcher."""
 
     __slots__ = (
-        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_split", "limits", "prices", "servers",
+        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_split", "limits", "merged_limits",
+        "merges", "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -76,13 +81,42 @@ class Capacity:
         """The limits of the calls that are made now."""
         self.full_limits = limits
         """The limits of a call that is neither split nor shortened."""
+        self.merged_limits = replace(
+            limits, max_rows=max(limits.max_rows // _MERGED_CALLS, 1),
+            max_padded_tokens=max(limits.max_padded_tokens // _MERGED_CALLS, 1),
+        )  # fmt: skip
+        """The limits of a call that is merged with others: small ones fill the server's batches better."""
         self.is_split = False
         """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
+        self.merges = limits.merges_calls and limits.merges_lengths
+        """Whether servers merge calls, as far as they have the shapes of the calls that are made now."""
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
         self._shared: deque[float] = deque(maxlen=_SHARED_CALLS)
         """While calls are split: the times of the last ones, in seconds, without waiting for this gateway's own."""
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the servers merge the calls of this gateway with those of others.
+
+        Then no call waits for the one in front of it: a small one that is there when the server becomes free is in its
+        next batch.
+        """
+        return self.full_limits.gateways.count > 1 and self.merges and not self.is_split
+
+    @property
+    def merged_interval(self) -> float:
+        """The least time between two calls that are merged with those of others, in seconds."""
+        share = max(1 / _MERGED_CALLS, self.full_limits.gateways.count / _MAX_MERGED)
+        return share * min(self._recent, default=0.0) / self.servers.replicas
+
+    def is_sated(self, rows: int) -> bool:
+        """Return whether the servers have enough merged rows of this gateway: as many as fill a call each.
+
+        Other gateways send them as many. What waits here can still be refused, and the newest can go first.
+        """
+        return rows >= self.full_limits.max_rows * self.servers.replicas
 
     @property
     def is_serial(self) -> bool:
@@ -115,12 +149,15 @@ class Capacity:
     def max_calls(self) -> int:
         """How many calls may be in flight at a time.
 
-        Servers that do not merge calls would get many small ones from gateways that each keep all servers busy. Each
-        gateway has its share of the calls then.
+        Calls that are merged are small, and no gateway knows when the servers begin their next batch, so there are more
+        of them. Servers that do not merge calls would get many small ones from gateways that each keep all servers
+        busy. Each gateway has its share of the calls then.
         """
         limits = self.full_limits
         calls = limits.max_in_flight * self.servers.replicas
         gateways = limits.gateways.count
+        if self.is_merged:
+            return _MERGED_CALLS * calls
         if limits.merges_calls or gateways == 1:
             return calls
         return min(calls, max(math.ceil(_INDEPENDENT * calls / gateways), _MIN_CALLS))
@@ -132,7 +169,7 @@ class Capacity:
         Calls of a share each then add up to one full call.
         """
         full = self.full_limits
-        is_on = is_on and full.gateways.count > 1 and full.merges_calls and self.is_serial
+        is_on = is_on and full.gateways.count > 1 and full.merges_calls and not self.merges and self.is_serial
         if is_on is self.is_split:
             return
         self.is_split, self.limits = is_on, full

@@ -71,7 +71,7 @@ class DeadlineCheck(Unit):
         capacity, prices, limits = self._capacity, self._capacity.prices, self._capacity.limits
         concurrency = capacity.concurrency
         until_free = 0.0
-        if len(self._calls.running) >= concurrency:
+        if len(self._calls.running) >= concurrency and not capacity.is_merged:
             until_free = max(self._calls.earliest_end(prices) - self._clock(), 0.0)
         calls = max(rows / limits.max_rows, tokens / limits.max_padded_tokens, 1.0)
         return until_free + (prices.call * calls + prices.row * rows + prices.token * tokens) / min(concurrency, calls)

@@ -54,6 +54,8 @@ class BatchLimits:
     gateways: Gateways = ONE_GATEWAY
     merges_calls: bool = True
     """Whether a server merges the calls of several gateways into one, as Triton's dynamic batcher does."""
+    merges_lengths: bool = True
+    """Whether it does so if their rows have different lengths. Otherwise they need equal shapes."""
     instances: int = 0
     """How many calls a server works on at a time, as it says itself; 0 if that is not known."""
 

@@ -49,7 +49,11 @@ _FIRST_LEAD: Final = 0.6
 _FULL: Final = 0.9
 """A call is full from 90 % of its limits on; so is the work in hand from 90 % of its limit on."""
 _MAX_SHARED_CALLS: Final = 2.1
-"""While calls are split, the limit is 2.1 full calls: one at the server, the next one, and some that is late."""
+"""While calls are split, the limit is 2.1 full calls: one at the server, the next one, and some that is late. The same
+before several servers that merge calls: not all of them have equally much.
+"""
+_MAX_MERGED_CALLS: Final = 1.7
+"""Before one server that merges small calls, 1.7 full calls keep it busy."""
 
 
 class OverloadControl:
@@ -113,25 +117,36 @@ class OverloadControl:
         fixed, servers = self.pressure.fixed, self._capacity.servers.replicas
         if fixed:
             return fixed * servers
-        if self._capacity.is_split:
-            return self._shared_work
+        if self._capacity.is_split or self._capacity.is_merged:
+            return self._shared_work(servers)
         # Several servers can all be busy before a request has to be refused. One server is busy with as many calls as
         # it works on at a time.
         return self.limit.most(
             self._capacity.concurrency if servers == 1 else servers * self._capacity.limits.max_in_flight
         )
 
-    @property
-    def _shared_work(self) -> float:
-        """The limit while calls are split: the call that the server works on and the next one, of full size.
+    def _shared_work(self, servers: int) -> float:
+        """Return the limit while servers merge calls of several gateways: this gateway's share of the calls that the
+        servers work on and of the next ones.
 
         It is not found by trying: a gateway with more in hand has more answers only because others have fewer.
         """
-        queue, calls, limits = self._queue, self._calls, self._capacity.limits
+        queue, calls, capacity = self._queue, self._calls, self._capacity
+        limits = capacity.limits
         rows, tokens = queue.rows + calls.rows, queue.tokens + calls.tokens
         per_row = tokens / rows if rows else 1.0
         full = min(limits.max_rows, limits.max_padded_tokens / max(per_row, 1.0))
-        return _MAX_SHARED_CALLS * (self.limit.per_row + self.limit.per_token * per_row) * full
+        call = (self.limit.per_row + self.limit.per_token * per_row) * full
+        if not capacity.is_merged:
+            return _MAX_SHARED_CALLS * call  # of a share each
+        share = _MAX_MERGED_CALLS if servers == 1 else _MAX_SHARED_CALLS
+        return max(share * call, MIN_S) * servers / limits.gateways.count
+
+    @property
+    def _whole_limit(self) -> float:
+        """The limit as if this gateway got all requests: an overload cannot be told from an unequal share below it."""
+        capacity = self._capacity
+        return self.max_work * (capacity.full_limits.gateways.count if capacity.is_merged else 1)
 
     def is_at(self, share: float, rank: int = BATCH) -> bool:
         """Return whether the limit is in force, and the work of a class and above is a share of it or more."""
@@ -156,7 +171,8 @@ class OverloadControl:
             self._shares[entry.flow] += entry.count
 
     def _is_window_closed(self) -> bool:
-        if not (self.pressure.is_on and self._calls.running and self._capacity.is_serial):
+        capacity = self._capacity
+        if not (self.pressure.is_on and self._calls.running and capacity.is_serial) or capacity.is_merged:
             return False
         now = self._clock()
         if self._opens_at is None:
@@ -229,8 +245,9 @@ class OverloadControl:
 
     def _is_calm(self) -> bool:
         # ``max_work`` is never less than this, and takes microseconds, several times for each call.
-        least = 0.0 if self._capacity.is_split else min(self.limit.seconds, MIN_S)
-        return self.work < _BUILD_UP * least or self.work_up_to(DEFAULT) < _BUILD_UP * self.max_work
+        is_shared = self._capacity.is_split or self._capacity.is_merged
+        least = 0.0 if is_shared else min(self.limit.seconds, MIN_S)
+        return self.work < _BUILD_UP * least or self.work_up_to(DEFAULT) < _BUILD_UP * self._whole_limit
 
     def call_left(self, call: CallInFlight) -> None:
         """Record a call that left."""
@@ -265,4 +282,4 @@ class OverloadControl:
 
     def exceeds_limit(self) -> bool:
         """Return whether the work of class default and above reaches the limit, in force or not."""
-        return self.work_up_to(DEFAULT) >= self.max_work
+        return self.work_up_to(DEFAULT) >= self._whole_limit

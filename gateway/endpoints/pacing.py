@@ -3,6 +3,9 @@
 While a server is idle, a call leaves at once. Otherwise leaving early gains nothing: the call would wait at the server,
 and requests that arrive in the meantime could not join it. So it leaves when it is full, when as many rows are here as
 recently were at the same time, or shortly before the call in front of it is expected to end.
+
+If the servers merge the calls of several gateways, requests that arrive later join the server's batch in a call of
+their own. Then calls are small and leave at most every quarter of a call's time, without waiting for one in front.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class Pacing(Unit):
     _overload: OverloadControl
     _expected_rows: float = 0.0
     """How many rows were recently here at the same time, queued and in calls."""
+    _left_at: float = -math.inf
+    """Clock time at which the last call left."""
     leave_at: float | None = None
     """Clock time at which a call behind another may leave; None if the calls have changed since it was computed."""
     wake_rows: float = 0.0
@@ -47,16 +52,22 @@ class Pacing(Unit):
         """Return whether a call of what is queued may leave now; called only if fewer than ``max_running`` run."""
         queue, calls, capacity = self._queue, self._calls, self._capacity
         running = len(calls.running)
-        if running < capacity.servers.replicas:
+        if running < capacity.servers.replicas and not capacity.is_merged:
             return True
         batch_rows = queue.class_rows[BATCH]
         # Batch work makes no call of other classes leave earlier.
         rows = queue.rows - batch_rows or queue.rows
         limits = capacity.limits
+        if capacity.is_merged and capacity.is_sated(calls.rows):
+            return False
         if self._leaves_late():
             return self._clock() >= self._leave_time()
+        if capacity.is_merged:
+            limits = capacity.merged_limits
         if rows >= limits.max_rows or (not batch_rows and queue.tokens >= limits.max_padded_tokens):
             return True
+        if capacity.is_merged:
+            return self._clock() >= self._leave_time()
         if capacity.is_parallel:
             if rows * running >= _PARALLEL_SHARE * calls.rows:
                 return True
@@ -81,10 +92,12 @@ class Pacing(Unit):
         """Return the clock time at which the queue may leave; None if only the end of a call can change that."""
         queue, calls, capacity = self._queue, self._calls, self._capacity
         running = len(calls.running)
-        if not queue.entries or running >= calls.max_running:
+        if not queue.entries or running >= calls.max_running or (capacity.is_merged and capacity.is_sated(calls.rows)):
             return None
         if self._leaves_late():
             self.wake_rows = math.inf
+        elif capacity.is_merged:
+            self.wake_rows = capacity.merged_limits.max_rows
         else:
             rows = calls.rows * _PARALLEL_SHARE / running if capacity.is_parallel and running else (
                 self._expected_rows - calls.rows
@@ -97,6 +110,7 @@ class Pacing(Unit):
     def call_left(self) -> None:
         """Record that a call left."""
         self.leave_at = None
+        self._left_at = self._clock()
         rows = self._queue.rows - self._queue.class_rows[BATCH] + self._calls.rows
         change = rows - self._expected_rows
         self._expected_rows += change if change > 0 else change * _FORGET
@@ -115,11 +129,15 @@ class Pacing(Unit):
         This holds while the newest entries leave first, and while calls are split: otherwise the server would merge two
         calls of this gateway instead of one of each gateway.
         """
-        return self._capacity.is_serial and (self._capacity.is_split or self._overload.is_newest_first())
+        capacity = self._capacity
+        return not capacity.is_merged and capacity.is_serial and (capacity.is_split or self._overload.is_newest_first())
 
     def _leave_time(self) -> float:
+        capacity = self._capacity
+        if self.leave_at is None and capacity.is_merged:
+            self.leave_at = self._left_at + capacity.merged_interval
         if self.leave_at is None:
-            front, capacity = self._calls.last(), self._capacity
+            front = self._calls.last()
             took = capacity.prices.expect(front.rows, front.padded)
             spread = _SHARED_SPREAD if capacity.is_split else capacity.prices.spread
             self.leave_at = capacity.expected_end(front) - min(_LEAD_S + spread * took, took / 2)

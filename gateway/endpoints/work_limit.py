@@ -126,7 +126,11 @@ class WorkLimit:
         )
 
     def _rose(self, part: int) -> bool:
-        ends, least = [self._notes[-1 - n * part] for n in range(_PARTS + 1)], _MIN_RISE * self.floor
+        least, limits = _MIN_RISE * self.floor, self.limits
+        if limits.merges_calls and limits.merges_lengths:
+            # With more gateways, each sees less of the rise, and more of that is chance.
+            least /= sqrt(limits.gateways.count)
+        ends = [self._notes[-1 - n * part] for n in range(_PARTS + 1)]
         return ends[0][0] - ends[-1][0] >= _MIN_SPAN_S and all(
             later - earlier >= least for (_, later), (_, earlier) in pairwise(ends)
         )

@@ -206,6 +206,7 @@ class GrpcTransport:
             outputs=tuple(_info(t) for t in metadata.outputs),
             max_batch_size=config.config.max_batch_size,
             merges_calls=merges_calls(config.config),
+            merges_lengths=merges_lengths(config.config),
             instances=instances(config.config),
         )
 
@@ -282,6 +283,15 @@ def merges_calls(config: Any) -> bool:
     return (
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling") or not config.max_batch_size > 1
     )
+
+
+def merges_lengths(config: Any) -> bool:
+    """Return whether Triton merges calls of different lengths for a model with this configuration (``ModelConfig``).
+
+    Inputs of any length are then ragged: the model gets the calls one by one and pads them. Triton's other backends
+    get one tensor, so Triton merges only calls of equal shape.
+    """
+    return all(tensor.allow_ragged_batch or -1 not in tensor.dims for tensor in config.input)
 
 
 def instances(config: Any) -> int:

@@ -40,6 +40,8 @@ class ModelInfo:
     max_batch_size: int
     merges_calls: bool = True
     """Whether Triton may merge several calls into one: the model has a dynamic batcher, or it is not known."""
+    merges_lengths: bool = True
+    """Whether such calls may have different lengths. Otherwise Triton merges only calls of equal shape."""
     instances: int = 0
     """How many calls a Triton works on at a time; 0 if that is not known."""
 

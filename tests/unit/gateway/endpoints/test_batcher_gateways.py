@@ -22,22 +22,26 @@ CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
 STEP_S, SECONDS = 5.0, 20.0
 
 
-def answered(gateways: int, times: float, *, is_merging: bool = False, skip: float = 0.0) -> list[float]:
+def answered(
+    gateways: int, times: float, *, is_merging: bool = False, merges_lengths: bool = False, skip: float = 0.0
+) -> list[float]:
     """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity.
 
-    ``is_merging``: the server puts calls together, and the gateways are told how many they are. The first
-    ``skip`` seconds after the step are left out.
+    ``is_merging``: the server puts calls together, and the gateways are told how many they are. ``merges_lengths``: it
+    is known that it does so whatever their lengths are. The first ``skip`` seconds after the step are left out.
     """
 
     async def main(loop: SimulatedLoop) -> list[float]:
         chance = random.Random(1)
+        if merges_lengths:
+            loop.work = lambda seconds: None  # type: ignore[method-assign]  # each gateway has its own CPU
         server = (Merging if is_merging else Server)(loop, LARGE, chance)
         batchers: list[Batcher[Row]] = [
             Batcher(
                 server,
                 limits=BatchLimits(
                     max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=Gateways(gateways if is_merging else 1),
-                    instances=int(is_merging),
+                    instances=int(is_merging), merges_lengths=merges_lengths,
                 ),
                 on_batch=lambda *_: None, clock=loop.time,
             )
@@ -82,6 +86,17 @@ def test_two_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: flo
     assert len(took) >= 0.94 * CAPACITY * SECONDS
     assert took[int(0.99 * len(took))] <= 1.0
     assert took[-1] <= 2.0
+
+
+@pytest.mark.parametrize(("gateways", "times"), [(1, 0.8), (2, 0.8), (8, 0.8), (2, 0.9), (2, 2.0), (8, 2.0), (2, 10.0)])
+def test_small_calls_that_a_server_merges_wait_as_one_gateways_calls_do(gateways: int, times: float) -> None:
+    """At any load, they join the next batch of the server, and each gateway holds its share of what keeps it busy."""
+    skip = 5.0 if times > 1 else 0.0
+    alone = answered(1, times, skip=skip)
+    found = answered(gateways, times, is_merging=True, merges_lengths=True, skip=skip)
+    assert len(found) >= min(times, 0.96) * 0.97 * CAPACITY * (SECONDS - skip)
+    assert found[int(0.5 * len(found))] <= (1.1 if times <= 1 else 1.5) * alone[int(0.5 * len(alone))]
+    assert found[int(0.99 * len(found))] <= 1.4 * alone[int(0.99 * len(alone))]
 
 
 @pytest.mark.parametrize("times", [2.0, 5.0, 10.0])
@@ -170,10 +185,20 @@ def test_sharing_the_calls_in_flight_costs_no_time_if_small_calls_are_cheap() ->
 
 @pytest.mark.parametrize(
     ("gateways", "merges", "servers", "calls"),
-    [(1, False, 4, 8), (4, True, 4, 8), (2, False, 4, 6), (4, False, 4, 3), (16, False, 4, 2), (4, False, 1, 2)],
+    [
+        (1, False, 4, 8),
+        (1, True, 4, 8),
+        (4, True, 4, 32),
+        (2, False, 4, 6),
+        (4, False, 4, 3),
+        (16, False, 4, 2),
+        (4, False, 1, 2),
+    ],
 )
 def test_the_number_of_calls_in_flight_of_one_gateway(gateways: int, merges: bool, servers: int, calls: int) -> None:
-    """Gateways share the calls only if they know of each other, and only if no server merges calls."""
+    """Gateways share the calls only if they know of each other and no server merges calls. If one does, each gateway
+    has more of them, because they are small.
+    """
     limits = BatchLimits(max_in_flight=2, gateways=Gateways(gateways), merges_calls=merges)
     assert calls == Capacity(Prices(), limits, Replicas(servers)).max_calls
 

@@ -35,7 +35,7 @@ def test_beside_other_gateways_what_a_server_says_of_itself_decides_whether_it_i
     instances: int, is_serial: bool
 ) -> None:
     """Four gateways measured a server of one call at a time as one of several."""
-    limits = BatchLimits(MAX_ROWS, gateways=Gateways(4), instances=instances)
+    limits = BatchLimits(MAX_ROWS, gateways=Gateways(4), instances=instances, merges_lengths=False)
     assert is_serial is Capacity(Prices(), limits, OneServer()).is_serial
 
 

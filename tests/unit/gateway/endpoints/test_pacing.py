@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.trace import BATCH
-from tests.unit.gateway.endpoints.units import CALL_S, FULL_CALL_S, ROW_S, TOKENS, Units
+from tests.unit.gateway.endpoints.units import CALL_S, FULL_CALL_S, MAX_ROWS, ROW_S, TOKENS, Units
 
 LEAD_S = 1.2e-3
 
@@ -189,3 +189,46 @@ def test_an_outlier_gets_a_call_if_a_request_would_be_refused_otherwise() -> Non
     assert not units.pacing.wants_outlier()
     units.enqueue(1)
     assert units.pacing.wants_outlier()
+
+
+def merged() -> Units:
+    """Return the units of one of two gateways whose calls a server merges; the last call took 80 ms."""
+    units = Units(gateways=2, merges_lengths=True)
+    call = units.send(1)
+    units.now += 0.08
+    units.end(call)
+    units.capacity.learn(call, units.now)
+    units.calls.max_running = units.capacity.max_calls
+    return units
+
+
+def test_a_call_that_is_merged_with_others_waits_a_quarter_of_a_calls_time_after_the_last() -> None:
+    """It waits for no call in front, because it will be in the next batch of the server."""
+    units = merged()
+    sent = units.send(1)
+    units.enqueue(1)
+    assert not units.pacing.may_leave()
+    assert sent.started + 0.02 == pytest.approx(units.pacing.wake_at())
+    units.now = sent.started + 0.021
+    assert units.pacing.may_leave()
+
+
+def test_a_full_merged_call_leaves_at_once() -> None:
+    """A quarter of the rows of a call: of such calls the server can fill a batch."""
+    units = merged()
+    units.send(1)
+    units.enqueue(MAX_ROWS // 4)
+    assert units.pacing.may_leave()
+    assert MAX_ROWS // 4 == units.capacity.merged_limits.max_rows
+
+
+def test_merged_calls_have_as_many_rows_in_flight_as_one_full_call() -> None:
+    """For each server: what waits beyond that can still be refused, or overtaken."""
+    units = merged()
+    calls = [units.send(MAX_ROWS // 2) for _ in range(2)]
+    units.enqueue(MAX_ROWS)
+    units.now += 1.0
+    assert not units.pacing.may_leave()
+    assert units.pacing.wake_at() is None
+    units.end(calls[0])
+    assert units.pacing.may_leave()

@@ -64,7 +64,7 @@ class Units:
     """The units of one batcher, with its queue and its calls.
 
     ``queueing`` 1: a server works on one call after the other; 0: on several at a time. ``calls``: how many the prices
-    were learned from. ``rule``: see ``Pressure``.
+    were learned from. ``merges_lengths``: a server merges calls of any lengths. ``rule``: see ``Pressure``.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Units:
         calls: int = 100,
         servers: int = 1,
         gateways: int = 1,
+        merges_lengths: bool = False,
         rule: str | float = "off",
         max_padded_tokens: int = 10_000,
     ) -> None:
@@ -81,7 +82,8 @@ class Units:
         """The time of the clock and of the loop, in seconds."""
         self.pressure = Pressure(rule)
         self.servers = Replicas(servers)
-        limits = BatchLimits(MAX_ROWS, max_padded_tokens, pressure=self.pressure, gateways=Gateways(gateways))
+        limits = BatchLimits(MAX_ROWS, max_padded_tokens, pressure=self.pressure, gateways=Gateways(gateways),
+                             merges_lengths=merges_lengths)  # fmt: skip
         self.queue: EntryQueue[Row] = EntryQueue()
         self.calls = CallsInFlight()
         self.calls.max_running = 2 * servers

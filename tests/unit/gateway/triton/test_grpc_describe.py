@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from gateway.triton.grpc import instances, merges_calls
+from gateway.triton.grpc import instances, merges_calls, merges_lengths
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,17 @@ def test_calls_are_merged_by_a_dynamic_batcher(fields: dict[str, object], merges
 def test_a_model_works_on_as_many_calls_at_a_time_as_it_has_instances(fields: dict[str, object], count: int) -> None:
     """On each of its GPUs; 0 if the configuration does not say."""
     assert count == instances(model_config_pb2.ModelConfig(**fields))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "merges"),
+    [
+        ([{"dims": [-1], "allow_ragged_batch": True}, {"dims": [16]}], True), ([{"dims": [-1]}], False),
+        ([{"dims": [-1], "allow_ragged_batch": True}, {"dims": [-1]}], False), ([{"dims": [3, 224]}], True), ([], True),
+    ],
+)  # fmt: skip
+def test_calls_of_different_lengths_are_merged_if_inputs_are_ragged(
+    inputs: list[dict[str, object]], merges: bool
+) -> None:
+    """Or if no input has different lengths. Otherwise Triton would have to put arrays of different shapes together."""
+    assert merges is merges_lengths(model_config_pb2.ModelConfig(input=inputs))
