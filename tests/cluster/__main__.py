@@ -25,8 +25,9 @@ def main() -> int:
     parser.add_argument("--triton-ready", type=float, default=30.0, help="seconds until a Triton pod is ready")
     parser.add_argument("--gpu-nodes", type=int, default=4, help="nodes with four GPUs each")
     parser.add_argument(
-        "--definitions", nargs="*", default=[*programs.RESOURCES], choices=[*programs.RESOURCES], metavar="NAME",
-        help=f"custom resource definitions to add: {', '.join(programs.RESOURCES)} (default: all)",
+        "--definitions", nargs="*", default=[*programs.MADE_OF], choices=[*programs.RESOURCES], metavar="NAME",
+        help=f"custom resource definitions to add: {', '.join(programs.RESOURCES)} "
+        f"(default: {', '.join(programs.MADE_OF)})",
     )  # fmt: skip
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -48,5 +48,5 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as folder:
         played = Played(gateway_ready=1, triton_ready=2, gone=1)
         with started(Path(folder), kubernetes=kubernetes, played=played) as running:
-            running.define(*programs.RESOURCES)
+            running.define(*programs.MADE_OF)
             yield running

@@ -56,6 +56,8 @@ def _node(name: str, cpus: int, gpus: int = 0) -> dict[str, Any]:
 
 
 _LABEL: Final = '.metadata.labels["app.kubernetes.io/component"]'
+STAYS_UNREADY: Final = "tests/stays-unready"
+"""Annotation of a pod that kwok does not make ready: a test says what its containers do."""
 _ALIVE: Final = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
 
 _NODE: Final = """
@@ -126,6 +128,7 @@ def stages(played: Played) -> str:
     neither = {"key": _LABEL, "operator": "NotIn", "values": ["gateway", "triton"]}
     waiting = [
         _ALIVE,
+        {"key": f'.metadata.annotations["{STAYS_UNREADY}"]', "operator": "DoesNotExist"},
         {"key": ".status.phase", "operator": "In", "values": ["Running"]},
         {"key": '.status.conditions.[] | select( .type == "Ready" ) | .status', "operator": "In", "values": ["False"]},
     ]

@@ -48,6 +48,7 @@ MODULES: Final = {
         "github.com/kedacore/keda/v2",
         {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter"},
     ),
+    "kserve": Module("github.com/kserve/kserve", {"kserve-manager": "cmd/manager"}),
     "fake-gcs-server": Module("github.com/fsouza/fake-gcs-server", {"fake-gcs-server": ""}),
     "versitygw": Module("github.com/versity/versitygw", {"versitygw": "cmd/versitygw"}),
     "toxiproxy": Module("github.com/Shopify/toxiproxy/v2", {"toxiproxy-server": "cmd/server"}),
@@ -55,8 +56,10 @@ MODULES: Final = {
 """By folder of ``programs/``; the last three are for tests of object storage (``tests/integration/object_storage``)."""
 
 INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
-CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda")
+CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda", "kserve")
 """What ``make installs`` and ``make cluster`` run."""
+
+_KSERVE: Final = "github.com/kserve/kserve@v0.20.0"
 
 RESOURCES: Final = {
     "keda": ("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases", ("*_*",)),
@@ -64,11 +67,18 @@ RESOURCES: Final = {
         "github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd",
         ("*_servicemonitors", "*_podmonitors", "*_prometheusrules"),
     ),
-    "kserve": ("github.com/kserve/kserve@v0.15.2", "config/crd/full", ("*_inferenceservices",)),
+    "kserve": (_KSERVE, "config/crd/full", ("*_inferenceservices",)),
+    "kserve-others": (
+        _KSERVE, "config/crd/full",
+        ("*servingruntimes", "*_inferencegraphs", "*_trainedmodels", "*/*_clusterstoragecontainers"),
+    ),
 }  # fmt: skip
-"""Modules that bring custom resource definitions, and where in them; checked by Go's checksum database.
+"""Modules that bring custom resource definitions, and where in them; checked by Go's checksum database."""
 
-Those that our manifests are made of, and that KEDA needs to run: every megabyte of them costs each kubectl seconds.
+MADE_OF: Final = ("keda", "prometheus-operator", "kserve")
+"""Those that our manifests are made of, and that KEDA needs to run: every megabyte of them costs each kubectl seconds.
+
+KServe's controller needs the others of KServe, too.
 """
 
 _AWAY: Final = re.compile(
@@ -110,10 +120,15 @@ def version(name: str) -> str:
 
 def definitions(name: str) -> list[Path]:
     """Return the files of an upstream's custom resource definitions."""
-    module, folder, names = RESOURCES[name]
+    _, folder, names = RESOURCES[name]
+    return sorted(path for each in names for path in (source(name) / folder).glob(f"{each}.yaml"))
+
+
+def source(name: str) -> Path:
+    """Return the folder of the module that has an upstream's custom resource definitions."""
     with tempfile.TemporaryDirectory() as empty:
-        answer = json.loads(_go("mod", "download", "-json", module, cwd=Path(empty)))
-    return sorted(path for each in names for path in (Path(answer["Dir"]) / folder).glob(f"{each}.yaml"))
+        answer = json.loads(_go("mod", "download", "-json", RESOURCES[name][0], cwd=Path(empty)))
+    return Path(answer["Dir"])
 
 
 def _path(name: str, program: str) -> Path:

@@ -195,36 +195,53 @@ def test_ports_are_where_they_are_looked_for(plain: Objects) -> None:
                 assert container[probe]["httpGet"]["port"] in own, (name, probe)
 
 
-def test_gateways_and_sync_are_told_where_triton_is(plain: Objects) -> None:
-    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod."""
-    services = {each["metadata"]["name"]: each["spec"] for each in of(plain, "Service")}
-    for name, container in containers(plain):
+def test_gateways_and_sync_are_told_where_triton_is(objects: Objects) -> None:
+    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod.
+
+    With KServe, too: its own Service may have an address of its own, behind which gateways would see one Triton only.
+    """
+    services = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Service")}
+    for name, container in containers(objects):
         address = environment(container).get("TRITON_GATEWAY_TRITON_GRPC")
         if address is None:
             continue
-        if name.startswith("triton-gateway/"):
+        if name.startswith(("triton-gateway/", "triton-gateway-transformer/")):
             host, port = address.removeprefix("dns:///").rsplit(":", 1)
             assert address.startswith("dns:///")
             assert int(port) == 8001
             if "triton" in services:
                 assert "triton" == host
                 assert "None" == services["triton"]["clusterIP"]
-        elif name.startswith("triton/"):
+        elif name.startswith(("triton/", "triton-gateway-predictor/")):
             assert "127.0.0.1:8001" == address
 
 
-def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateways(plain: Objects) -> None:
+def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateways(objects: Objects) -> None:
     """A pod is ready if all of its containers are: behind the name are all pods, and gateways call what answers.
 
     By the same name model syncs find each other, those that start included.
     """
-    for each in of(plain, "Service"):
+    for each in of(objects, "Service"):
         is_triton = each["metadata"]["labels"].get("app.kubernetes.io/component") == "triton"
         assert is_triton == each["spec"].get("publishNotReadyAddresses", False), each["metadata"]["name"]
-    services = {each["metadata"]["name"] for each in of(plain, "Service")}
-    for name, container in containers(plain):
-        if name.endswith("/sync") and name.split("/")[0] in services:
-            assert f"dns:///{name.split('/')[0]}:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
+    for name, container in containers(objects):
+        if name in ("triton/sync", "triton-gateway-predictor/sync"):
+            assert "dns:///triton:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
+
+
+def test_the_service_of_tritons_finds_those_that_kserve_makes(kustomize: Render) -> None:
+    """By KServe's labels, at ports that its containers have; its labels are ours, so it alone is scraped."""
+    objects = kustomize("overlays/kserve")
+    [service] = [each for each in of(objects, "Service") if each["metadata"]["name"] == "triton"]
+    [(labels, spec)] = [(labels, spec) for name, labels, spec in pods(objects) if name.endswith("-predictor")]
+    assert matches(service["spec"]["selector"], labels)
+    ports = {port["name"]: port["containerPort"] for one in spec["containers"] for port in one["ports"]}
+    assert ports == {port["targetPort"]: port["port"] for port in service["spec"]["ports"]}
+    found = {
+        each["metadata"]["name"] for each in of(objects, "ServiceMonitor")
+        if matches(each["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
+    }  # fmt: skip
+    assert {"triton", "model-sync"} == found
 
 
 def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects: Objects) -> None:
@@ -273,13 +290,13 @@ def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> No
             assert each["metadata"]["name"] == relabelled["job"]
 
 
-def test_what_model_sync_lacks_is_scraped(plain: Objects) -> None:
+def test_what_model_sync_lacks_is_scraped(objects: Objects) -> None:
     """Its Triton goes on without it, so that no probe says that nothing new is loaded."""
-    services = {each["metadata"]["name"] for each in of(plain, "Service")}
-    monitors = {each["metadata"]["name"] for each in of(plain, "ServiceMonitor")}
+    services = {each["metadata"]["name"] for each in of(objects, "Service")}
+    monitors = {each["metadata"]["name"] for each in of(objects, "ServiceMonitor")}
     if monitors:
         assert ("triton" in services) == ("model-sync" in monitors)
-    for each in of(plain, "NetworkPolicy"):
+    for each in of(objects, "NetworkPolicy"):
         if each["metadata"]["name"] == "triton" and "triton" in services:
             everybody = [rule for rule in each["spec"]["ingress"] if "from" not in rule]
             assert {"metrics", "health"} == {port["port"] for rule in everybody for port in rule["ports"]}

@@ -84,7 +84,8 @@ def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
         each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"
     }  # fmt: skip
     kserve = helm("kserve", release="a")
-    assert "dns:///a-triton-gateway-predictor:8001" in json.dumps(kserve)
+    assert "dns:///a-triton-gateway-triton:8001" in json.dumps(kserve)
+    assert ("Service", "a-triton-gateway-triton") in names(kserve)
     assert {"a-triton-gateway-transformer", "a-triton-gateway-predictor"} == {
         each["spec"]["scaleTargetRef"]["name"] for each in kserve
         if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")

@@ -457,6 +457,11 @@ def test_under_kserve_an_ingress_and_a_route_lead_to_the_service_that_kserve_mak
     )  # fmt: skip
     [ingress] = [each for each in objects if each["kind"] == "Ingress"]
     [path] = ingress["spec"]["rules"][0]["http"]["paths"]
+    [named] = [each["metadata"]["name"] for each in objects if each["kind"] == "InferenceService"]
+    theirs = {named, f"{named}-transformer", f"{named}-predictor"}
+    assert not theirs & {each["metadata"]["name"] for each in objects if each["kind"] in ("Ingress", "HTTPRoute")}, (
+        "KServe would replace an object that is called as its own is"
+    )
     assert {"name": "a-triton-gateway-transformer", "port": {"name": "http"}} == path["backend"]["service"]
     [route] = [each for each in objects if each["kind"] == "HTTPRoute"]
     assert [{"name": "a-triton-gateway-transformer", "port": 80}] == route["spec"]["rules"][0]["backendRefs"]

@@ -363,7 +363,8 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 
 {{- /*
 A variable with the name of a pool's headless Service, for addresses that begin with $(TRITON_SERVICE): (list $ pool). So the
-name is a value by itself, which kustomize changes together with the Service's name (nameSuffix). KServe's Service is not ours.
+name is a value by itself, which kustomize changes together with the Service's name (nameSuffix). In an InferenceService
+kustomize knows no variables.
 */ -}}
 {{- define "tritonService" -}}
 {{- $ := index . 0 -}}
@@ -372,13 +373,19 @@ name is a value by itself, which kustomize changes together with the Service's n
 {{ end -}}
 {{- end }}
 
-{{- /* Where gateways find Triton: by its headless Service, the one that KServe makes, or the address that is said. */ -}}
+{{- /*
+What an address says in place of a pool's headless Service: (list $ pool). In an InferenceService it is the name itself, which
+kustomize does not change there.
+*/ -}}
+{{- define "tritonHost" -}}
+{{- $ := index . 0 -}}
+{{ ternary (include "name" (list $ "triton" (index . 1))) "$(TRITON_SERVICE)" $.Values.kserve.enabled }}
+{{- end }}
+
+{{- /* Where gateways find Triton: by its headless Service, or the address that is said. */ -}}
 {{- define "tritonAddress" -}}
 {{- $ := index . 0 -}}
-{{- $service := "$(TRITON_SERVICE)" -}}
-{{- if $.Values.kserve.enabled -}}
-{{- $service = printf "%s-predictor" (include "fullname" .) -}}
-{{- end -}}
+{{- $service := include "tritonHost" (list $ "default") -}}
 {{- if not (or $.Values.triton.enabled $.Values.triton.address) -}}
 {{- fail "triton.address: set the address of your Triton, as dns:///host:port" -}}
 {{- end -}}

@@ -286,15 +286,17 @@ volumes:
 {{- if ne $pool.name "default" }}
 - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # models of other pools are not loaded
 {{- end }}
-{{- if eq (index . 1) "127.0.0.1:8001" | and (not $.Values.kserve.enabled) }}
+{{- if eq (index . 1) "127.0.0.1:8001" }}
 # the members of the pool, for models that are on some of them only (gateway.replicas)
-{{ include "tritonService" (list $ $pool.name) | trim }}
-- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///$(TRITON_SERVICE):8001"}
+{{- with include "tritonService" (list $ $pool.name) | trim }}
+{{ . }}
+{{- end }}
+- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "tritonHost" (list $ $pool.name) }}:8001"}
 {{- end }}
 {{- /* By loopback there is no name that a certificate could have: it is the one by which gateways find this Triton. */ -}}
 {{- $name := $.Values.triton.tls.name -}}
 {{- if eq (index . 1) "127.0.0.1:8001" -}}
-{{- $name = default (ternary (printf "%s-predictor" (include "fullname" .)) "$(TRITON_SERVICE)" $.Values.kserve.enabled) $name -}}
+{{- $name = default (include "tritonHost" (list $ $pool.name)) $name -}}
 {{- end }}
 {{- include "tritonTlsEnv" (list $ $name) }}
 - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
