@@ -270,6 +270,13 @@ class InGoogle:
                 )
 
 
+_REFUSED_KEYS: Final = (
+    "DefaultCredentialsError", "RefreshError", "InvalidValue", "MalformedError",
+    "InvalidOperation",  # a 401 without credentials, which cannot be renewed
+)  # fmt: skip
+"""Google's exceptions that say nothing but that the credentials are missing, malformed or refused."""
+
+
 @contextlib.contextmanager
 def _asking(address: str) -> Iterator[None]:
     """Translate the exceptions of the cloud libraries; Google's and Azure's have a dozen types."""
@@ -279,7 +286,7 @@ def _asking(address: str) -> Iterator[None]:
         status = getattr(error, "status_code", None) or getattr(error, "code", None)
         if isinstance(status, int):
             raise _answered(address, status, reason_of(error)) from error
-        if type(error).__name__ in ("DefaultCredentialsError", "RefreshError", "InvalidValue", "MalformedError"):
+        if type(error).__name__ in _REFUSED_KEYS:
             raise RegistryRefused(f"{address}: {reason_of(error)}", hint=_KEYS_HINT) from error
         raise _cut(address, error) from error
 

@@ -3,8 +3,9 @@
 Azurite (npm) and fake-gcs-server (a Go module) are installed once and kept outside the repository, and toxiproxy stands
 before each. The SDK asks Azure at its own addresses over TLS; a proxy of this test leads them to Azurite
 (``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where ``STORAGE_EMULATOR_HOST`` says, without
-keys: that server knows none, nor what the SDK asks before it uploads, whether it may, which this test answers. Not
-collected by default because that takes minutes: ``make clients``.
+keys: that server knows none, nor what the SDK asks before it uploads, whether it may, which this test answers, as it
+answers with Google's refusals where keys are refused. Not collected by default because that takes minutes:
+``make clients``.
 """
 
 from __future__ import annotations
@@ -51,11 +52,19 @@ BlobServiceClient(f"https://{host}", {"account_name": account, "account_key": ke
 """
 
 
-_RIGHTS: Final = b'{"permissions": ["storage.objects.get", "storage.objects.update"]}'
-MAY: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    % len(_RIGHTS)
-) + _RIGHTS
+def said(status: str, body: dict[str, Any]) -> bytes:
+    """An answer of Google's API."""
+    content = json.dumps(body).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+MAY: Final = said("200 OK", {"permissions": ["storage.objects.get", "storage.objects.update"]})
+REFUSALS: Final = {
+    "401 Unauthorized": "Invalid Credentials",
+    "403 Forbidden": "gateway@models.iam.gserviceaccount.com does not have storage.objects.get access",
+}
+"""What Google's API answers to a token that it does not know, and to one without the right."""
 
 
 @dataclass
@@ -107,8 +116,11 @@ def azurite() -> list[str]:
 
 
 @contextmanager
-def leading_to(port: int) -> Iterator[str]:
-    """Lead every connection to one port of this machine, also as an HTTPS proxy; yields where it listens."""
+def leading_to(port: int, refusal: Path) -> Iterator[str]:
+    """Lead every connection to one port of this machine, also as an HTTPS proxy; yields where it listens.
+
+    While the file ``refusal`` exists, plain HTTP gets the refusal that it names.
+    """
 
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
@@ -118,6 +130,11 @@ def leading_to(port: int) -> Iterator[str]:
                 pass
             if is_answered:
                 self.wfile.write(MAY)
+                return
+            if not is_proxied and refusal.exists():
+                status = refusal.read_text()
+                error = {"code": int(status[:3]), "message": REFUSALS[status]}
+                self.wfile.write(said(status, {"error": error}))
                 return
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as there:
                 if is_proxied:
@@ -164,7 +181,8 @@ def azure(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[list
     ]  # fmt: skip
     told = {
         "AZURE_STORAGE_ACCOUNT": ACCOUNT, "AZURE_STORAGE_KEY": KEY, "REQUESTS_CA_BUNDLE": str(folder / "ca.pem"),
-        "HTTPS_PROXY": stack.enter_context(leading_to(proxied)), "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
+        "HTTPS_PROXY": stack.enter_context(leading_to(proxied, folder / "refusal")),
+        "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
     }  # fmt: skip
     return command, told, f"azure://{HOST}/bundles"
 
@@ -173,7 +191,7 @@ def google(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[lis
     """fake-gcs-server at a port, with one bucket."""
     (folder / "data" / "bucket").mkdir(parents=True)
     program = programs.paths("fake-gcs-server")["fake-gcs-server"]
-    address = stack.enter_context(leading_to(proxied))
+    address = stack.enter_context(leading_to(proxied, folder / "refusal"))
     command = [
         str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory",
         "-data", str(folder / "data"), "-public-host", address.removeprefix("http://"), "-external-url", address,
@@ -232,6 +250,15 @@ def test_a_gateway_fetches_parts_and_model_sync_the_whole(cloud: Cloud) -> None:
     assert part["fetched"] < 300_000 < 4_000_000 < whole["fetched"]
 
 
+def test_a_slow_store_is_waited_for_and_the_log_says_how_far(cloud: Cloud) -> None:
+    """4 MB at 400 KB/s: not only at the end."""
+    toxic = {"name": "slow", "type": "bandwidth", "stream": "downstream", "attributes": {"rate": 400}}
+    cloud.ask("/proxies/store/toxics", toxic)
+    answer = cloud.fetch("whole", "slow")
+    assert sizes() == answer["files"]
+    assert any("of 4 MB" in line and "%" in line and "100%" not in line for line in answer["log"]), answer["log"]
+
+
 def test_a_connection_that_is_cut_leaves_nothing_and_the_next_attempt_has_it(cloud: Cloud) -> None:
     """What came until then is not taken for the whole."""
     toxic = {"name": "cut", "type": "limit_data", "stream": "downstream", "attributes": {"bytes": 1_500_000}}
@@ -258,10 +285,29 @@ def test_a_store_that_is_away_leaves_nothing_and_the_next_attempt_has_it(cloud: 
 
 @pytest.mark.parametrize("cloud", [azure], ids=["azure"], indirect=True)
 def test_keys_that_azure_refuses_are_told(cloud: Cloud) -> None:
-    """As a no, with what to look at."""
-    answer = cloud.fetch("whole", "refused", timeout=120, AZURE_STORAGE_KEY=ANOTHER)
-    assert "RegistryRefused" == answer["error"], answer["message"]
-    assert "clearml.conf" in answer["hint"]
+    """As a no, with what to look at, to gateways and to model sync."""
+    for how in ("parts", "whole"):
+        answer = cloud.fetch(how, f"refused-{how}", timeout=120, AZURE_STORAGE_KEY=ANOTHER)
+        assert "RegistryRefused" == answer["error"], answer["message"]
+        assert "clearml.conf" in answer["hint"]
+
+
+@pytest.mark.parametrize("cloud", [google], ids=["gs"], indirect=True)
+@pytest.mark.parametrize("status", REFUSALS)
+def test_what_google_refuses_is_told(cloud: Cloud, status: str) -> None:
+    """As a no, with the reason and with what to look at, to gateways and to model sync."""
+    refusal = cloud.folder / "refusal"
+    refusal.write_text(status)
+    try:
+        for how in ("parts", "whole"):
+            answer = cloud.fetch(how, f"{status[:3]}-{how}", timeout=60)
+            assert "RegistryRefused" == answer["error"], answer["message"]
+            # A 401 asks for new credentials, of which there are none here: the SDK's library says that instead.
+            reason = "cannot be refreshed" if status.startswith("401") else REFUSALS[status]
+            assert reason in answer["message"]
+            assert "clearml.conf" in answer["hint"]
+    finally:
+        refusal.unlink()
 
 
 @pytest.mark.parametrize("cloud", [google], ids=["gs"], indirect=True)

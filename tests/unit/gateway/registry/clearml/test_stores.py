@@ -44,6 +44,10 @@ class GoogleError(Exception):
         self.code = HTTPStatus(status)
 
 
+class InvalidOperation(Exception):
+    """As the one of google.auth: anonymous credentials were refused."""
+
+
 class DefaultCredentialsError(Exception):
     """An error as google.auth raises it."""
 
@@ -88,6 +92,7 @@ def test_a_temporary_failure_of_a_store_is_retried(ask: Any, of: Any, status: in
 def test_missing_credentials_are_final_and_connection_failures_are_not(ask: Any) -> None:
     """Whatever type the library raises."""
     assert isinstance(ask(DefaultCredentialsError("Your default credentials were not found")), RegistryRefused)
+    assert isinstance(ask(InvalidOperation("Anonymous credentials cannot be refreshed.")), RegistryRefused)
     assert isinstance(ask(ConnectionResetError("reset by peer")), RegistryUnavailable)
 
 
