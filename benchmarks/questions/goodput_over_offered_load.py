@@ -114,6 +114,18 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
     }  # fmt: skip
 
 
+def with_others(run: dict[str, Any], before: Mapping[str, Any], only: Sequence[str]) -> dict[str, Any]:
+    """Return a run of some systems with the saved loads of the others, and the facts of the run that those are from."""
+    kept = {name: cells for name, cells in before.get("systems", {}).items() if only and name not in only}
+    if kept:
+        facts = before["facts"]
+        run["systems"].update(kept)
+        run["facts"]["earlier"] = {name: facts.get("earlier", {}).get(name, facts) for name in kept}
+        for earlier in run["facts"]["earlier"].values():
+            earlier.pop("earlier", None)
+    return run
+
+
 def to_do(times: Sequence[float], cells: list[dict[str, Any]]) -> Sequence[float]:
     """Return the loads that are missing after the kept ones; forgets these if they are not the first ones."""
     if [cell["times"] for cell in cells] != list(times[: len(cells)]):
@@ -154,7 +166,8 @@ def shown(found: Mapping[str, Any]) -> str:
     """Return the table of the page for a saved result."""
     if "open" not in found:
         return "No run is saved yet."
-    return table([_HEADS, *(row for name, cells in found["open"]["systems"].items() for row in rows_of(name, cells))])
+    systems = found["open"]["systems"]
+    return table([_HEADS, *(row for name in _TITLES if name in systems for row in rows_of(name, systems[name]))])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,9 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = (saved("overload") or {}).get("open", {})
     goes_on = options.go_on and facts.items() <= before.get("facts", {}).items()
     found: dict[str, list[dict[str, Any]]] = before["systems"] if goes_on else {}
-    result = {"open": {"facts": {
-        **facts, "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }, "systems": found}}  # fmt: skip
+    said = {**facts, "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+    result = {"open": with_others({"facts": said, "systems": found}, before, options.system)}
 
     def keep() -> None:
         if options.save:

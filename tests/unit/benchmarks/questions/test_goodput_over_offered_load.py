@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.questions.goodput_over_offered_load import rows_of, shown, to_do
+from benchmarks.questions.goodput_over_offered_load import rows_of, shown, to_do, with_others
 
 
 def cell(times: float, *, answers: int, sent: int = 1000, late: float = 1.0, recovered: float | None = 0.0) -> Any:
@@ -49,3 +49,14 @@ def test_a_page_without_a_run_says_so() -> None:
     assert "No run" in shown({"flood": {}})
     found = {"open": {"systems": {"gateway": [cell(1.0, answers=1)], "ensemble_lean": [cell(1.0, answers=1)]}}}
     assert 4 == len(shown(found).splitlines())
+
+
+def test_a_run_of_some_systems_keeps_the_others_and_says_of_which_run_they_are() -> None:
+    """A run of all systems keeps nothing, and a system keeps the facts of its own run."""
+    first = {"facts": {"commit": "a"}, "systems": {"gateway": [1], "kserve": [1]}}
+    second = with_others({"facts": {"commit": "b"}, "systems": {"gateway": [2]}}, first, ["gateway"])
+    assert {"gateway": [2], "kserve": [1]} == second["systems"]
+    assert {"commit": "b", "earlier": {"kserve": {"commit": "a"}}} == second["facts"]
+    third = with_others({"facts": {"commit": "c"}, "systems": {"gateway": [3]}}, second, ["gateway"])
+    assert {"kserve": {"commit": "a"}} == third["facts"]["earlier"]
+    assert {"gateway": [4]} == with_others({"facts": {}, "systems": {"gateway": [4]}}, third, [])["systems"]
