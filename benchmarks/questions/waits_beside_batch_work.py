@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ from benchmarks.shared import machine, processes
 from benchmarks.shared.command import ROOT, narrator, parser, tell
 from benchmarks.shared.load import Outcome, closed_loop, open_loop, render
 from benchmarks.shared.one_gateway import BODY, CAPACITY, ENDPOINTS, Under
-from benchmarks.shared.results import save, saved, table
+from benchmarks.shared.results import DOCS, put, save, saved, table
 
 TAKES = "4 minutes"
-SAVES = "results/overload.json"
+SAVES = "results/overload.json, docs/overload.md"
 LOADS: Final = (0.1, 0.3, 0.6)
 _SETTLE_S: Final = 3.0
 _HEADS: Final = (
@@ -87,6 +87,14 @@ def row_of(name: str, row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the table of the page for a saved result."""
+    if "batch" not in found:
+        return "No run is saved yet."
+    rows = [row_of("", row)[1:] for row in found["batch"]["rows"] if row["gateway"] == "now"]
+    return table([_HEADS[1:], *rows])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
@@ -117,7 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.save:
         facts = {"commit": commit(), "cpu": machine.cpu_model(), "cores": os.cpu_count(),
                  "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}  # fmt: skip
-        save("overload", {**(saved("overload") or {}), "batch": {"facts": facts, "rows": rows}})
+        kept = {**(saved("overload") or {}), "batch": {"facts": facts, "rows": rows}}
+        save("overload", kept)
+        put(DOCS / "overload.md", "batch", shown(kept))
     return 0
 
 

@@ -30,6 +30,7 @@ from benchmarks.questions import (
     rollouts_on_real_servers,
     size_of_an_endpoint,
     throughput_by_price,
+    waits_beside_batch_work,
     waits_on_real_gateways,
 )
 from benchmarks.shared.results import RESULTS, saved
@@ -102,6 +103,7 @@ def _if_saved(name: str, shown: Callable[[Any], str]) -> str:
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
     ("access.md", "callers"): lambda: cost_of_callers.shown(saved("callers")),
+    ("overload.md", "batch"): lambda: waits_beside_batch_work.shown(saved("overload")),
     ("overload.md", "flood"): lambda: goodput_under_a_flood.shown(saved("overload")),
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("overload.md", "real"): lambda: waits_on_real_gateways.shown(saved("overload")),
