@@ -71,7 +71,7 @@ class Capacity:
 
     __slots__ = (
         "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_split", "limits", "merged_limits",
-        "merges", "prices", "servers",
+        "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -88,8 +88,6 @@ class Capacity:
         """The limits of a call that is merged with others: small ones fill the server's batches better."""
         self.is_split = False
         """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
-        self.merges = limits.merges_calls and limits.merges_lengths
-        """Whether servers merge calls, as far as they have the shapes of the calls that are made now."""
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
@@ -103,7 +101,8 @@ class Capacity:
         Then no call waits for the one in front of it: a small one that is there when the server becomes free is in its
         next batch.
         """
-        return self.full_limits.gateways.count > 1 and self.merges and not self.is_split
+        limits = self.full_limits
+        return limits.gateways.count > 1 and limits.merges_all and not self.is_split
 
     @property
     def merged_interval(self) -> float:
@@ -169,7 +168,7 @@ class Capacity:
         Calls of a share each then add up to one full call.
         """
         full = self.full_limits
-        is_on = is_on and full.gateways.count > 1 and full.merges_calls and not self.merges and self.is_serial
+        is_on = is_on and full.gateways.count > 1 and full.merges_calls and not full.merges_all and self.is_serial
         if is_on is self.is_split:
             return
         self.is_split, self.limits = is_on, full

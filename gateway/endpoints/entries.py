@@ -59,6 +59,11 @@ class BatchLimits:
     instances: int = 0
     """How many calls a server works on at a time, as it says itself; 0 if that is not known."""
 
+    @property
+    def merges_all(self) -> bool:
+        """Whether a server merges the calls of several gateways, whatever their lengths."""
+        return self.merges_calls and self.merges_lengths
+
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
 """``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: called exactly once, when an entry ends."""

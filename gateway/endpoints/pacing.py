@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.endpoints.batch_class import BatchClassThrottle
+from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.overload import OverloadControl
 from gateway.endpoints.unit import Unit
 from gateway.trace import BATCH
@@ -52,22 +53,19 @@ class Pacing(Unit):
         """Return whether a call of what is queued may leave now; called only if fewer than ``max_running`` run."""
         queue, calls, capacity = self._queue, self._calls, self._capacity
         running = len(calls.running)
-        if running < capacity.servers.replicas and not capacity.is_merged:
-            return True
         batch_rows = queue.class_rows[BATCH]
         # Batch work makes no call of other classes leave earlier.
         rows = queue.rows - batch_rows or queue.rows
-        limits = capacity.limits
-        if capacity.is_merged and capacity.is_sated(calls.rows):
-            return False
+        if capacity.is_merged:
+            if capacity.is_sated(calls.rows):
+                return False
+            return self._is_full(rows, capacity.merged_limits) or self._clock() >= self._leave_time()
+        if running < capacity.servers.replicas:
+            return True
         if self._leaves_late():
             return self._clock() >= self._leave_time()
-        if capacity.is_merged:
-            limits = capacity.merged_limits
-        if rows >= limits.max_rows or (not batch_rows and queue.tokens >= limits.max_padded_tokens):
+        if self._is_full(rows, capacity.limits):
             return True
-        if capacity.is_merged:
-            return self._clock() >= self._leave_time()
         if capacity.is_parallel:
             if rows * running >= _PARALLEL_SHARE * calls.rows:
                 return True
@@ -94,10 +92,10 @@ class Pacing(Unit):
         running = len(calls.running)
         if not queue.entries or running >= calls.max_running or (capacity.is_merged and capacity.is_sated(calls.rows)):
             return None
-        if self._leaves_late():
-            self.wake_rows = math.inf
-        elif capacity.is_merged:
+        if capacity.is_merged:
             self.wake_rows = capacity.merged_limits.max_rows
+        elif self._leaves_late():
+            self.wake_rows = math.inf
         else:
             rows = calls.rows * _PARALLEL_SHARE / running if capacity.is_parallel and running else (
                 self._expected_rows - calls.rows
@@ -129,8 +127,12 @@ class Pacing(Unit):
         This holds while the newest entries leave first, and while calls are split: otherwise the server would merge two
         calls of this gateway instead of one of each gateway.
         """
-        capacity = self._capacity
-        return not capacity.is_merged and capacity.is_serial and (capacity.is_split or self._overload.is_newest_first())
+        return self._capacity.is_serial and (self._capacity.is_split or self._overload.is_newest_first())
+
+    def _is_full(self, rows: int, limits: BatchLimits) -> bool:
+        """Return whether a call of ``rows`` queued rows has no room for more. Beside batch work only rows count."""
+        queue = self._queue
+        return rows >= limits.max_rows or (not queue.class_rows[BATCH] and queue.tokens >= limits.max_padded_tokens)
 
     def _leave_time(self) -> float:
         capacity = self._capacity

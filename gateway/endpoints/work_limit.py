@@ -127,7 +127,7 @@ class WorkLimit:
 
     def _rose(self, part: int) -> bool:
         least, limits = _MIN_RISE * self.floor, self.limits
-        if limits.merges_calls and limits.merges_lengths:
+        if limits.merges_all:
             # With more gateways, each sees less of the rise, and more of that is chance.
             least /= sqrt(limits.gateways.count)
         ends = [self._notes[-1 - n * part] for n in range(_PARTS + 1)]
