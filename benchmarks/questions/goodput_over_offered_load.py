@@ -118,11 +118,9 @@ def with_others(run: dict[str, Any], before: Mapping[str, Any], only: Sequence[s
     """Return a run of some systems with the saved loads of the others, and the facts of the run that those are from."""
     kept = {name: cells for name, cells in before.get("systems", {}).items() if only and name not in only}
     if kept:
-        facts = before["facts"]
+        facts = {name: fact for name, fact in before["facts"].items() if name != "earlier"}
         run["systems"].update(kept)
-        run["facts"]["earlier"] = {name: facts.get("earlier", {}).get(name, facts) for name in kept}
-        for earlier in run["facts"]["earlier"].values():
-            earlier.pop("earlier", None)
+        run["facts"]["earlier"] = {name: before["facts"].get("earlier", {}).get(name, facts) for name in kept}
     return run
 
 
