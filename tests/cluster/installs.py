@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -208,6 +209,18 @@ class Install:
 
 def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
     return next((each for each in pod["status"].get("conditions", ()) if each["type"] == kind), {})
+
+
+@contextmanager
+def applied(cluster: Cluster, form: str, work: Path) -> Iterator[Install]:
+    """One form, applied once; at the end the namespace goes. ``work`` is a folder for an overlay of ours."""
+    made = Install(cluster, form, work / "overlay")
+    made.prepare()
+    try:
+        made.apply()
+        yield made
+    finally:
+        cluster.kubectl("delete", "namespace", made.namespace, "--timeout=120s", within=150)
 
 
 def _secret(namespace: str, name: str, **values: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.cluster.control_plane import Cluster
-from tests.cluster.installs import FORMS, Install
+from tests.cluster.installs import FORMS, Install, applied
 from tests.waiting import until
 
 EXPLAINED: Final = {
@@ -50,14 +50,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def install(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Install]:
-    """One form, applied once; at the end the namespace goes."""
-    made = Install(cluster, request.param, tmp_path_factory.mktemp("own") / "overlay")
-    made.prepare()
+    """One form, applied once; at the end its volumes go."""
     try:
-        made.apply()
-        yield made
+        with applied(cluster, request.param, tmp_path_factory.mktemp("own")) as made:
+            yield made
     finally:
-        cluster.kubectl("delete", "namespace", made.namespace, "--timeout=120s", within=150)
         cluster.kubectl("delete", "persistentvolumes", "--all", "--timeout=60s")
 
 

@@ -18,7 +18,7 @@ from deploy.admin.commands.serve import predictor_address
 from tests.cluster import kserve
 from tests.cluster.autoscalers import ROOT
 from tests.cluster.control_plane import Cluster
-from tests.cluster.installs import Install
+from tests.cluster.installs import Install, applied
 from tests.cluster.nodes import STAYS_UNREADY
 from tests.cluster.test_installs import EXPLAINED
 from tests.waiting import until
@@ -65,14 +65,9 @@ def documented(controlled: Cluster) -> Iterator[dict[str, Any]]:
 def install(
     request: pytest.FixtureRequest, controlled: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Install]:
-    """The overlay or the values file, applied once; at the end the namespace goes."""
-    made = Install(controlled, request.param, tmp_path_factory.mktemp("own") / "overlay")
-    made.prepare()
-    try:
-        made.apply()
+    """The overlay or the values file, applied once."""
+    with applied(controlled, request.param, tmp_path_factory.mktemp("own")) as made:
         yield made
-    finally:
-        controlled.kubectl("delete", "namespace", made.namespace, "--timeout=120s", within=150)
 
 
 def of(install: Install, kind: str, *arguments: str) -> list[dict[str, Any]]:
