@@ -30,14 +30,13 @@ from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.history.recorder import recorded
 from deploy.laptop import first_answer
 from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
+from deploy.rollout import default_versions
 from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import ClearMLServingFailed, DeployError, GatewayError
 from gateway import registry, spec
 from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, GENERATION, QUESTION_ANSWERING, TOKENS, TaskConfig
 
-_DEFAULT_S: Final = 20.0
-"""Seconds to wait until model sync has recorded the default version, which takes one or two polls."""
 SENTENCE: Final = "A man is playing the guitar on stage."
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
@@ -356,7 +355,7 @@ class Deployment:
         if url == name:
             return url
         clock = asyncio.get_running_loop().time
-        until = clock() + (_DEFAULT_S if is_first and name not in there["canaries"] else 0)
+        until = clock() + (default_versions.RECORDED_S if is_first and name not in there["canaries"] else 0)
         while there["defaults"].get(name) != url and clock() < until:
             await asyncio.sleep(0.3)
             answer = await http_client.call_async(f"{self._wanted.gateway}/v1/status")

@@ -24,6 +24,16 @@ _UNREADABLE: Final = "section "
 """How the subject of a fault begins if a whole section of the Task cannot be read."""
 
 
+RECORDED_S: Final = 20.0
+"""Seconds within which a running model sync has recorded a default version: it takes one or two polls."""
+
+
+def awaited(serving: spec.ServingSpec) -> list[str]:
+    """Return the endpoints whose first version model sync will record as their default, and has not yet."""
+    answered = {*serving.defaults, *serving.endpoints, *serving.canaries}
+    return [endpoint for endpoint in first_added(serving) if endpoint not in answered]
+
+
 def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:
     """Return the record that makes ``url`` the default version of ``endpoint`` from ``now`` (Unix seconds) on."""
     term = _of(_known(task), endpoint).term
@@ -64,7 +74,7 @@ class DefaultsKeeper:
         known = _known(task)
         records = [
             _record(default_version.first(endpoint, url, _of(known, endpoint).term, self._wall()))
-            for endpoint, url in _first_added(serving).items() if not _of(known, endpoint).url
+            for endpoint, url in first_added(serving).items() if not _of(known, endpoint).url
         ]  # fmt: skip
         there = {one.endpoint for one in serving.endpoints.values()} | serving.monitoring.keys()
         broken = {fault.subject.removeprefix("endpoint ") for fault in serving.faults}
@@ -96,7 +106,7 @@ class DefaultsKeeper:
         return True
 
 
-def _first_added(serving: spec.ServingSpec) -> dict[str, str]:
+def first_added(serving: spec.ServingSpec) -> dict[str, str]:
     """Return the first version of each endpoint in the serving Task, which lists them in the order of their addition.
 
     Versions made by auto-update rules do not count: such a rule removes its old versions, and the default with them.

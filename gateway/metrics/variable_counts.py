@@ -28,6 +28,10 @@ _OTHER_PLACE: Final = -2
 """The index of the bin ``other`` among the bins of a categorical reference."""
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
+LARGEST: Final = 1e290
+"""Larger numbers, and below its negative, count as ``not_finite``. So sums over any number of requests stay finite, and
+no caller spoils a variable's sum for all that come after.
+"""
 
 
 class VariableSeries:
@@ -140,13 +144,13 @@ class Number(Variable):
             number = float(value)
         except OverflowError:
             number = math.inf
-        if math.isfinite(number):
+        if -LARGEST <= number <= LARGEST:
             self.take(number, weight)
         else:
             self.ignore("not_finite", weight)
 
     def take(self, number: float, weight: float = 1.0) -> None:
-        """Count a finite number."""
+        """Count a number within ``LARGEST``."""
         raise NotImplementedError
 
 
@@ -164,7 +168,7 @@ class Scalar(Number):
 
     def see(self, value: object, weight: float) -> None:
         """See ``Variable.see``."""
-        if type(value) is float and -math.inf < value < math.inf:
+        if type(value) is float and -LARGEST <= value <= LARGEST:
             self.take(value, weight)
         else:
             super().see(value, weight)
@@ -174,7 +178,7 @@ class Scalar(Number):
         if weight != 1 or set(map(type, values)) != {float}:
             return False
         numbers = cast("Sequence[float]", values)
-        if not math.isfinite(sum(numbers)):  # a sum of finite values can overflow: then they are checked one by one
+        if not sum(map(abs, numbers)) <= LARGEST:  # not a number, or large together: then they are checked one by one
             return False
         self.take_all(numbers)
         return True

@@ -15,7 +15,7 @@ from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError, RegistryUnavailable
 
 if TYPE_CHECKING:
-    from deploy.admin.serving_task import Registry
+    from deploy.admin.serving_task import Registry, ServingSpec
 
 _LOOKS = 3
 """Times in a row that a gateway must confirm the change: each answer comes from only one of its workers."""
@@ -40,6 +40,8 @@ Outlook = Literal["open", "failing", "final"]
 def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegistry) -> int:
     """Wait until every gateway serves the current serving Task, including changes made while it waits.
 
+    This includes the name without a version: model sync records which version it means soon after the first was added.
+
     The exit code is 0 if the change is live, 3 if a gateway reports a failed version, and 1 if the time is over.
 
     If a version is refused (by Triton, by model sync, or for its configuration), the command ends at once and shows the
@@ -49,11 +51,13 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
     Example:
       triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
+    from deploy.rollout import default_versions
     from deploy.tools import http_client
 
     terminal = Terminal(sys.stderr)
     registry = open_registry()
-    revision, read_at = _revision(registry), time.monotonic()
+    spec, read_at = _spec(registry), time.monotonic()
+    defaults_until = read_at + default_versions.RECORDED_S
     agreed = dict.fromkeys(gateways, 0)
     failing: dict[str, float] = {}
     while True:
@@ -61,15 +65,18 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
         for address in gateways:
             answer = http_client.call_gateway(f"{address}/v1/status")
             content = answer.content if answer is not None and answer.status == 200 else None
-            reason, outlook = missing(content, revision)
+            reason, outlook = missing(content, spec.revision)
             now = time.monotonic()
-            is_other = isinstance(content, Mapping) and content.get("spec_revision") != revision
-            if is_other and now - read_at > _READ_S:
-                # The gateway is behind, or the Task was changed again, by auto-update or a person.
+            is_other = isinstance(content, Mapping) and content.get("spec_revision") != spec.revision
+            awaited = default_versions.awaited(spec) if now < defaults_until else []
+            if (is_other or awaited) and now - read_at > _READ_S:
+                # The gateway is behind, or the Task was changed again: by model sync, by auto-update or a person.
                 with contextlib.suppress(RegistryUnavailable):
-                    revision = _revision(registry)
-                    reason, outlook = missing(content, revision)
+                    spec = _spec(registry)
+                    reason, outlook = missing(content, spec.revision)
                 read_at = now
+            if awaited and not reason:
+                reason = f"model sync records which version answers {', '.join(awaited)}"
             # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
@@ -82,6 +89,11 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
         if all(count >= _LOOKS for count in agreed.values()):
             terminal.clear()
             click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
+            for name in default_versions.awaited(spec):
+                click.echo(
+                    f"{name} without a version is not answered: model sync, which records the default version, is not "
+                    f"running. Run it, or choose: triton-gateway default {name} VERSION", err=True,
+                )  # fmt: skip
             return 0
         shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
         if terminal.elapsed() > timeout:
@@ -93,8 +105,8 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
         time.sleep(0.3)
 
 
-def _revision(registry: Registry) -> str:
-    """Return the revision of the current Task. Raises ``DeployError`` if a section is unreadable, for gateways too."""
+def _spec(registry: Registry) -> ServingSpec:
+    """Return what the current Task asks for. Raises ``DeployError`` if a section is unreadable, for gateways too."""
     spec = registry.spec()
     for fault in spec.faults:
         if fault.subject.startswith("section "):
@@ -102,7 +114,7 @@ def _revision(registry: Registry) -> str:
                 f"{fault.subject} of the serving Task {fault.message}: gateways keep their old configuration",
                 hint="repair the section in ClearML; `triton-gateway status` shows what is served",
             )
-    return spec.revision
+    return spec
 
 
 def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, Outlook]:

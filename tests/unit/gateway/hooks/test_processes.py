@@ -166,7 +166,7 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     """A process whose request cannot be cancelled within a second is killed."""
     source = "import time, os\nclass Preprocess:\n    async def process(self, body, state, s=None):\n"
     source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
-    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_timeout": "200ms"}})
+    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_timeout": "1s"}})
     await stack.served("h")
     before = (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
     assert 504 == (await stack.client.post("/serve/h", json={"s": 60})).status_code

@@ -190,6 +190,19 @@ def test_no_value_fails(value: object, kind: str) -> None:
         assert math.isfinite(number), name
 
 
+@pytest.mark.parametrize("kind", ["scalar", "counter"])
+@pytest.mark.parametrize("value", [9e307, [9e307] * 3, [1e290, 1e308, math.nan, 1e290], -9e307])
+def test_no_caller_spoils_a_sum(kind: str, value: object) -> None:
+    """Two huge numbers of one or of several requests would add up to infinity, for good."""
+    watched = Watched(spec(V("x", kind, (1.0,) if kind == "scalar" else ())))
+    for _ in range(3):
+        watched.answer({"x": value}, {})
+    watched.answer({"x": 2.5}, {})
+    found = watched.read()
+    assert math.isfinite(found["scalar_sum{x}" if kind == "scalar" else "counter_total{x}"])
+    assert 3 <= sum(number for key, number in found.items() if key.startswith("ignored"))
+
+
 def test_sampled_requests_are_weighted() -> None:
     """With --log-freq 0.2 every value counts 5 times, so that rates are those of all requests."""
     watched = Watched(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from deploy.admin.commands.plan import changes
 from deploy.admin.commands.wait import command, missing
+from deploy.rollout import default_versions
+from deploy.rollout.default_versions import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import decode
@@ -140,6 +143,22 @@ def wait():
 def test_a_change_made_meanwhile_is_waited_for_too(wait):
     """After a change by auto-update or a colleague, `wait` waits for the current Task."""
     assert 0 == wait(Following("a", "b"), "--timeout", "30s")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, keeps):
+    """Model sync records after `model add` which version it means. Without a model sync `wait` says what lacks."""
+    monkeypatch.setattr(default_versions, "RECORDED_S", 20.0 if keeps else 0.0)
+    registry = FakeRegistry()
+    registry.add_endpoint("e", "m", version="1")
+    store = Following()
+    store.tasks = [registry.task()]
+    if keeps:
+        DefaultsKeeper(registry, clock=time.monotonic, wall=time.time)(registry.task())
+        store.tasks.append(registry.task())
+    assert 0 == wait(store, "--timeout", "30s")
+    assert keeps == ("e" in store.spec().defaults)
+    assert keeps == ("triton-gateway default e VERSION" not in capsys.readouterr().err)
 
 
 def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
