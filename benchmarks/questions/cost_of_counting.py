@@ -69,7 +69,7 @@ def measure(served: Mapping[str, Served], specs: Mapping[str, MetricSpec]) -> tu
     """Return microseconds of CPU per request and milliseconds per exposition, medians of the rounds."""
     later: list[Callable[[], None]] = []
     now = 0.0
-    observer = Observer(later=later.append, clock=lambda: now)
+    observer = Observer(later=lambda call, _: later.append(call), clock=lambda: now)
     observer.watch.configure(served, specs, 1.0)
     traces = [_trace(text) for text in corpus.Corpus().texts("short", _BATCH * _BATCHES)]
     requests, scrapes = [], []

@@ -161,7 +161,7 @@ def test_another_subject_is_noticed_by_the_hidden_state_alone(exported: Exported
     traffic = Traffic(exported)
     same, other = traffic.subjects
     now = 0.0
-    observer = Observer(later=lambda drain: None, clock=lambda: now, chance=np.random.default_rng(0).random)
+    observer = Observer(later=lambda drain, _: None, clock=lambda: now, chance=np.random.default_rng(0).random)
     labels = tuple(traffic.processor.config.labels)
     served = Served("e", "1", is_text=True, labels=labels, reference=traffic.reference(same[:2000]))
     observer.watch.configure({"e/1": served}, {}, 1.0)

@@ -34,7 +34,7 @@ class Counting:
     """A gateway that answers texts, and counts their lengths."""
 
     def __init__(self) -> None:
-        self.observer = Observer(later=lambda drain: drain())
+        self.observer = Observer(later=lambda drain, _: drain())
         declared = MetricSpec(
             "e/1", None,
             (MetricVariable("length", "scalar", (10, 20, 30)), MetricVariable("language", "enum", ("en", "de"))),

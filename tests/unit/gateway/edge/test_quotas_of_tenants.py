@@ -188,7 +188,7 @@ def test_an_interrupted_stream_is_billed_for_the_part_sent(
 
 def test_the_number_of_tenants_in_metrics_is_limited() -> None:
     """The 1,001st and all later ones share one label."""
-    observer = Observer(later=lambda call: call())
+    observer = Observer(later=lambda call, _: call())
     for number in range(MAX_TENANTS + 50):
         observer.used(f"t{number}", "e", 1, 0)
     assert MAX_TENANTS + 1 == len({tenant for tenant, _ in observer._used})

@@ -28,7 +28,7 @@ MOST = 30
 
 def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
     """Return an observer that has counted answers, batches and words of one text version."""
-    found = Observer(failures=FAILURES, later=lambda call: call())
+    found = Observer(failures=FAILURES, later=lambda call, _: call())
     spec = MetricSpec("e/1", None, variables)
     found.watch.configure(
         {"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {"e/1": spec} if variables else {}, 1.0

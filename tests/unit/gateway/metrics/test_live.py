@@ -77,7 +77,7 @@ def test_counts_older_than_a_minute_are_dropped() -> None:
 
 def test_what_is_left_of_an_error_budget() -> None:
     """Half of the failures that 90 % allows, all of the late answers that 99 % allows; other latencies do not count."""
-    observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
+    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.promise({"": Objective(0.9), "e": Objective(0.9, 0.1, 0.99)})
     observer.endpoint_states({("e", "1"): True, ("gone", "1"): None})
@@ -98,7 +98,7 @@ def test_what_is_left_of_an_error_budget() -> None:
 
 def test_a_changed_latency_starts_its_own_counts_and_a_removed_one_has_no_row() -> None:
     """Answers that were late for the former one do not count for the new one."""
-    observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
+    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.promise({"": Objective(0), "e": Objective(0, 0.1)})
     finish(observer, ms=200)
@@ -112,7 +112,7 @@ def test_a_changed_latency_starts_its_own_counts_and_a_removed_one_has_no_row() 
 
 def test_budgets_drop_counts_older_than_their_window() -> None:
     """In steps of six hours."""
-    observer, live = Observer(failures=FAILURES, later=lambda call: call()), Live(FAILURES)
+    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
     observer.promise({"": Objective(0.9)})
     observer.endpoint_states({("e", "1"): True})
     live.sample(0.0, observer.snapshot())
@@ -160,7 +160,7 @@ def test_other_workers_counts_are_added(tmp_path: Path) -> None:
 
 def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
     """The current bins, the reference, and the verdict of the alerts."""
-    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
     observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
@@ -182,7 +182,7 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
 
 def test_values_outside_the_reference_are_named() -> None:
     """With a reference in English, German is counted as `other` and by name."""
-    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     reference = {"language": drift.enum_bins({"en": 1000})}
     observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
     live.sample(0.0, observer.snapshot())
@@ -207,7 +207,7 @@ def test_values_outside_the_reference_are_named() -> None:
 
 def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
     """The last minutes are not diluted by the hour before, and a quiet variable is shown over a day."""
-    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     declared = {
         url: MetricSpec(url, None, (MetricVariable("animal", "enum", ("cat", "dog")),)) for url in ("busy/1", "quiet/1")
     }
@@ -243,7 +243,7 @@ def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
 
 def test_a_new_reference_starts_its_own_counts() -> None:
     """Counts for the former reference are not compared with the new one."""
-    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
 
     def accept(**counts: float) -> None:

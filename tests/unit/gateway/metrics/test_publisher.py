@@ -164,7 +164,7 @@ async def test_verdicts_are_published_for_the_page_and_prometheus(tmp_path: Path
 
 async def test_risen_words_are_shown_with_the_variables_of_words(tmp_path: Path) -> None:
     """The page of any worker shows the words of all."""
-    observer = Observer(failures=FAILURES, later=lambda drain: None, chance=lambda: 0.0)
+    observer = Observer(failures=FAILURES, later=lambda drain, _: None, chance=lambda: 0.0)
     bins = {"risen_word": drift.enum_bins({"none": 5_000}), "script": drift.enum_bins({"latin": 5_000})}
     usual = drift.Words(5_000.0, {"good": 5_000.0, "film": 5_000.0})
     observer.watch.configure({"e/1": Served("e", "1", True, (), bins, usual)}, {}, 1.0)
@@ -197,7 +197,7 @@ async def test_risen_words_are_shown_with_the_variables_of_words(tmp_path: Path)
 
 async def test_every_worker_knows_how_versions_compare(tmp_path: Path) -> None:
     """One of them compares, with the counts of all; the others' status shows the result."""
-    observer = Observer(failures=FAILURES, later=lambda drain: None)
+    observer = Observer(failures=FAILURES, later=lambda drain, _: None)
     served = {f"e/{version}": Served("e", version, True, ("good", "bad")) for version in "12"}
     observer.watch.configure(served, {}, 1.0)
     one, other = Publisher(observer, tmp_path), Publisher(Observer(), tmp_path)

@@ -41,7 +41,7 @@ class Watched:
     """An observer that watches `e/1`."""
 
     def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, **options: Any) -> None:
-        self.observer = Observer(later=lambda drain: None, **options)
+        self.observer = Observer(later=lambda drain, _: None, **options)
         self.served = served or Served("e", "1")
         self.configure(specs)
 
@@ -433,7 +433,7 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Share
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-observer = Observer(later=lambda drain: None)
+observer = Observer(later=lambda drain, _: None)
 watch = observer.watch
 declared = MetricSpec("e/1", None, (MetricVariable("x", "scalar", (1.0, 5.0)), MetricVariable("a", "enum", ("cat",))))
 watch.configure({"e/1": Served("e", "1")}, {"e/1": declared}, 1.0)
@@ -547,7 +547,7 @@ def test_an_embedding_is_counted_by_its_components() -> None:
 @pytest.mark.parametrize("watches", [True, False])
 def test_words_are_counted_unless_that_is_switched_off(watches: bool) -> None:
     """By one setting; no metric contains words in either case, and usual words are known by url."""
-    observer = Observer(chance=lambda: 0.0, later=lambda drain: None, watches_words=watches)
+    observer = Observer(chance=lambda: 0.0, later=lambda drain, _: None, watches_words=watches)
     observer.watch.configure({"e/1": Served("e", "1", is_text=True)}, {}, 1.0)
     for number in range(3000):
         trace = Trace("id")
@@ -602,7 +602,7 @@ def test_a_version_without_texts_has_no_tables_of_words() -> None:
     """A gateway may have hundreds of versions with little traffic; a reference's words are known all the same."""
     reference = Words(10.0, {"good": 5.0})
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(50)}
-    observer = Observer(later=lambda drain: None)
+    observer = Observer(later=lambda drain, _: None)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     observer.watch.configure(served, {}, 1.0)
@@ -622,7 +622,7 @@ def test_the_state_of_a_versions_texts_takes_about_a_megabyte(has_reference: boo
     seen.add(hashed(pool[:1000]))
     reference = Words(5000.0, dict.fromkeys(pool[:1000], 10.0), seen.content()) if has_reference else None
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(2)}
-    observer = Observer(later=lambda drain: None, clock=lambda: now)
+    observer = Observer(later=lambda drain, _: None, clock=lambda: now)
     observer.watch.configure(served, {}, 1.0)
     held = []
     tracemalloc.start()

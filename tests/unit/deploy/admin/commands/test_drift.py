@@ -34,7 +34,7 @@ class Gateway:
     """A gateway's /metrics over HTTP, with real counters behind it."""
 
     def __init__(self) -> None:
-        self.observer = Observer(later=lambda drain: None, chance=lambda: 0.0)
+        self.observer = Observer(later=lambda drain, _: None, chance=lambda: 0.0)
         self.judge, self.now = Judge(), 0.0
         self.page = b""
 
