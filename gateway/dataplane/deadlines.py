@@ -9,7 +9,10 @@ time-outs are kept to the millisecond, long ones to an eighth of a second, and n
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final, Protocol
+
+from gateway.earliest_deadline import EarliestDeadline
 
 _SETS_PER_SECOND: Final = 8
 _SHORT_S: Final = 1.0
@@ -42,7 +45,7 @@ class Deadlines:
         # Looking the running loop up costs a system call each time on Python 3.11.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sets: dict[int, set[Expires]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._visits = EarliestDeadline()
 
     def due(self, item: Expires, timeout: float, passed: float = 0.0) -> None:
         """Set the deadline (loop time) of an object that began ``passed`` seconds ago; start no timer.
@@ -68,11 +71,7 @@ class Deadlines:
         items = self._sets.get(number)
         if items is None:
             items = self._sets[number] = set()
-            if self._timer is None:
-                self._timer = loop.call_at(number / _SETS_PER_SECOND, self._visit)
-            elif self._timer.when() * _SETS_PER_SECOND > number:
-                self._timer.cancel()
-                self._timer = loop.call_at(number / _SETS_PER_SECOND, self._visit)
+            self._visits.add(number / _SETS_PER_SECOND, loop, self._visit)
         items.add(item)
         item.alarm = items
 
@@ -84,15 +83,11 @@ class Deadlines:
         elif isinstance(alarm, asyncio.TimerHandle):
             alarm.cancel()
 
-    def _visit(self) -> None:
-        assert self._loop is not None  # noqa: S101 - it has called this
-        self._timer = None
-        now = self._loop.time()
+    def _visit(self, now: float) -> float:
         for number in sorted(self._sets):
             if number / _SETS_PER_SECOND > now:
                 break
             for item in list(self._sets.pop(number)):
                 if item.alarm is not None:
                     item.expire()
-        if self._sets and self._timer is None:
-            self._timer = self._loop.call_at(min(self._sets) / _SETS_PER_SECOND, self._visit)
+        return min(self._sets, default=inf) / _SETS_PER_SECOND

@@ -35,6 +35,7 @@ from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
 from gateway.admission import Pressure
+from gateway.earliest_deadline import TIMER_S, EarliestDeadline
 from gateway.endpoints.batch_class import BatchClassThrottle
 from gateway.endpoints.calls import CallInFlight, CallsInFlight
 from gateway.endpoints.capacity import Capacity, OneServer
@@ -64,8 +65,6 @@ ROW_FAULTS: Final = (BackendRefused, HookFailed)
 _PROBE_EVERY: Final = 16
 _PROBE_MIN_ENTRIES: Final = 8
 """If all calls have about the same size, every 16th of 8 entries or more is cut in half, to learn what size costs."""
-_TIMER_S: Final = 1e-3
-"""The event loop's timers count whole milliseconds."""
 
 _log = logging.getLogger("triton_gateway.batching")
 
@@ -118,9 +117,7 @@ class Batcher(Generic[R]):
         self._is_flush_scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
         """Flushes when the queue may leave."""
-        self._expire_at = math.inf
-        """The earliest deadline, in loop time, that ``_expiry`` is set for."""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = EarliestDeadline()
         self._batches = 0
 
     # --- what others see ----------------------------------------------------------------------------------------------
@@ -242,8 +239,8 @@ class Batcher(Generic[R]):
             self._overload.admitted(entry)
         entry.submitted = self._clock()
         queue.add(entry)
-        if deadline < self._expire_at:
-            self._expire_by(deadline)
+        if deadline < self._expiry.at:
+            self._expiry.add(deadline, self._loop, self._expire)
         if self._is_flush_scheduled:
             return
         if self._alarm is not None:  # it knows when the queue may leave, unless the queue has become long enough
@@ -271,7 +268,7 @@ class Batcher(Generic[R]):
         now = self._loop.time()
         if now >= self._deadlines.update_at:
             self._deadlines.update(now)
-        if queue.entries and self._expire_at < self._deadlines.near:
+        if queue.entries and self._expiry.at < self._deadlines.near:
             self._drop(self._deadlines.too_late(now), _deadline_unreachable)
         if self.pressure.is_on is not self._overload.is_in_force:
             self._drop(self._overload.switch(), _work_full)
@@ -335,7 +332,7 @@ class Batcher(Generic[R]):
         started = self._clock()
         now = self._loop.time()
         earliest_end = now + self._capacity.quickest_call(started)
-        if self._expire_at <= earliest_end:
+        if self._expiry.at <= earliest_end:
             batch = self._in_time(batch, started, earliest_end)
         if not batch:
             return
@@ -457,25 +454,17 @@ class Batcher(Generic[R]):
             if call.is_begun:  # a task that is cancelled earlier would not take its first step, nor any other
                 call.task.cancel()
 
-    def _expire_by(self, deadline: float) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._expire_at = deadline
-        self._expiry = self._loop.call_at(deadline, self._expire)
-
-    def _expire(self) -> None:
-        """End the entries whose deadline has passed, and set the timer for the earliest deadline of the others."""
-        now = self._loop.time() + _TIMER_S
+    def _expire(self, now: float) -> float:
+        """End the entries whose deadline has passed, and return the earliest deadline of the others."""
+        now += TIMER_S
         live = [entry for entry in self._entries() if not entry.is_over]
-        self._expire_at, self._expiry = math.inf, None
         later = min((entry.deadline for entry in live if entry.deadline > now), default=math.inf)
-        if later < math.inf:
-            self._expire_by(later)
         for entry in live:
             if entry.deadline <= now:
                 call = entry.call
                 entry.end(None, _deadline_passed())
                 self._vacate(entry, call)
+        return later
 
     def _entries(self) -> Iterable[Entry[R]]:
         return chain(self._queue.all_entries(), self._calls.entries())
@@ -490,9 +479,9 @@ class Batcher(Generic[R]):
         while (tasks := [call.task for call in self._calls if call.task is not None]) or self._queue.retries:
             # Without a running call, halves of a failed one leave in the next turn of the event loop.
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0))
-        for timer in (self._alarm, self._expiry):
-            if timer is not None:
-                timer.cancel()
+        self._expiry.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         # ``run`` may be a method of this batcher's owner. Without this reference, both are freed at once.
         self._run = _closed
 

@@ -20,6 +20,7 @@ import httptools
 import orjson
 from numpy.typing import NDArray
 
+from gateway.earliest_deadline import TIMER_S, EarliestDeadline
 from gateway.errors import BackendGarbage, DeadlineExceeded
 from gateway.triton import tensors
 from gateway.triton.addresses import HttpAddress
@@ -34,8 +35,6 @@ _MAX_IDLE: Final = 16
 """The most idle connections that are kept."""
 _MAX_OPENING: Final = 32
 """The most connections opened at a time: a burst of calls must not overflow the server's accept queue."""
-_TIMER_S: Final = 1e-3
-"""The event loop's timers count whole milliseconds."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
 _ERRORS: Final[dict[int, BackendError]] = {
     400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 501: "invalid",
@@ -136,11 +135,8 @@ class HttpTransport:
         """Calls that wait for a connection, the oldest first."""
         self._opening: set[asyncio.Task[None]] = set()
         self._deadlines: dict[Answer, float] = {}
-        """The deadlines of all calls, in loop time. They share one timer: one for each would cost more than the rest of
-        its bookkeeping.
-        """
-        self._expiry: asyncio.TimerHandle | None = None
-        self._expire_at = inf
+        """The deadlines of all calls, in loop time."""
+        self._expiry = EarliestDeadline()
 
     @property
     def is_shut(self) -> bool:
@@ -157,8 +153,8 @@ class HttpTransport:
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         deadline = self._deadlines[answer] = loop.time() + max(timeout, 0)
-        if deadline < self._expire_at:
-            self._expire_by(deadline, loop)
+        if deadline < self._expiry.at:
+            self._expiry.add(deadline, loop, self._expire)
         try:
             self._send(_request(model, inputs, outputs, request_id, parent), answer)
             status, json_length, body = await answer
@@ -171,23 +167,16 @@ class HttpTransport:
             return _read(body, json_length)
         raise self._error(status, body, model)
 
-    def _expire_by(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._expire_at = deadline
-        self._expiry = loop.call_at(deadline, self._expire, loop)
-
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail the calls that are late, and set the timer for the earliest deadline of the others."""
-        self._expiry, self._expire_at = None, inf
-        now = loop.time() + _TIMER_S
+    def _expire(self, now: float) -> float:
+        """Fail the calls that are late, and return the earliest deadline of the others."""
+        now += TIMER_S
+        earliest = inf
         for answer, deadline in self._deadlines.items():
             if deadline > now:
-                self._expire_at = min(self._expire_at, deadline)
+                earliest = min(earliest, deadline)
             elif not answer.done():
                 answer.set_exception(DeadlineExceeded("Triton did not answer within the request's time"))
-        if self._expire_at < inf:
-            self._expire_by(self._expire_at, loop)
+        return earliest
 
     def _send(self, parts: Sequence[bytes], answer: Answer) -> None:
         while self._idle:
@@ -298,9 +287,7 @@ class HttpTransport:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
         self.give_up()
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expire_at = inf
+        self._expiry.cancel()
 
 
 def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:

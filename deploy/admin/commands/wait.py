@@ -57,7 +57,7 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
     terminal = Terminal(sys.stderr)
     registry = open_registry()
     spec, read_at = _spec(registry), time.monotonic()
-    defaults_until = read_at + default_versions.RECORDED_S
+    defaults_until = read_at + min(default_versions.RECORDED_S, timeout / 2)
     agreed = dict.fromkeys(gateways, 0)
     failing: dict[str, float] = {}
     while True:
@@ -91,8 +91,8 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
             click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
             for name in default_versions.awaited(spec):
                 click.echo(
-                    f"{name} without a version is not answered: model sync, which records the default version, is not "
-                    f"running. Run it, or choose: triton-gateway default {name} VERSION", err=True,
+                    f"no version answers the name {name} yet: model sync, which records the first one, has not done so. "
+                    f"Start it, or choose one: triton-gateway default {name} VERSION", err=True,
                 )  # fmt: skip
             return 0
         shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())

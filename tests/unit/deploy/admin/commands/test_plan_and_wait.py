@@ -12,7 +12,6 @@ import pytest
 
 from deploy.admin.commands.plan import changes
 from deploy.admin.commands.wait import command, missing
-from deploy.rollout import default_versions
 from deploy.rollout.default_versions import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
@@ -146,9 +145,8 @@ def test_a_change_made_meanwhile_is_waited_for_too(wait):
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, keeps):
+def test_the_name_without_a_version_is_waited_for(wait, capsys, keeps):
     """Model sync records after `model add` which version it means. Without a model sync `wait` says what lacks."""
-    monkeypatch.setattr(default_versions, "RECORDED_S", 20.0 if keeps else 0.0)
     registry = FakeRegistry()
     registry.add_endpoint("e", "m", version="1")
     store = Following()
@@ -156,7 +154,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, kee
     if keeps:
         DefaultsKeeper(registry, clock=time.monotonic, wall=time.time)(registry.task())
         store.tasks.append(registry.task())
-    assert 0 == wait(store, "--timeout", "30s")
+    assert 0 == wait(store, "--timeout", "60s" if keeps else "2s")
     assert keeps == ("e" in store.spec().defaults)
     assert keeps == ("triton-gateway default e VERSION" not in capsys.readouterr().err)
 
