@@ -22,6 +22,8 @@ from gateway.trace import BATCH, CLASSES
 
 _log = logging.getLogger("triton_gateway.request")
 
+_MOST_REFUSED: Final = 0.5
+"""The path of a canary is full if half of its requests or more would be refused."""
 _LOG_EVERY_S: Final = 1.0
 _PRESS_EVERY_S: Final = 0.1
 """While the process is full, it looks every 0.1 s which endpoints fill it."""
@@ -91,19 +93,35 @@ class AdmissionControl:
     def _is_full_at(self, path: str, rank: int, tenant: str) -> bool:
         found, permits = self._at(path), self._permits
         return self._has_share(found, rank) or (
-            (permits.pressure.is_on and permits.look(time.monotonic()))
-            and bool(found) and all(endpoint.is_overloaded(rank, tenant) for endpoint in found)
-        )  # fmt: skip
+            permits.pressure.is_on and permits.look(time.monotonic()) and self._is_overloaded(path, found, rank, tenant)
+        )
+
+    def _is_overloaded(self, path: str, found: Sequence[Endpoint], rank: int, tenant: str) -> bool:
+        """Return whether a request for one of the versions ``found`` at a path is refused for the work in hand.
+
+        The version of a canary is drawn later. If one of them is full, the stable version answers for it.
+        """
+        snapshot = self._table.current
+        canary = snapshot.canaries.get(path)
+        if canary is None:
+            return bool(found) and found[0].is_overloaded(rank, tenant)
+        stable = snapshot.endpoints.get(canary.stable)
+        if stable is None or not stable.is_overloaded(rank, tenant):
+            return False
+        endpoints = snapshot.endpoints
+        return sum(
+            share for url, share in canary.shares.items()
+            if url == canary.stable or endpoints[url].is_overloaded(rank, tenant)
+        ) >= _MOST_REFUSED  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:
-        """Return the endpoint versions that may answer ``path``."""
+        """Return the endpoint versions that may answer ``path``: one, or all of a canary in its order."""
         snapshot = self._table.current
-        path = snapshot.defaults.get(path, path)
-        endpoint = snapshot.endpoints.get(path)
-        if endpoint is not None:
-            return (endpoint,)
         canary = snapshot.canaries.get(path)
-        return () if canary is None else [snapshot.endpoints[u] for u in canary.urls if u in snapshot.endpoints]
+        if canary is not None:
+            return [snapshot.endpoints[url] for url in canary.urls]
+        endpoint = snapshot.endpoints.get(path) or snapshot.endpoints.get(snapshot.defaults.get(path, ""))
+        return () if endpoint is None else (endpoint,)
 
     def _has_share(self, found: Sequence[Endpoint], rank: int) -> bool:
         """Return whether the versions at one path have their share of the places."""

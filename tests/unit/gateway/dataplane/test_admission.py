@@ -9,6 +9,7 @@ import pytest
 
 from gateway.admission import PRESSED_S, Pressure
 from gateway.call import InternalCall
+from gateway.dataplane.routing.canary import weighted
 from gateway.errors import Overloaded
 from gateway.trace import BATCH, DEFAULT
 from tests.unit.gateway.dataplane.flights import Plane
@@ -79,6 +80,35 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "quiet").because
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+
+
+@pytest.mark.parametrize(
+    ("weights", "full", "is_full"),
+    [
+        ({"old": 1.0, "new": 0.0}, "old", True),  # a rollout that has just begun, or has ended
+        ({"old": 0.9, "new": 0.1}, "old", True),
+        ({"old": 0.5, "new": 0.5}, "old", True),
+        ({"old": 0.9, "new": 0.1}, "new", False),  # the stable version answers for it
+        ({"old": 0.1, "new": 0.9}, "new", False),
+        ({"old": 0.1, "new": 0.9}, "old", False),  # most requests are answered
+        ({"old": 0.1, "new": 0.9}, "old new", True),
+        ({"old": 0.9, "new": 0.1}, "", False),
+    ],
+)  # fmt: skip
+async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_refused(
+    clock: list[float], weights: dict[str, float], full: str, is_full: bool
+) -> None:
+    """Else each of them is read and tokenized before it is refused, and its caller is not paused: on a busy machine 256
+    connections got a tenth of the answers.
+    """
+    del clock
+    made, pressures = pressed("old", "new")
+    made.publish(canary=weighted([*weights.items()], stable="old"))
+    for url in full.split():
+        pressures[url].press(100.0)
+    made.permits.pressure.press(100.0)
+    assert is_full is made.plane.admission.is_full("canary", DEFAULT)
+    assert not made.plane.admission.is_full("nothing", DEFAULT)
 
 
 async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: list[float]) -> None:
