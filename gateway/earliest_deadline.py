@@ -1,4 +1,4 @@
-"""One timer of the event loop for many deadlines. One for each of them would cost more than the rest of its bookkeeping.
+"""One timer of the event loop for many deadlines. One each would cost more than the rest of their bookkeeping.
 
 The owner keeps the deadlines, and says which one is new. Most are forgotten long before they are due, so the timer is
 not moved when the earliest one ends. It then rings for nothing and is set for the earliest that is left.
@@ -16,7 +16,7 @@ TIMER_S: Final = 1e-3
 
 
 Expire = Callable[[float], float]
-"""``expire(now)`` ends what is due at ``now`` (loop time) and returns the earliest deadline that is left, or infinity."""
+"""``expire(now)`` ends what is due at ``now`` (loop time) and returns the earliest deadline left, or infinity."""
 
 
 class EarliestDeadline:

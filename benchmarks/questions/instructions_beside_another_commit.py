@@ -119,7 +119,7 @@ def shown(found: Mapping[str, Any]) -> str:
             *(f"{one[name]:,.0f}" for name in ("first", "second") for one in (now, before)),
         ])  # fmt: skip
     facts = found["facts"]
-    return f"{table(rows)}\n\n{facts['now']} beside {facts['before']}; per request, without the kernel and without Triton."
+    return f"{table(rows)}\n\n{facts['now']} beside {facts['before']}; per request, without kernel and Triton."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ import uvloop
 _ANSWER_S: Final = 35e-6
 """Simulated seconds from one answer to the next: about what one takes without valgrind."""
 _VALGRIND_TIMES: Final = 40
-"""How much slower a program is under valgrind: timers of the event loop, which run in real time, last so much longer."""
+"""How much slower a program is under valgrind. Timers run in real time, so they last so much longer."""
 
 
 class Clock:

@@ -91,7 +91,7 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
             click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
             for name in default_versions.awaited(spec):
                 click.echo(
-                    f"no version answers the name {name} yet: model sync, which records the first one, has not done so. "
+                    f"no version answers the name {name} yet: model sync, which records the first, has not done so. "
                     f"Start it, or choose one: triton-gateway default {name} VERSION", err=True,
                 )  # fmt: skip
             return 0
