@@ -29,9 +29,13 @@ RECORDED_S: Final = 20.0
 
 
 def awaited(serving: spec.ServingSpec) -> list[str]:
-    """Return the endpoints whose first version model sync will record as their default, and has not yet."""
-    answered = {*serving.defaults, *serving.endpoints, *serving.canaries}
-    return [endpoint for endpoint in first_added(serving) if endpoint not in answered]
+    """Return the endpoints whose first version model sync will record as their default, and has not yet.
+
+    A name that has a canary or an endpoint of its own needs no default, even if that is broken.
+    """
+    broken = {fault.subject.partition(" ")[2].strip("/") for fault in serving.faults}
+    configured = {*serving.defaults, *serving.endpoints, *serving.canaries, *broken}
+    return [endpoint for endpoint in first_added(serving) if endpoint not in configured]
 
 
 def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:

@@ -54,6 +54,19 @@ def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(wor
     assert 1 == len(world.ledger.read()["default_version"])
 
 
+def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> None:
+    """Not for a name that has a canary, even a broken one."""
+    world = World()
+    world.add_endpoint("faq", "m1", version="1")
+    world.add_endpoint("alone", "m1")
+    assert ["faq"] == default_versions.awaited(decode(world.task()))
+    world.canary = {"faq": {"endpoint": "faq", "weights": [], "load_endpoints": ["faq/1"]}}
+    assert [] == default_versions.awaited(decode(world.task()))
+    world.canary = {}
+    world.look(2)
+    assert [] == default_versions.awaited(decode(world.task()))
+
+
 def test_two_that_look_at_the_same_time_agree(world: World) -> None:
     """Both read a Task without a record: they write the same record, or the earlier one counts."""
     world = World()
