@@ -31,7 +31,7 @@ from benchmarks.shared.words import text_bundle
 TAKES = "6 minutes"
 SAVES = "results/instructions.json, docs/decisions/0025-one-request-path.md"
 PAGE: Final = DOCS / "decisions" / "0025-one-request-path.md"
-CONNECTIONS: Final = (1, 16, 64, 256)
+CONNECTIONS: Final = (1, 64)
 _ANSWERS: Final = (3000, 8000)
 """Answers of the two runs."""
 _PROGRAM: Final = ROOT / "benchmarks" / "shared" / "simulated_sockets.py"
