@@ -13,8 +13,6 @@ from typing import Final
 
 TIMER_S: Final = 1e-3
 """The event loop's timers count whole milliseconds, so a timer may ring so much too early."""
-
-
 Expire = Callable[[float], float]
 """``expire(now)`` ends what is due at ``now`` (loop time) and returns the earliest deadline left, or infinity."""
 

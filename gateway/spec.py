@@ -602,12 +602,17 @@ def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
+def own_names(endpoints: Iterable[str], canaries: Iterable[str], faults: Iterable[Fault]) -> set[str]:
+    """Return the names that a configured endpoint or canary answers, even a broken one: they have no default."""
+    return {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
+
+
 def _decode_defaults(
     task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
     faults: Iterable[Fault],
 ) -> dict[str, str]:  # fmt: skip
-    """Return the defaults of bare names, except names with a configured canary or endpoint, even a broken one."""
-    configured = {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
+    """Return the defaults of bare names, except those of ``own_names``."""
+    configured = own_names(endpoints, canaries, faults)
     versioned = {endpoint.endpoint for endpoint in endpoints.values()}
     recorded = default_version.read(records_of(task, default_version.KIND))
     return {

@@ -22,20 +22,14 @@ steps.
 """
 _UNREADABLE: Final = "section "
 """How the subject of a fault begins if a whole section of the Task cannot be read."""
-
-
 RECORDED_S: Final = 20.0
 """Seconds within which a running model sync has recorded a default version: it takes one or two polls."""
 
 
 def awaited(serving: spec.ServingSpec) -> list[str]:
-    """Return the endpoints whose first version model sync will record as their default, and has not yet.
-
-    A name that has a canary or an endpoint of its own needs no default, even if that is broken.
-    """
-    broken = {fault.subject.partition(" ")[2].strip("/") for fault in serving.faults}
-    configured = {*serving.defaults, *serving.endpoints, *serving.canaries, *broken}
-    return [endpoint for endpoint in first_added(serving) if endpoint not in configured]
+    """Return the endpoints whose first version model sync will record as their default, and has not yet."""
+    named = serving.defaults.keys() | spec.own_names(serving.endpoints, serving.canaries, serving.faults)
+    return [endpoint for endpoint in first_added(serving) if endpoint not in named]
 
 
 def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:

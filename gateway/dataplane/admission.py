@@ -115,7 +115,7 @@ class AdmissionControl:
         ) >= _MOST_REFUSED  # fmt: skip
 
     def _at(self, path: str) -> Sequence[Endpoint]:
-        """Return the endpoint versions that may answer ``path``: one, or all of a canary in its order."""
+        """Return the endpoint versions that may answer ``path``: one, or all of a canary."""
         snapshot = self._table.current
         canary = snapshot.canaries.get(path)
         if canary is not None:
