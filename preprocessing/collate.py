@@ -58,7 +58,8 @@ def collate(
     for name in input_names:
         dtype = np.dtype(dtypes.get(name, _INT64))
         if name == "input_ids":
-            tensors[name] = _padded([row.packed_ids for row in rows], shape, pad_id, padding_side, dtype)
+            ids = [row.packed_ids for row in rows]
+            tensors[name] = _joined(ids, shape, dtype) if is_even else _padded(ids, shape, pad_id, padding_side, dtype)
         elif name == "attention_mask" and is_even:
             tensors[name] = ones = np.empty(shape, dtype)
             ones.fill(1)
@@ -112,5 +113,9 @@ def _padded(
         blank = padding.to_bytes(8, sys.byteorder, signed=True)
         fills = [blank * ((size - len(part)) >> 3) for part in parts]
         parts = [part + fill if side == "right" else fill + part for part, fill in zip(parts, fills, strict=True)]
+    return _joined(parts, shape, dtype)
+
+
+def _joined(parts: Sequence[bytes], shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
     tensor: NDArray[Any] = np.ndarray(shape, _INT64, bytearray().join(parts))
     return tensor.astype(dtype, copy=False)

@@ -307,7 +307,7 @@ class Assembler:
 
                 return _NewHandler(generator, generator, processor.describe(), validate_generator)
             counts = _TextCounts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
-            text = self._text(processor, call, info, counts.batched, embeddings.Share().draws)
+            text = self._text(processor, call, info, counts.called, embeddings.Share().draws)
             opened.add(text)
 
             async def validate_text(_seen: Sequence[bytes]) -> None:
@@ -538,17 +538,17 @@ def refusals(faults: Sequence[Fault]) -> dict[str, str]:
 
 
 class _TextCounts:
-    """Counts the batches and word cache hits of one text endpoint; the cache is read once per call to Triton."""
+    """Counts the calls and word cache hits of one text endpoint; the cache is read once per call to Triton."""
 
     def __init__(self, observer: Observer, endpoint: str, version: str, tokenizer: TextTokenizer) -> None:
         self._observer, self._endpoint, self._version = observer, endpoint, version
+        self._calls = observer.text_calls(endpoint, version)
         self._tokenizer = tokenizer
         self._hits = self._misses = 0
 
-    def batched(self, rows: int, padded: int, tokens: int) -> None:
-        self._observer.batched(self._endpoint, self._version, rows, padded, tokens)
+    def called(self, rows: int, padded: int, tokens: int) -> None:
         hits, misses = self._tokenizer.hits, self._tokenizer.misses
-        self._observer.words(self._endpoint, self._version, hits - self._hits, misses - self._misses)
+        self._calls.called(rows, padded, tokens, hits - self._hits, misses - self._misses)
         self._hits, self._misses = hits, misses
 
     def cached(self, is_hit: bool) -> None:

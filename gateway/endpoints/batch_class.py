@@ -23,7 +23,7 @@ _MAX_LENGTH: Final = 2.0
 _ALONE_S: Final = 1.0
 """The limits apply until 1 s after the last call of another class."""
 _SMOOTHING: Final = 1 / 16
-"""The weight of the newest call in the average time of the other classes' calls."""
+"""The weight of the newest call in the average size of the other classes' calls."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -32,19 +32,21 @@ class BatchClassThrottle(Unit):
 
     _other_left_at: float = -math.inf
     """Clock time at which the last call of another class left."""
-    _other_call_s: float = 0.0
-    """The average seconds of such calls."""
+    _other_rows: float = 0.0
+    """The average rows of such calls."""
+    _other_padded: float = 0.0
+    """The average padded tokens of such calls."""
     next_at: float = -math.inf
     """Clock time from which the next batch call may leave beside other classes."""
 
     def call_left(self, call: CallInFlight, rank: int) -> None:
         """Record a call that left; ``rank`` is the class of its first entry."""
-        expected = self._capacity.prices.expect(call.rows, call.padded)
         if rank == BATCH:
-            self.next_at = call.started + expected / _TIME_SHARE
+            self.next_at = call.started + self._capacity.prices.expect(call.rows, call.padded) / _TIME_SHARE
         else:
             self._other_left_at = call.started
-            self._other_call_s += (expected - self._other_call_s) * _SMOOTHING
+            self._other_rows += (call.rows - self._other_rows) * _SMOOTHING
+            self._other_padded += (call.padded - self._other_padded) * _SMOOTHING
 
     def must_wait(self) -> bool:
         """Return whether the queue holds only batch work that may not leave yet."""
@@ -64,9 +66,10 @@ class BatchClassThrottle(Unit):
         """
         if self._queue.class_rows[BATCH] < self._queue.rows or self._clock() > self._other_left_at + _ALONE_S:
             return batch
-        max_s, rows, longest = _MAX_LENGTH * self._other_call_s, 0, 0
+        prices, rows, longest = self._capacity.prices, 0, 0
+        max_s = _MAX_LENGTH * prices.expect(self._other_rows, self._other_padded)
         for number, entry in enumerate(batch):
             rows, longest = rows + entry.count, max(longest, entry.longest)
-            if number and self._capacity.prices.expect(rows, rows * longest) > max_s:
+            if number and prices.expect(rows, rows * longest) > max_s:
                 return batch[:number]
         return batch

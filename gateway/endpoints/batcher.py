@@ -264,6 +264,7 @@ class Batcher(Generic[R]):
         """Send the calls that may leave now, and set the alarm for the next one."""
         self._is_flush_scheduled = False
         queue, calls, capacity = self._queue, self._calls, self._capacity
+        capacity.update()
         calls.max_running = capacity.max_calls
         now = self._loop.time()
         if now >= self._deadlines.update_at:
@@ -346,8 +347,9 @@ class Batcher(Generic[R]):
             self._calls.outliers[call] = None
         else:
             self._calls.add(call, math.inf if self._capacity.is_merged else self._capacity.servers.replicas)
-        self._pacing.call_left()
-        self._overload.call_left(call)
+        self._pacing.call_left(started)
+        if self.pressure.is_on:
+            self._overload.call_left(call)
         # A call that several requests share is a part of the first one's trace.
         call.task = self._loop.create_task(self._send(call, rows, call.latest - now, first.parent))
         try:

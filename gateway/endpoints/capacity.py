@@ -70,8 +70,8 @@ class Capacity:
     """What is known of the servers of one batcher."""
 
     __slots__ = (
-        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_split", "limits", "merged_limits",
-        "prices", "servers",
+        "_fresh_until", "_learn_at", "_recent", "_shared", "full_limits", "is_merged", "is_split", "limits",
+        "max_calls", "merged_limits", "prices", "servers",
     )  # fmt: skip
 
     def __init__(self, prices: Prices, limits: BatchLimits, servers: Servers) -> None:
@@ -88,21 +88,37 @@ class Capacity:
         """The limits of a call that is merged with others: small ones fill the server's batches better."""
         self.is_split = False
         """Whether calls have only this gateway's share of the rows of one call; see ``split_calls``."""
+        self.is_merged = False
+        """Whether the servers merge the calls of this gateway with those of others, as of the last ``update``.
+
+        Then no call waits for the one in front of it: a small one that is there when the server becomes free is in its
+        next batch.
+        """
+        self.max_calls = 0
+        """How many calls may be in flight at a time, as of the last ``update``."""
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._fresh_until = -math.inf
         self._learn_at = 0.0
         self._shared: deque[float] = deque(maxlen=_SHARED_CALLS)
         """While calls are split: the times of the last ones, in seconds, without waiting for this gateway's own."""
+        self.update()
 
-    @property
-    def is_merged(self) -> bool:
-        """Whether the servers merge the calls of this gateway with those of others.
+    def update(self) -> None:
+        """Take over how many gateways and servers there are now.
 
-        Then no call waits for the one in front of it: a small one that is there when the server becomes free is in its
-        next batch.
+        Calls that are merged are small, and no gateway knows when the servers begin their next batch, so there are more
+        of them. Servers that do not merge calls would get many small ones from gateways that each keep all servers
+        busy. Each gateway has its share of the calls then.
         """
         limits = self.full_limits
-        return limits.gateways.count > 1 and limits.merges_all and not self.is_split
+        calls = limits.max_in_flight * self.servers.replicas
+        gateways = limits.gateways.count
+        self.is_merged = gateways > 1 and limits.merges_all and not self.is_split
+        if self.is_merged:
+            calls *= _MERGED_CALLS
+        elif gateways > 1 and not limits.merges_calls:
+            calls = min(calls, max(math.ceil(_INDEPENDENT * calls / gateways), _MIN_CALLS))
+        self.max_calls = calls
 
     @property
     def merged_interval(self) -> float:
@@ -144,23 +160,6 @@ class Capacity:
         is_parallel = self.is_parallel and not self.is_split
         return self.servers.replicas * (self.limits.max_in_flight if is_parallel else 1)
 
-    @property
-    def max_calls(self) -> int:
-        """How many calls may be in flight at a time.
-
-        Calls that are merged are small, and no gateway knows when the servers begin their next batch, so there are more
-        of them. Servers that do not merge calls would get many small ones from gateways that each keep all servers
-        busy. Each gateway has its share of the calls then.
-        """
-        limits = self.full_limits
-        calls = limits.max_in_flight * self.servers.replicas
-        gateways = limits.gateways.count
-        if self.is_merged:
-            return _MERGED_CALLS * calls
-        if limits.merges_calls or gateways == 1:
-            return calls
-        return min(calls, max(math.ceil(_INDEPENDENT * calls / gateways), _MIN_CALLS))
-
     def split_calls(self, *, is_on: bool) -> None:
         """Limit calls to this gateway's share of the rows of one call, or lift that.
 
@@ -172,6 +171,7 @@ class Capacity:
         if is_on is self.is_split:
             return
         self.is_split, self.limits = is_on, full
+        self.update()
         if is_on:
             self.limits = replace(full, max_rows=max(full.max_rows // full.gateways.count, 1))
             self._shared.clear()

@@ -208,6 +208,7 @@ class OverloadControl:
         would be answered as late as they. More important entries, and those of class batch, stay.
         """
         is_on = self.is_in_force = self.pressure.is_on
+        self._opens_at = None
         self.split_calls(is_on=is_on)
         self._window.lead = _FIRST_LEAD * self.limit.floor if is_on else math.inf
         return self._excess() if is_on else []
@@ -237,23 +238,22 @@ class OverloadControl:
 
     def is_newest_first(self) -> bool:
         """Return whether the newest entries leave first: work builds up, but the limit is not in force yet."""
-        pressure = self.pressure
-        if not pressure.may_change or pressure.is_on or self._is_calm():
+        pressure, queue, calls, limit = self.pressure, self._queue, self._calls, self.limit
+        # ``max_work`` is never less than this, and takes microseconds, several times for each call.
+        least = 0.0 if self._capacity.is_split or self._capacity.is_merged else min(limit.seconds, MIN_S)
+        if (
+            not pressure.may_change
+            or pressure.is_on
+            or limit.work(queue.rows + calls.rows, queue.tokens + calls.tokens) < _BUILD_UP * least
+            or self.work_up_to(DEFAULT) < _BUILD_UP * self._whole_limit
+        ):
             self._calm_at = self._clock()
             return False
         return self._is_growing and self._clock() < self._calm_at + _NEWEST_FIRST_S
 
-    def _is_calm(self) -> bool:
-        # ``max_work`` is never less than this, and takes microseconds, several times for each call.
-        is_shared = self._capacity.is_split or self._capacity.is_merged
-        least = 0.0 if is_shared else min(self.limit.seconds, MIN_S)
-        return self.work < _BUILD_UP * least or self.work_up_to(DEFAULT) < _BUILD_UP * self._whole_limit
-
     def call_left(self, call: CallInFlight) -> None:
-        """Record a call that left."""
+        """Record a call that left; needed only while the limit should be in force."""
         self._opens_at = None
-        if not self.pressure.is_on:
-            return
         front, limits = call.front or call, self._capacity.limits
         ends = self._capacity.expected_end(front)
         is_full = call.rows >= _FULL * limits.max_rows or call.padded >= _FULL * limits.max_padded_tokens

@@ -105,10 +105,10 @@ class Pacing(Unit):
             return self._leave_time()
         return self._batch_class.next_at if running < capacity.concurrency else None
 
-    def call_left(self) -> None:
-        """Record that a call left."""
+    def call_left(self, now: float) -> None:
+        """Record that a call left at clock time ``now``."""
         self.leave_at = None
-        self._left_at = self._clock()
+        self._left_at = now
         rows = self._queue.rows - self._queue.class_rows[BATCH] + self._calls.rows
         change = rows - self._expected_rows
         self._expected_rows += change if change > 0 else change * _FORGET

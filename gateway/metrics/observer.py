@@ -109,9 +109,8 @@ class Observer:
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
-        self._batches: dict[tuple[str, str], _BatchMetrics] = {}
+        self._text_calls: dict[tuple[str, str], TextCalls] = {}
         self._calls: dict[tuple[str, str], Distribution] = {}
-        self._words: dict[tuple[str, str], tuple[Count, Count]] = {}
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
@@ -209,15 +208,12 @@ class Observer:
         if begun and late > 0:
             self._cpu_wait.value += 2 * late * begun
 
-    @_harmless
-    def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
-        """Count one call to Triton of a model that takes texts."""
-        batch = self._batches.get((endpoint, version))
-        if batch is None:
-            batch = self._batches[endpoint, version] = _BatchMetrics(self._numbers, endpoint, version)
-        batch.rows.observe(rows)
-        batch.padded.observe(padded_tokens)
-        batch.tokens.value += tokens
+    def text_calls(self, endpoint: str, version: str) -> TextCalls:
+        """Return what counts the calls to Triton of a model that takes texts."""
+        calls = self._text_calls.get((endpoint, version))
+        if calls is None:
+            calls = self._text_calls[endpoint, version] = TextCalls(self._numbers, endpoint, version)
+        return calls
 
     @_harmless
     def called(self, endpoint: str, version: str, rows: int) -> None:
@@ -251,18 +247,6 @@ class Observer:
         self._numbers.count(catalog.PAYLOADS, outcome).value += records
 
     @_harmless
-    def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
-        """Add the hits and misses of a word cache since the last call."""
-        if not (hits or misses):
-            return
-        counts = self._words.get((endpoint, version))
-        if counts is None:
-            hit, miss = (self._numbers.count(catalog.WORD_CACHE, endpoint, version, of) for of in ("hit", "miss"))
-            counts = self._words[endpoint, version] = (hit, miss)
-        counts[0].value += hits
-        counts[1].value += misses
-
-    @_harmless
     def settle(self) -> None:
         """Count everything collected so far."""
         for _ in self.settling():
@@ -284,8 +268,8 @@ class Observer:
                 yield
         for _, seconds in self._failed.values():
             seconds.numbers()
-        for batch in self._batches.values():
-            batch.settle()
+        for texts in self._text_calls.values():
+            texts.settle()
         for calls in self._calls.values():
             calls.numbers()
 
@@ -574,14 +558,32 @@ class _ServedMetrics:
             column.clear()
 
 
-class _BatchMetrics:
-    __slots__ = ("padded", "rows", "tokens")
+class TextCalls:
+    """Counts the calls to Triton of one version that takes texts. Its methods run once for each call."""
+
+    __slots__ = ("_key", "_numbers", "_padded", "_rows", "_tokens", "_words")
 
     def __init__(self, numbers: Accumulator, endpoint: str, version: str) -> None:
-        self.rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
-        self.padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
-        self.tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
+        self._numbers, self._key = numbers, (endpoint, version)
+        self._rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
+        self._padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
+        self._tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
+        self._words: tuple[Count, Count] | None = None
+
+    def called(self, rows: int, padded_tokens: int, tokens: int, hits: int, misses: int) -> None:
+        """Count a call, and the hits and misses of the word cache since the last one."""
+        self._rows.observe(rows)
+        self._padded.observe(padded_tokens)
+        self._tokens.value += tokens
+        if hits or misses:
+            words = self._words
+            if words is None:
+                hit, miss = (self._numbers.count(catalog.WORD_CACHE, *self._key, of) for of in ("hit", "miss"))
+                words = self._words = (hit, miss)
+            words[0].value += hits
+            words[1].value += misses
 
     def settle(self) -> None:
-        self.rows.numbers()
-        self.padded.numbers()
+        """Count what was collected."""
+        self._rows.numbers()
+        self._padded.numbers()

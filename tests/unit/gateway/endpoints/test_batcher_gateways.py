@@ -203,11 +203,12 @@ def test_the_number_of_calls_in_flight_of_one_gateway(gateways: int, merges: boo
     assert calls == Capacity(Prices(), limits, Replicas(servers)).max_calls
 
 
-def test_a_change_in_the_number_of_gateways_takes_effect_at_once() -> None:
+def test_a_change_in_the_number_of_gateways_takes_effect_with_the_next_update() -> None:
     """Gateways are added and removed while versions serve."""
     gateways = Gateways(1)
     capacity = Capacity(Prices(), BatchLimits(max_in_flight=2, gateways=gateways, merges_calls=False), Replicas(4))
     found = []
     for gateways.count in (1, 4, 2):
+        capacity.update()
         found.append(capacity.max_calls)
     assert [8, 3, 6] == found

@@ -14,7 +14,7 @@ def expecting(rows: int, **more: float) -> Units:
     """Units that recently had ``rows`` rows at the same time, all of which have ended."""
     units = Units(**more)  # type: ignore[arg-type]
     units.enqueue(rows)
-    units.pacing.call_left()
+    units.pacing.call_left(units.now)
     units.queue.clear()
     return units
 
@@ -63,12 +63,12 @@ def test_the_expected_number_of_rows_rises_at_once_and_falls_slowly() -> None:
     units = expecting(8)
     units.send(4)
     for _ in range(9):
-        units.pacing.call_left()
+        units.pacing.call_left(units.now)
     units.enqueue(2)
     assert not units.pacing.may_leave()
     units.queue.clear()
     for _ in range(13):
-        units.pacing.call_left()
+        units.pacing.call_left(units.now)
     units.enqueue(2)
     assert units.pacing.may_leave()
 

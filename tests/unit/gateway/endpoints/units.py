@@ -117,8 +117,9 @@ class Units:
         call = CallInFlight([self.entry(rank) for _ in range(rows)], self.now)
         self.batch_class.call_left(call, rank)
         self.calls.add(call, self.servers.replicas)
-        self.pacing.call_left()
-        self.overload.call_left(call)
+        self.pacing.call_left(self.now)
+        if self.pressure.is_on:
+            self.overload.call_left(call)
         return call
 
     def end(self, call: CallInFlight) -> None:

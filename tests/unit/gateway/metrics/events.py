@@ -51,9 +51,8 @@ def happen(observer: Any, times: int = 1) -> None:
         trace.answer = {"label": "GOOD", "score": score, "scores": {"GOOD": score, "BAD": 1 - score}}
         observer.started()
         observer.finished(trace)
-        observer.batched("t", "1", 1 + i, 64 * (1 + i), 50 * (1 + i))
+        observer.text_calls("t", "1").called(1 + i, 64 * (1 + i), 50 * (1 + i), i, 1)
         observer.cached("t", "1", is_hit=i % 2 == 0)
-        observer.words("t", "1", i, 1)
         observer.mirrored("t", "2", ("agreed", "differed", "failed")[i % 3], i / 100, 3_000_000 * i)
     observer.fell_back("t", "2", "model_failed")
     observer.started()

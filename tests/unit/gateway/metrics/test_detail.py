@@ -43,8 +43,7 @@ def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
         trace.answer = {"label": "GOOD", "score": 0.9}
         found.started()
         found.finished(trace)
-    found.batched("e", "1", 2, 32, 20)
-    found.words("e", "1", 3, 1)
+    found.text_calls("e", "1").called(2, 32, 20, 3, 1)
     return found
 
 

@@ -187,6 +187,7 @@ def test_what_cannot_be_counted_costs_no_answer(
 ) -> None:
     """Whatever goes wrong with the numbers: told once in a while, and the request goes on."""
     observer = Observer()
+    calls = observer.text_calls("e", "1")
 
     def fail(*_: object) -> None:
         raise MemoryError
@@ -196,7 +197,7 @@ def test_what_cannot_be_counted_costs_no_answer(
     for _ in range(3):
         observer.started()
         observer.finished(trace())
-        observer.batched("e", "1", 1, 8, 8)
+        calls.called(1, 8, 8, 0, 0)
         observer.cached("e", "1", is_hit=True)
         observer.reconciled("changed")
         observer.settle()
