@@ -48,6 +48,7 @@ CELLS: Final = (
     Scenario("instant", "short", 1, (NOW,), 8, 2.0),
     Scenario("instant", "mixed", 16, (NOW,), 8, 2.0),
     Scenario("instant", "short", 256, (NOW,), 8, 2.0),
+    Scenario("gpu", "short", 4, (NOW,), 6, 2.5),
     Scenario("gpu", "short", 16, (NOW,), 6, 2.5),
     Scenario("gpu", "mixed", 256, (NOW,), 6, 2.5),
     Scenario("minilm", "short", 16, (NOW,), 6, 3.0),

@@ -12,8 +12,9 @@ their own make the decisions:
 
 - ``overload``: is an entry admitted? It refuses what exceeds the limit of work.
 - ``deadline_check``: can an entry be answered before its deadline? If not, it ends at once.
-- ``pacing`` and ``batch_class``: when does a call leave? At the end of the loop tick if a server is idle, so
-  simultaneous requests share a call and a lone request never waits. Otherwise when waiting longer would gain nothing.
+- ``pacing``, ``returns`` and ``batch_class``: when does a call leave? At the end of the loop tick if a server is idle,
+  so simultaneous requests share a call and a lone request never waits. Otherwise when waiting longer would gain
+  nothing.
 - ``entries.cut`` and ``fairness``: which entries are in the call? The oldest, and those that are cheaper with it than
   in a call of their own; by class and tenant if several are queued.
 - ``capacity``: what do calls cost, and how many does a server work on at a time? Learned from the calls.
@@ -45,6 +46,7 @@ from gateway.endpoints.entry_queue import EntryQueue
 from gateway.endpoints.fairness import FairOrder
 from gateway.endpoints.overload import OverloadControl
 from gateway.endpoints.pacing import Pacing
+from gateway.endpoints.returns import Returns
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -110,7 +112,8 @@ class Batcher(Generic[R]):
         self._overload = OverloadControl(limits.pressure, self._queue, calls, capacity, clock)
         self._deadlines = DeadlineCheck(self._queue, calls, capacity, clock)
         self._batch_class = BatchClassThrottle(self._queue, calls, capacity, clock)
-        self._pacing = Pacing(self._queue, calls, capacity, clock, self._batch_class, self._overload)
+        self._returns = Returns(self._queue, calls, capacity, clock)
+        self._pacing = Pacing(self._queue, calls, capacity, clock, self._batch_class, self._overload, self._returns)
         self._order = FairOrder()
         self.limit = self._overload.limit
         """The limit of work, and what a row and a token count."""
@@ -239,6 +242,10 @@ class Batcher(Generic[R]):
             self._overload.admitted(entry)
         entry.submitted = self._clock()
         queue.add(entry)
+        if queue.arrived >= self._returns.target:
+            if self._returns.is_waiting and self._alarm is not None:
+                self._flush_soon()
+            self._returns.reached(entry.submitted)
         if deadline < self._expiry.at:
             self._expiry.add(deadline, self._loop, self._expire)
         if self._is_flush_scheduled:
@@ -276,7 +283,7 @@ class Batcher(Generic[R]):
         while len(calls.running) < calls.max_running:
             if queue.retries:
                 self._start([entry for entry in queue.retries.popleft() if not entry.is_over])
-            elif queue.entries and (not calls.running or self._pacing.may_leave()):
+            elif queue.entries and self._may_leave():
                 if queue.class_rows[BATCH] and self._batch_class.must_wait():
                     break
                 self._start(self._take())
@@ -286,6 +293,11 @@ class Batcher(Generic[R]):
             self._start(self._take(), is_outlier=True)
         if queue.entries or self._alarm is not None:
             self._set_alarm()
+
+    def _may_leave(self) -> bool:
+        if self._calls.running:
+            return self._pacing.may_leave()
+        return not (self._returns.is_waiting and self._returns.must_wait())
 
     def _drop(self, entries: Sequence[Entry[R]], why: Callable[[], GatewayError]) -> None:
         if entries:
@@ -304,6 +316,7 @@ class Batcher(Generic[R]):
     def _wake(self) -> None:
         self._alarm = None
         self._pacing.woke()
+        self._returns.is_waiting = False
         self._flush()
 
     def _take(self) -> list[Entry[R]]:
@@ -398,6 +411,8 @@ class Batcher(Generic[R]):
         is_outlier = calls.remove(call, now)
         self._overload.call_ended(call, before[0], is_outlier=is_outlier)
         self._pacing.leave_at = None
+        if not is_outlier:
+            self._returns.ended(call.rows, now)
         call.task = None
         outputs: Sequence[Any] = ()
         if error is None:

@@ -14,11 +14,13 @@ from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW
 class EntryQueue(ClassCounts, Generic[R]):
     """The queue of one batcher, oldest entry first."""
 
-    __slots__ = ("entries", "flow", "is_mixed", "retries")
+    __slots__ = ("arrived", "entries", "flow", "is_mixed", "retries")
 
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[Entry[R]] = []
+        self.arrived = 0
+        """The rows that were ever added."""
         self.flow = DEFAULT_FLOW
         """The flow of the entry that was first in the empty queue."""
         self.is_mixed = False
@@ -34,6 +36,7 @@ class EntryQueue(ClassCounts, Generic[R]):
         elif flow is not self.flow and flow != self.flow:
             self.is_mixed = True
         entries.append(entry)
+        self.arrived += entry.count
         self.rows += entry.count
         self.tokens += entry.tokens
         if flow is not DEFAULT_FLOW and flow.rank != DEFAULT:

@@ -17,6 +17,7 @@ from typing import Final
 from gateway.endpoints.batch_class import BatchClassThrottle
 from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.overload import OverloadControl
+from gateway.endpoints.returns import Returns
 from gateway.endpoints.unit import Unit
 from gateway.trace import BATCH
 
@@ -40,6 +41,7 @@ class Pacing(Unit):
 
     _batch_class: BatchClassThrottle
     _overload: OverloadControl
+    _returns: Returns
     _expected_rows: float = 0.0
     """How many rows were recently here at the same time, queued and in calls."""
     _left_at: float = -math.inf
@@ -62,6 +64,8 @@ class Pacing(Unit):
             return self._is_full(rows, capacity.merged_limits) or self._clock() >= self._leave_time()
         if running < capacity.servers.replicas:
             return True
+        if self._returns.is_likely():
+            return False
         if self._leaves_late():
             return self._clock() >= self._leave_time()
         if self._is_full(rows, capacity.limits):
@@ -92,6 +96,12 @@ class Pacing(Unit):
         running = len(calls.running)
         if not queue.entries or running >= calls.max_running or (capacity.is_merged and capacity.is_sated(calls.rows)):
             return None
+        if self._returns.is_waiting and not running:
+            self.wake_rows = capacity.limits.max_rows
+            return self._returns.until
+        if running and self._returns.is_likely():
+            self.wake_rows = capacity.limits.max_rows
+            return self._returns.late_at()
         if capacity.is_merged:
             self.wake_rows = capacity.merged_limits.max_rows
         elif self._leaves_late():

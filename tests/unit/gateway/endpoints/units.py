@@ -14,6 +14,7 @@ from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.endpoints.entry_queue import EntryQueue
 from gateway.endpoints.overload import OverloadControl
 from gateway.endpoints.pacing import Pacing
+from gateway.endpoints.returns import Returns
 from gateway.prices import Prices
 from gateway.trace import DEFAULT, DEFAULT_FLOW, Flow
 
@@ -92,7 +93,8 @@ class Units:
         self.overload = OverloadControl(self.pressure, *shared, self.clock)
         self.deadlines = DeadlineCheck(*shared, self.clock)
         self.batch_class = BatchClassThrottle(*shared, self.clock)
-        self.pacing = Pacing(*shared, self.clock, self.batch_class, self.overload)
+        self.returns = Returns(*shared, self.clock)
+        self.pacing = Pacing(*shared, self.clock, self.batch_class, self.overload, self.returns)
 
     def clock(self) -> float:
         """Return the time."""
@@ -128,3 +130,5 @@ class Units:
         is_outlier = self.calls.remove(call, self.now)
         self.overload.call_ended(call, rows, is_outlier=is_outlier)
         self.pacing.leave_at = None
+        if not is_outlier:
+            self.returns.ended(call.rows, self.now)
