@@ -64,7 +64,7 @@ class Pacing(Unit):
             return self._is_full(rows, capacity.merged_limits) or self._clock() >= self._leave_time()
         if running < capacity.servers.replicas:
             return True
-        if self._returns.is_likely():
+        if self._returns.is_usual and self._returns.is_likely():
             return False
         if self._leaves_late():
             return self._clock() >= self._leave_time()
@@ -99,7 +99,7 @@ class Pacing(Unit):
         if self._returns.is_waiting and not running:
             self.wake_rows = capacity.limits.max_rows
             return self._returns.until
-        if running and self._returns.is_likely():
+        if running and self._returns.is_usual and self._returns.is_likely():
             self.wake_rows = capacity.limits.max_rows
             return self._returns.late_at()
         if capacity.is_merged:

@@ -38,6 +38,8 @@ class Returns(Unit):
     """Clock time until which the next call waits for them."""
     is_waiting: bool = False
     """Whether the next call may have to wait for them."""
+    is_usual: bool = False
+    """Whether callers usually come back in time."""
     _ended_at: float = 0.0
     """Clock time at which the last call ended."""
     _answered: int = 0
@@ -48,18 +50,17 @@ class Returns(Unit):
     def ended(self, rows: int, now: float) -> None:
         """Record that a call of ``rows`` rows ended; its callers are awaited from now on."""
         if self.target < math.inf:
-            self._share -= self._share * _MEMORY
+            self._came_back(in_time=False)
         self._ended_at, self._answered = now, rows
         self.target = self._queue.arrived + math.ceil(_BACK * rows)
         self.until = now + _MAX_WAIT * self._capacity.prices.call
-        self.is_waiting = self._share >= _LIKELY
+        self.is_waiting = self.is_usual
 
     def reached(self, now: float) -> None:
         """Record that ``EntryQueue.arrived`` has reached ``target``."""
         # If all callers shared one call, they would take longer to come back.
         rows = max(self._queue.rows + self._calls.rows, self._answered)
-        in_time = (now - self._ended_at) * rows <= (self.until - self._ended_at) * self._answered
-        self._share += (in_time - self._share) * _MEMORY
+        self._came_back(in_time=(now - self._ended_at) * rows <= (self.until - self._ended_at) * self._answered)
         self.target = math.inf
         self.is_waiting = False
 
@@ -69,12 +70,18 @@ class Returns(Unit):
         return self.is_waiting
 
     def is_likely(self) -> bool:
-        """Return whether the next call will wait for the callers of the running one, so it must not leave yet."""
-        return self._share >= _LIKELY and self._is_worth_it(self._calls.rows) and self._clock() < self.late_at()
+        """Return whether the next call will wait for the callers of the running one, so it must not leave yet; called
+        only while ``is_usual``.
+        """
+        return self._is_worth_it(self._calls.rows) and self._clock() < self.late_at()
 
     def late_at(self) -> float:
         """Return the clock time from which the running call is late. The next one does not wait for it any longer."""
         return self._capacity.expected_end(self._calls.last()) + _MAX_WAIT * self._capacity.prices.call
+
+    def _came_back(self, *, in_time: bool) -> None:
+        self._share += (in_time - self._share) * _MEMORY
+        self.is_usual = self._share >= _LIKELY
 
     def _is_worth_it(self, awaited: float) -> bool:
         """Return whether all rows fit into one call, and that call would be the only one at the server."""
