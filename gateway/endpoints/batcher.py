@@ -251,7 +251,11 @@ class Batcher(Generic[R]):
         if self._is_flush_scheduled:
             return
         if self._alarm is not None:  # it knows when the queue may leave, unless the queue has become long enough
-            if queue.rows >= self._pacing.wake_rows or queue.tokens >= self._capacity.limits.max_padded_tokens:
+            if (
+                queue.rows >= self._pacing.wake_rows
+                or queue.tokens >= self._capacity.limits.max_padded_tokens
+                or (self._returns.is_waiting and entry.flow.rank != DEFAULT)
+            ):
                 self._flush_soon()
             return
         running = len(self._calls.running)

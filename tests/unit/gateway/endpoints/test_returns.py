@@ -12,7 +12,7 @@ import pytest
 from benchmarks.shared.simulated import MIXES, PRICES, Row, Server, SimulatedLoop, bound, load, open_load, simulate
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits
-from gateway.trace import CRITICAL
+from gateway.trace import CRITICAL, Flow
 from tests.unit.gateway.endpoints.units import CALL_S, MAX_ROWS, ROW_S, TOKENS, Units
 
 IN_TIME_S = CALL_S / 5
@@ -171,6 +171,34 @@ def test_who_does_not_wait_for_answers_is_not_held_up(monkeypatch: pytest.Monkey
     found = times()
     monkeypatch.setattr("gateway.endpoints.returns._LIKELY", math.inf)
     assert times() == found
+
+
+def test_a_critical_request_ends_the_wait() -> None:
+    """Simulated: it arrives while the server is idle and a call waits for callers, and leaves at once."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        server = Server(loop, PER_CALL, random.Random(1))
+        batcher: Batcher[Row] = Batcher(server, limits=BatchLimits(), on_batch=lambda *_: None, clock=loop.time)
+
+        async def call() -> None:
+            while loop.time() < 1.5:
+                await batcher.submit([Row(8)], loop.time() + 60)
+                await asyncio.sleep(1e-3)
+
+        callers = [loop.create_task(call()) for _ in range(8)]
+        await asyncio.sleep(1.0)
+        while not (batcher._returns.is_waiting and batcher._alarm is not None and not batcher._calls.running):
+            assert loop.time() < 1.4
+            await asyncio.sleep(1e-5)
+        sent, flow = loop.time(), Flow(CRITICAL, "")
+        critical = loop.create_task(batcher.submit([Row(8)], sent + 60, flow=flow))
+        while not batcher._calls.running:
+            assert loop.time() < sent + 1e-4
+            await asyncio.sleep(1e-5)
+        await asyncio.gather(critical, *callers)
+        await batcher.close()
+
+    simulate(main)
 
 
 def test_if_all_callers_but_one_leave_it_is_answered_all_the_same() -> None:
