@@ -20,7 +20,9 @@ from gateway.endpoints.unit import Unit
 _BACK: Final = 0.9
 """Callers are back when as many rows arrived as 90 % of those that were answered."""
 _MAX_WAIT: Final = 1 / 2
-"""Waiting may take half the fixed price of a call: building the next call takes time as well."""
+"""Waiting may take half the fixed price of a call, because building the next call takes time as well ..."""
+_MAX_WAIT_S: Final = 0.05
+"""... and 50 ms at most: beyond that, a caller who comes alone would notice."""
 _MEMORY: Final = 1 / 8
 """The weight of the last call in the share of calls whose callers came back in time."""
 _LIKELY: Final = 0.8
@@ -53,7 +55,7 @@ class Returns(Unit):
             self._came_back(in_time=False)
         self._ended_at, self._answered = now, rows
         self.target = self._queue.arrived + math.ceil(_BACK * rows)
-        self.until = now + _MAX_WAIT * self._capacity.prices.call
+        self.until = now + self._max_wait
         self.is_waiting = self.is_usual
 
     def reached(self, now: float) -> None:
@@ -77,7 +79,11 @@ class Returns(Unit):
 
     def late_at(self) -> float:
         """Return the clock time from which the running call is late. The next one does not wait for it any longer."""
-        return self._capacity.expected_end(self._calls.last()) + _MAX_WAIT * self._capacity.prices.call
+        return self._capacity.expected_end(self._calls.last()) + self._max_wait
+
+    @property
+    def _max_wait(self) -> float:
+        return min(_MAX_WAIT * self._capacity.prices.call, _MAX_WAIT_S)
 
     def _came_back(self, *, in_time: bool) -> None:
         self._share += (in_time - self._share) * _MEMORY
