@@ -28,6 +28,7 @@ from gateway.hooks.bound import ProcessBound
 from gateway.hooks.process import (
     ASYNC_CONCURRENCY,
     CLOSE_S,
+    TICK_S,
     HookProcess,
     Loaded,
     PendingCall,
@@ -40,8 +41,8 @@ from gateway.hooks.wire import MAX_MEMORY
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-_KILLED_S: Final = 1.0
-"""A killed process has ended after some milliseconds."""
+_KILLED_S: Final = 5.0
+"""A killed process has ended after some milliseconds, on a very busy machine after seconds."""
 _MAX_PAUSE_S: Final = 30.0
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
@@ -127,6 +128,7 @@ class HookPool:
             process, self.loaded = await self._start_process()
         except BaseException:
             self._is_closed = True  # nobody calls close for a pool that has not started
+            await _have_ended([*self._started], _KILLED_S)  # as in close
             self._leave_bound_if_ended()
             raise
         self.is_async = self.loaded.is_async
@@ -193,7 +195,6 @@ class HookPool:
         finally:
             for process in processes:
                 process.kill("the endpoint is closed")
-                process.check_ended()
             await _have_ended(processes, _KILLED_S)  # so that none is left behind if the event loop ends next
             self._leave_bound_if_ended()
 
@@ -400,7 +401,11 @@ async def _have_ended(processes: Sequence[HookProcess], within: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             for process in processes:
-                await process.ended.wait()
+                while not process.ended.is_set():
+                    process.check_ended()  # its socket may not tell
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(TICK_S):
+                            await process.ended.wait()
 
 
 def _machine_memory() -> int:

@@ -237,7 +237,18 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await soon(lambda: bound.taken == 0)
+    assert 0 == bound.taken
+
+
+async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Not even for a moment: the event loop may end next."""
+    code = tmp_path / "bad.py"
+    code.write_text("raise ValueError('no')")
+    bound = ProcessBound(1)
+    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
+    with pytest.raises(HookFailed):
+        await pool.start()
+    assert (0, set()) == (bound.taken, pool._started)
 
 
 def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
