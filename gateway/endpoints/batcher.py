@@ -287,7 +287,7 @@ class Batcher(Generic[R]):
         while len(calls.running) < calls.max_running:
             if queue.retries:
                 self._start([entry for entry in queue.retries.popleft() if not entry.is_over])
-            elif queue.entries and self._may_leave():
+            elif queue.entries and self._pacing.may_leave():
                 if queue.class_rows[BATCH] and self._batch_class.must_wait():
                     break
                 self._start(self._take())
@@ -297,11 +297,6 @@ class Batcher(Generic[R]):
             self._start(self._take(), is_outlier=True)
         if queue.entries or self._alarm is not None:
             self._set_alarm()
-
-    def _may_leave(self) -> bool:
-        if self._calls.running:
-            return self._pacing.may_leave()
-        return not (self._returns.is_waiting and self._returns.must_wait())
 
     def _drop(self, entries: Sequence[Entry[R]], why: Callable[[], GatewayError]) -> None:
         if entries:

@@ -55,6 +55,8 @@ class Pacing(Unit):
         """Return whether a call of what is queued may leave now; called only if fewer than ``max_running`` run."""
         queue, calls, capacity = self._queue, self._calls, self._capacity
         running = len(calls.running)
+        if not running:
+            return not (self._returns.is_waiting and self._returns.must_wait())
         batch_rows = queue.class_rows[BATCH]
         # Batch work makes no call of other classes leave earlier.
         rows = queue.rows - batch_rows or queue.rows

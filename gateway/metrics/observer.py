@@ -212,7 +212,7 @@ class Observer:
         """Return what counts the calls to Triton of a model that takes texts."""
         calls = self._text_calls.get((endpoint, version))
         if calls is None:
-            calls = self._text_calls[endpoint, version] = TextCalls(self._numbers, endpoint, version)
+            calls = self._text_calls[endpoint, version] = TextCalls(self._numbers, self.complain, endpoint, version)
         return calls
 
     @_harmless
@@ -561,10 +561,10 @@ class _ServedMetrics:
 class TextCalls:
     """Counts the calls to Triton of one version that takes texts. Its methods run once for each call."""
 
-    __slots__ = ("_key", "_numbers", "_padded", "_rows", "_tokens", "_words")
+    __slots__ = ("_complain", "_key", "_numbers", "_padded", "_rows", "_tokens", "_words")
 
-    def __init__(self, numbers: Accumulator, endpoint: str, version: str) -> None:
-        self._numbers, self._key = numbers, (endpoint, version)
+    def __init__(self, numbers: Accumulator, complain: Callable[[], None], endpoint: str, version: str) -> None:
+        self._numbers, self._complain, self._key = numbers, complain, (endpoint, version)
         self._rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
         self._padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
         self._tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
@@ -572,16 +572,19 @@ class TextCalls:
 
     def called(self, rows: int, padded_tokens: int, tokens: int, hits: int, misses: int) -> None:
         """Count a call, and the hits and misses of the word cache since the last one."""
-        self._rows.observe(rows)
-        self._padded.observe(padded_tokens)
-        self._tokens.value += tokens
-        if hits or misses:
-            words = self._words
-            if words is None:
-                hit, miss = (self._numbers.count(catalog.WORD_CACHE, *self._key, of) for of in ("hit", "miss"))
-                words = self._words = (hit, miss)
-            words[0].value += hits
-            words[1].value += misses
+        try:
+            self._rows.observe(rows)
+            self._padded.observe(padded_tokens)
+            self._tokens.value += tokens
+            if hits or misses:
+                words = self._words
+                if words is None:
+                    hit, miss = (self._numbers.count(catalog.WORD_CACHE, *self._key, of) for of in ("hit", "miss"))
+                    words = self._words = (hit, miss)
+                words[0].value += hits
+                words[1].value += misses
+        except Exception:  # noqa: BLE001 - see the module
+            self._complain()
 
     def settle(self) -> None:
         """Count what was collected."""

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.shared.simulated import MIXES, PRICES, Row, Server, SimulatedLoop, bound, load, open_load, simulate
 from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.entries import BatchLimits
 from gateway.trace import CRITICAL, Flow
 from tests.unit.gateway.endpoints.units import CALL_S, MAX_ROWS, ROW_S, TOKENS, Units
@@ -41,6 +42,15 @@ def used_to(after: float, *, rows: int = 4, **more: Any) -> Units:
     units.now += 20e-3
     units.end(call)
     return units
+
+
+def queued_behind(units: Units) -> CallInFlight:
+    """Let all callers come back into one call and four others queue behind it; return the call."""
+    arrive(units, 4, IN_TIME_S)
+    units.queue.clear()
+    call = units.send(4)
+    units.enqueue(4)
+    return call
 
 
 def waits(units: Units) -> bool:
@@ -106,10 +116,7 @@ def test_callers_who_stay_away_are_soon_not_awaited_any_more() -> None:
 def test_while_they_are_in_a_call_the_next_one_does_not_leave() -> None:
     """Otherwise the two groups would take turns for ever."""
     units = used_to(IN_TIME_S)
-    arrive(units, 4, IN_TIME_S)
-    units.queue.clear()
-    call = units.send(4)
-    units.enqueue(4)
+    call = queued_behind(units)
     assert not units.pacing.may_leave()
     units.end(call)
     assert waits(units)
@@ -118,10 +125,7 @@ def test_while_they_are_in_a_call_the_next_one_does_not_leave() -> None:
 def test_behind_a_call_that_is_late_the_next_one_leaves() -> None:
     """It may be lost: nothing waits for its end."""
     units = used_to(IN_TIME_S)
-    arrive(units, 4, IN_TIME_S)
-    units.queue.clear()
-    call = units.send(4)
-    units.enqueue(4)
+    call = queued_behind(units)
     late = call.started + CALL_S + 4 * ROW_S + CALL_S / 2
     assert late == pytest.approx(units.pacing.wake_at())
     units.now = late - 1e-6

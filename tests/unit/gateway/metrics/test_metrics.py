@@ -197,7 +197,7 @@ def test_what_cannot_be_counted_costs_no_answer(
     for _ in range(3):
         observer.started()
         observer.finished(trace())
-        calls.called(1, 8, 8, 0, 0)
+        calls.called(1, 8, 8, 1, 0)
         observer.cached("e", "1", is_hit=True)
         observer.reconciled("changed")
         observer.settle()
