@@ -18,8 +18,9 @@ class Protections:
     `pins_addresses`: a recorded address keeps meaning the bytes it meant when it was recorded, and can be requested.
     `merges_writes`: of a whole field that a client writes back, only what that client has changed is applied.
     `guards_sections`: the configuration sections of a serving Task stay readable.
-    `publishes_only_data`: a model is published only once it has bytes, and stays so. `keeps_shared_files`: bytes that
-    a model or Task refers to are not deleted. `keeps_published_models`: a published model is deleted only with
+    `publishes_only_data`: a model is published only once it has bytes, and stays so; a model that has bytes keeps their
+    address if an edit brings the placeholder of an upload. `keeps_shared_files`: bytes that a model or Task refers to
+    are not deleted. `keeps_published_models`: a published model is deleted only with
     `force`. `finds_or_creates_projects`: any name, and an existing project is no error. `edits_open_tasks`: the calls
     for parts of a Task (artifacts, parameters, configuration) accept Tasks that run. `filters_metadata`: a query may.
     """

@@ -189,15 +189,35 @@ class Deployment:
             inputs, outputs = ready_models.declared(folder / "model.onnx")
         self._live("uploading to ClearML")
         upload = self._upload(str(folder), tag)
-        before = set(self._tagged(tag))
-        asyncio.run(self._cli.run("--id", self._task_id, *upload))
+        model_id = self._uploaded(upload, tag)
         self._typed(upload)
-        new = [one for one in self._tagged(tag) if one not in before]
-        if not new:
-            raise ClearMLServingFailed(
-                "the model was uploaded, but it is not in the registry", hint=f"see the log {self._cli.log}"
-            )
-        return _Uploaded(new[0], self._arguments(new[0], inputs, outputs, tuned))
+        return _Uploaded(model_id, self._arguments(model_id, inputs, outputs, tuned))
+
+    def _uploaded(self, upload: Sequence[str], tag: str) -> str:
+        """Upload with the stock tool, and return the id of the model.
+
+        The tool can lose the address of the data that it has just uploaded and still succeed: its main thread writes
+        back what it read of the model before the upload ended (clearml-serving 1.3.5). The upload is then done again,
+        once. The embedded control plane keeps the address.
+        """
+        for is_last in (False, True):
+            before = set(self._tagged(tag))
+            asyncio.run(self._cli.run("--id", self._task_id, *upload))
+            new = [one for one in self._tagged(tag) if one not in before]
+            if not new:
+                raise ClearMLServingFailed(
+                    "the model was uploaded, but it is not in the registry", hint=f"see the log {self._cli.log}"
+                )
+            model = self._store.call("models", "get_by_id", {"model": new[0]})["model"]
+            if not str(model.get("uri")).endswith(spec.BROKEN_UPLOADS):
+                return new[0]
+            if not is_last:
+                self._screen.say("clearml-serving has lost the address of the uploaded data; uploading once more")
+                self._store.call("models", "delete", {"model": new[0], "force": True})
+        raise ClearMLServingFailed(
+            "the model was uploaded, but the registry does not know the address of its data",
+            hint=f"deploy it again; see the log {self._cli.log}",
+        )
 
     def _exported(self, tag: str) -> _Uploaded:
         """Let ``optimize`` make and register the bundle, in a separate process: torch's memory is freed with it."""

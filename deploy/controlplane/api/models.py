@@ -150,7 +150,8 @@ class ModelsApi:
     def edit(self, call: Call) -> JsonObject:
         """Edit any fields, also of a published model. A URI is pinned to the bytes that it means now.
 
-        A model that was published during its upload becomes ready with the URI of its data.
+        A model that was published during its upload becomes ready with the URI of its data, and a model that has data
+        keeps its URI if an edit brings the placeholder of an upload.
         """
         name = call.body.get("name")
         if name is not None and len(str(name)) < MIN_NAME:
@@ -164,6 +165,9 @@ class ModelsApi:
                     is_empty = uris.has_no_data(fields["uri"])
                     if doc["ready"] and is_empty:
                         raise invalid_model_uri(doc["id"], fields["uri"])
+                    if is_empty and not uris.has_no_data(doc.get("uri") or ""):
+                        # A thread of the SDK read the model before its upload ended, and writes it back after.
+                        fields["uri"] = doc["uri"]
                     if doc.get(HELD) and not is_empty:
                         fields |= {"ready": True, HELD: None}
             if not self._protections.publishes_only_data and isinstance(call.body.get("ready"), bool):

@@ -120,6 +120,15 @@ def test_model_is_published_during_its_upload(server: InProcess, strict: bool) -
     assert server.get_model(model)["ready"] is True
 
 
+@pytest.mark.parametrize("state", ["uploading_file", "failed_uploading"])
+def test_model_gets_the_placeholder_of_an_upload_back(server: InProcess, strict: bool, state: str) -> None:
+    model = stored(server, b"data")
+    address = server.get_model(model)["uri"]
+    server.call("models.edit", model=model, uri=f"{BASE}/files/{state}", comment="stale")
+    assert (server.get_model(model)["uri"] == address) is not strict
+    assert server.get_model(model)["comment"] == "stale"
+
+
 def test_published_model_loses_its_data(server: InProcess, strict: bool) -> None:
     model = stored(server, b"data")
     server.call("models.set_ready", model=model)
