@@ -26,6 +26,7 @@ from benchmarks.shared.backends import BACKENDS, MAX_BATCH, Triton, mean_batch
 from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.registry import Registry
+from benchmarks.shared.tiny import static_bundle
 from deploy.laptop.demo.encoder import locate_packaged_model
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
@@ -108,7 +109,7 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     except BlockingIOError:
         raise processes.ServerFailed(f"another benchmark runs in {state}; wait for it, or give --state-dir") from None
     backends = [BACKENDS[name] for name in dict.fromkeys(s.backend for s in scenarios)]
-    bundles = _bundles(state, real=any(b.is_real for b in backends), say=say)
+    bundles = _bundles(state, [backend.name for backend in backends], say=say)
     say("starting the embedded control plane and Triton")
     registry = Registry(state, cores=[OTHER_CORE])
     stack.callback(registry.stop)
@@ -120,7 +121,7 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     return Bench(state, triton, registry, registered, bundles, say)
 
 
-def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
+def _bundles(state: Path, names: Sequence[str], *, say: Say) -> dict[str, Path]:
     source = locate_packaged_model(_MODEL_PACKAGE)
     classifier = state / "bundles" / "classifier"
     classifier.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,9 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
     (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
     classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both", "large"), classifier)
     found = {**classifiers, "vectors": encoder, "torch": source}
-    if real:
+    if "static" in names:
+        found["static"] = static_bundle(encoder, state / "bundles" / "static")
+    if "minilm" in names:
         say("making an ONNX graph of MiniLM (once)")
         argv = [sys.executable, "-m", "deploy.laptop.demo.encoder", "--package", _MODEL_PACKAGE]
         argv += ["--root", str(state / "bundles"), "--name", "minilm"]

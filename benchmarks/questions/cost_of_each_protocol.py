@@ -42,8 +42,12 @@ FORMS: Final[Mapping[str, tuple[str, Body]]] = {
         "/v2/models/{name}/infer",
         lambda text: {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]},
     ),
+    "tei_embed": ("/tei/{name}/embed", lambda text: {"inputs": text}),
+    "tei_predict": ("/tei/{name}/predict", lambda text: {"inputs": text}),
 }
-"""Protocol → path and body. OpenAI's protocol has no form for labels."""
+"""Protocol → path and body."""
+ONLY: Final = {"openai": "vectors", "tei_embed": "vectors", "tei_predict": "labels"}
+"""Protocol → the only endpoint that it has a form for."""
 
 
 async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
@@ -112,7 +116,7 @@ async def measure(rounds: int, each: int) -> dict[str, dict[str, list[float]]]:
             await until_served(gateway)
             load = Load(gateway)
             cells = [
-                (name, form) for name in ENDPOINTS for form in FORMS if form != "openai" or name == "vectors"
+                (name, form) for name in ENDPOINTS for form in FORMS if ONLY.get(form, name) == name
             ]  # fmt: skip
             for round_ in range(-2, rounds):
                 rng.shuffle(cells)

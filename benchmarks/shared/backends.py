@@ -1,6 +1,7 @@
 """The models on which every system is measured, in one real embedded Triton.
 
-``instant`` answers at once and isolates the gateway; ``vectors`` does the same with an embedding. ``gpu`` takes 4 ms
+``instant`` answers at once and isolates the gateway; ``vectors`` does the same with an embedding, and ``static`` in
+ONNX Runtime: the mean of one vector per token. ``gpu`` takes 4 ms
 per call + 0.05 ms per row, like a GPU that gains from batching; ``tokens`` takes 0.01 ms per padded token, like a CPU;
 ``both`` takes some of each. ``large`` takes 20 ms + 1.5 ms per row, like a GPU with a larger model, so that ten times
 its capacity leaves a core to the sender. ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve
@@ -54,6 +55,7 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     "instant": Backend("instant", TOKENS, "logits", 2),
     "vectors": Backend("vectors", TOKENS, "sentence_embedding", 384),
+    "static": Backend("static", TOKENS, "sentence_embedding", 384, is_real=True, weights=(1.0, 0.0)),
     "gpu": Backend("gpu", TOKENS, "logits", 2, call_ms=4.0, row_ms=0.05, weights=(1.0, 0.0)),
     "tokens": Backend("tokens", TOKENS, "logits", 2, token_ms=0.01, weights=(1.0, 0.0)),
     "both": Backend("both", TOKENS, "logits", 2, call_ms=2.0, row_ms=0.02, token_ms=0.005, weights=(1.0, 0.0)),

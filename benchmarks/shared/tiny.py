@@ -6,6 +6,8 @@ The answer of a *multiplying* model identifies it. A *counting* model classifies
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +89,38 @@ def counting_bundle(folder: Path, **config: Any) -> Path:
         [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 2])],
         [numpy_helper.from_array(worth, "worth"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
+         numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
+    )  # fmt: skip
+    _save(graph, folder / "model.onnx")
+    return folder
+
+
+def static_bundle(source: Path, folder: Path, *, width: int = 384) -> Path:
+    """Write an encoder with the texts of ``source`` (a folder of BERT's files), once: the mean of its tokens' vectors.
+
+    The graph takes ``input_ids`` and ``attention_mask`` (int64, batch × length) and returns ``sentence_embedding``
+    (float32, batch × width) of length 1.
+    """
+    if (folder / "model.onnx").is_file():
+        return folder
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    config = json.loads((source / "config.json").read_text())
+    config |= {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 1}  # others read them all
+    (folder / "config.json").write_text(json.dumps(config))
+    vectors = np.random.default_rng(1).normal(size=(config["vocab_size"], width)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["vectors", "input_ids"], ["each"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", ["each", "column"], ["counted"]),
+        helper.make_node("ReduceSum", ["counted", "axis"], ["sum"], keepdims=0),
+        helper.make_node("LpNormalization", ["sum"], ["sentence_embedding"], axis=1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes, "static",
+        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
+        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])],
+        [numpy_helper.from_array(vectors, "vectors"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
          numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
     )  # fmt: skip
     _save(graph, folder / "model.onnx")

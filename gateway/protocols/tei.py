@@ -26,6 +26,7 @@ from preprocessing.processor import TextProcessor
 Body = Mapping[str, Any]
 
 _LENGTH: Final = ("truncate", "truncation_direction")
+_NORMALIZED: Final = {"normalize": True}
 _MODEL_OF: Final = {EMBEDDINGS: "an embedding", RANKING: "a re-ranker", CLASSIFICATION: "a classification",
                     FEATURES: "a token embedding"}  # fmt: skip
 
@@ -50,13 +51,24 @@ class TeiCall(Call):
     """An example of a body."""
     instead = ""
     """The hint if the endpoint does another task."""
+    _known: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        """Put the names of all fields together once."""
+        super().__init_subclass__()
+        cls._known = frozenset((*cls.required, *cls.fields))
 
     def __init__(self, body: object, path: str) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         self.path = path
         if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
-        self._body: Body = fields_of(body, (*self.required, *self.fields), self.required, self.form)
+        if type(body) is not dict or not body.keys() <= self._known:
+            body = fields_of(body, (*self.required, *self.fields), self.required, self.form)
+        for name in self.required:
+            if body.get(name) is None:
+                require_field(body, name, self.form)
+        self._body: Body = body
         self.read(self._body)
 
     def read(self, body: Body) -> None:
@@ -71,10 +83,12 @@ class TeiCall(Call):
         return endpoint.text.processor
 
     def _parameters(self, body: Body, **more: object) -> dict[str, Any]:
-        found = {name: body[name] for name in _LENGTH if body.get(name) is not None}
-        if isinstance(found.get("truncation_direction"), str):
-            found["truncation_direction"] = found["truncation_direction"].lower()
-        return {**found, **{name: value for name, value in more.items() if value is not None}}
+        found = {name: value for name, value in more.items() if value is not None}
+        if len(body) > len(self.required):
+            found |= {name: body[name] for name in _LENGTH if body.get(name) is not None}
+            if isinstance(direction := found.get("truncation_direction"), str):
+                found["truncation_direction"] = direction.lower()
+        return found
 
 
 class EmbedCall(TeiCall):
@@ -83,17 +97,22 @@ class EmbedCall(TeiCall):
     tasks = (EMBEDDINGS,)
     fields = (*_LENGTH, "normalize", "prompt_name", "dimensions")
     instead = "GET /tei/NAME/info says what a model is for"
+    _size: int | None = None
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
         refuse_empty(body["inputs"], "inputs")
         self._texts, self._ids = texts_or_ids(body["inputs"], "inputs")
         size = body.get("dimensions")
-        self._size = None if size is None else huggingface.whole_number(size, "dimensions")
+        if size is not None:
+            self._size = huggingface.whole_number(size, "dimensions")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         processor, body = self.check(endpoint), self._body
+        inputs = body["inputs"]
+        if len(body) == 1 and type(inputs) is str:  # most requests
+            return {"text": inputs, "parameters": _NORMALIZED}
         normalize = flag(body, "normalize", default=True)
         if self._ids is not None:
             try:
@@ -101,12 +120,12 @@ class EmbedCall(TeiCall):
             except PreprocessingError as error:
                 raise translate(error) from error
         parameters = self._parameters(body, normalize=normalize, prompt_name=body.get("prompt_name"))
-        return {"text": self._texts, "parameters": parameters}
+        return {"text": inputs if type(inputs) is str else self._texts, "parameters": parameters}
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
         """See ``Call.render``."""
         del endpoint, trace, outputs
-        vectors = answer["embeddings"]
+        vectors = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
         if self._size is not None:
             normalize = flag(self._body, "normalize", default=True)
             vectors = huggingface.shorten(vectors, self._size, normalize=normalize)
@@ -159,6 +178,10 @@ class PredictCall(TeiCall):
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
         inputs = body["inputs"]
+        self._texts: Any
+        if type(inputs) is str:
+            self._is_batch, self._texts, self._pairs = False, inputs, None
+            return
         refuse_empty(inputs, "inputs")
         self._is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
         several = inputs if self._is_batch else [inputs if isinstance(inputs, list) else [inputs]]
@@ -182,7 +205,7 @@ class PredictCall(TeiCall):
         found = [
             huggingface.as_predictions(result) if endpoint.task == RANKING
             else [{"score": score, "label": label} for label, score in result["scores"].items()]
-            for result in answer["results"]
+            for result in answer.get("results", [answer])
         ]  # fmt: skip
         return dumps(found if self._is_batch else found[0])
 

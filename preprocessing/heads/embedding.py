@@ -69,7 +69,8 @@ class SentenceEmbedding(TextHead):
         config = self._config
         found, is_batch, parameters = parse_texts(body, config, pairs=False)
         texts = [text.strip() for text in cast("Sequence[str]", found)]
-        refuse_unknown_parameters(parameters, self._parameters)
+        if parameters:
+            refuse_unknown_parameters(parameters, self._parameters)
         prompt = self._prompt(parameters)
         if prompt:
             texts = [(prompt + text).strip() for text in texts]
@@ -78,12 +79,12 @@ class SentenceEmbedding(TextHead):
         skip = None if self._vocabulary is None or not prompt else self._vocabulary.prompt_size(prompt)
         if not parameters and skip is None:
             return ParsedRequest(texts, is_batch, parameters)
-        given = {
-            "normalize": flag_of(parameters, "normalize"),
-            "truncate_dim": count_of(parameters, "truncate_dim"),
-            "skip": skip,
-        }
-        return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
+        options: dict[str, object] = {} if skip is None else {"skip": skip}
+        if (normalize := flag_of(parameters, "normalize")) is not None:
+            options["normalize"] = normalize
+        if (size := count_of(parameters, "truncate_dim")) is not None:
+            options["truncate_dim"] = size
+        return ParsedRequest(texts, is_batch, options)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """A pooled output if the graph has one, else the token vectors, else the only output."""
@@ -98,7 +99,6 @@ class SentenceEmbedding(TextHead):
         """Return [texts, size]: rank 2 outputs are pooled already, rank 3 ones are pooled over each text's tokens."""
         config, rows = self._config, prepared.rows
         name, tensor = take(outputs, _OUTPUTS)
-        lengths = [row.n_tokens for row in rows]
         if tensor.ndim not in (2, 3) or len(tensor) != len(rows) or tensor.shape[-1] == 0:
             raise InvalidOutput(
                 f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",
@@ -111,9 +111,10 @@ class SentenceEmbedding(TextHead):
                 f"Output {name} holds token vectors, but this model has layers after pooling (modules.json)",
                 hint="export the whole sentence-transformers pipeline, so that the model answers with sentence vectors",
             )
-        elif tensor.shape[1] < max(lengths) or min(lengths) == 0:
-            raise InvalidOutput(f"Output {name} has {tensor.shape[1]} tokens per row, {max(lengths)} were sent")
         else:
+            lengths = [row.n_tokens for row in rows]
+            if tensor.shape[1] < max(lengths) or min(lengths) == 0:
+                raise InvalidOutput(f"Output {name} has {tensor.shape[1]} tokens per row, {max(lengths)} were sent")
             skip = prepared.request.options.get("skip", 0)
             vectors = pool(tensor, lengths, config.pooling, padding_side=config.padding_side, skip=skip)
         refuse_non_finite(name, vectors)

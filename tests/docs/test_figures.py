@@ -16,6 +16,7 @@ from benchmarks.questions import (
     alarms_of_drift,
     alarms_of_texts,
     cost_beside_another_commit,
+    cost_beside_tei,
     cost_of_callers,
     cost_of_counting,
     cost_of_each_protocol,
@@ -122,6 +123,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("scaling.md", "real"): lambda: failures_while_scaling.shown(saved("scaling")),
     ("rolling.md", "rolling"): lambda: failures_while_rolling.shown(saved("rolling")),
     ("decisions/0025-one-request-path.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
+    ("decisions/0025-one-request-path.md", "tei"): lambda: _if_saved("tei", cost_beside_tei.shown),
     ("decisions/0028-one-batcher-learned-prices.md", "throughput"): lambda: _if_saved(
         "throughput", throughput_by_price.shown
     ),

@@ -159,14 +159,14 @@ class Addresses:
         for route, call in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json, call, path=url), tei_problem, url)
+                return Reading(partial(_json_for, call, url), tei_problem, url)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
                 return Reading(partial(_named, openai.EmbeddingsCall, rest[: -len(route)]), openai_problem)
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json, tei.RootCall, path=url), tei_problem, url)
+        return Reading(partial(_json_for, tei.RootCall, url), tei_problem, url)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         call = tei.ROUTES[route]
@@ -193,6 +193,12 @@ def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, 
 def _json(call: Any, raw: bytes, headers: ByName, **more: Any) -> Call:
     """Return ``call`` (a class with an example ``form``) of the body and ``more``."""
     made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), **more)
+    return made
+
+
+def _json_for(call: Any, path: str, raw: bytes, headers: ByName) -> Call:
+    """Return ``call`` of the body and the endpoint at ``path``."""
+    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), path)
     return made
 
 

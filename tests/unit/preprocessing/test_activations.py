@@ -47,6 +47,16 @@ def test_normalized_vectors_have_length_one_and_zero_stays_zero() -> None:
     np.testing.assert_allclose(result, [[0.6, 0.8], [0, 0]], atol=1e-7)
 
 
+def test_a_vector_alone_is_normalized_as_among_others() -> None:
+    """Also one that is too short, and one whose square overflows, as in torch."""
+    vectors = np.random.default_rng(1).normal(size=(4, 384)).astype(np.float32)
+    vectors[2], vectors[3] = 1e-15, 3e30
+    with np.errstate(over="ignore"):
+        together, alone = l2_normalize(vectors), np.concatenate([l2_normalize(one[None]) for one in vectors])
+    np.testing.assert_allclose(alone, together, atol=1e-7)
+    assert alone.dtype == np.float32
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_every_float_type_gives_float32(dtype: type) -> None:
     """Outputs of half-precision models are processed in single precision."""

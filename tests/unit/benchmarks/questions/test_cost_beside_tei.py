@@ -1,0 +1,74 @@
+"""What is made of rounds of three systems, and a program that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from benchmarks.questions import cost_beside_tei
+from benchmarks.questions.cost_beside_tei import CELLS, OURS, PEER, main, row, shown
+from benchmarks.shared.tiny import static_bundle
+
+
+def measured(own: float, triton: float, rps: float) -> dict[str, float]:
+    """What one load says of a system."""
+    return {"own_us": own, "triton_us": triton, "rps": rps, "p50_ms": 2.0, "p99_ms": 4.0, "errors": 0}
+
+
+def test_cpu_is_that_of_the_gateway_and_of_triton_over_the_peers_in_the_same_round() -> None:
+    """Not of medians: a round that the machine disturbed disturbs both."""
+    ours = [measured(60, 40, 9000), measured(90, 60, 6000), measured(66, 44, 8000)]
+    theirs = [measured(200, 0, 4500), measured(300, 0, 3000), measured(200, 0, 4500)]
+    rounds = [{**dict.fromkeys(OURS, one), PEER: other} for one, other in zip(ours, theirs, strict=True)]
+    found = row(CELLS[0], rounds)
+    for name in OURS:
+        assert found["systems"][name]["cpu_us"] == 110
+        assert found["systems"][name]["own_us"] == 66
+        assert found["ratios"][name]["cpu_us"]["median"] == 0.5
+        assert found["ratios"][name]["rps"]["median"] == 2.0
+    told = shown({"facts": {"commit": "abc", "peer": "router 1.9.3"}, "cells": [found]})
+    assert told.count("0.50 (0.50 to 0.55)") == len(OURS)
+    assert "| 110, 66 | 200 |" in told
+    assert told.endswith("3 rounds; abc beside router 1.9.3, one core each.")
+
+
+def test_a_program_that_is_not_there_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And told how it is named."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--router", str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "name the program with --router" in capsys.readouterr().err
+
+
+def test_the_static_encoder_is_the_mean_of_the_tokens_that_are_not_masked(tmp_path: Path) -> None:
+    """Of length one, and the same in a longer batch."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text('{"vocab_size": 9}')
+    folder = static_bundle(source, tmp_path / "static", width=4)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+
+    def ask(ids: list[list[int]], mask: list[list[int]]) -> np.ndarray:
+        [vectors] = session.run(None, {"input_ids": np.array(ids), "attention_mask": np.array(mask)})
+        return np.asarray(vectors)
+
+    one, other = ask([[1]], [[1]])[0], ask([[2]], [[1]])[0]
+    assert np.linalg.norm(one) == pytest.approx(1)
+    assert not np.allclose(one, other)
+    both, padded = ask([[1, 2, 0], [1, 2, 5]], [[1, 1, 1], [1, 1, 0]])
+    assert np.allclose(padded, ask([[1, 2]], [[1, 1]])[0])
+    assert not np.allclose(both, padded)
+
+
+def test_vectors_that_differ_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of different work are no comparison."""
+    answers = iter([b"[[1.0, 0.0]]", b"[[0.0, 1.0]]"])
+    monkeypatch.setattr(cost_beside_tei.processes, "ask", lambda url, body: next(answers))
+    running = {name: cost_beside_tei.Running(name, bytes, None, ()) for name in (*OURS, PEER)}
+    with pytest.raises(cost_beside_tei.Disagreement):
+        cost_beside_tei._agree(running)
