@@ -315,12 +315,15 @@ class _Known(choice.Server):
 
 @dataclass(slots=True)
 class Cell:
-    """Result of one load: answers per second, their times in seconds, and the batcher's learned prices."""
+    """Result of one load: answers per second, their times in seconds, the batcher's learned prices, and how many
+    requests were refused.
+    """
 
     answers: float
     seconds: list[float] = field(repr=False)
     calls: list[tuple[int, int]] = field(repr=False)
     prices: dict[str, float]
+    refusals: int = 0
 
     @property
     def p50(self) -> float:
@@ -334,27 +337,43 @@ class Cell:
 
 
 def load(
-    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1
-) -> Cell:
-    """Run closed-loop connections against a batcher and return the result after ``warm`` seconds."""
+    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1,
+    pause: float = 0.0, rule: str = "off",
+) -> Cell:  # fmt: skip
+    """Run closed-loop connections against a batcher and return the result after ``warm`` seconds.
+
+    ``pause``: the mean seconds of a connection between an answer and its next request. ``rule``: when the limit of work
+    is in force; a refused request is sent again after 50 ms.
+    """
 
     async def main(loop: SimulatedLoop) -> Cell:
         chance = random.Random(seed)
         server = Server(loop, price, chance)
         batcher: Batcher[Row] = Batcher(
-            server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
-        )
+            server, limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure(rule)), on_batch=lambda *_: None,
+            clock=loop.time,
+        )  # fmt: skip
         has_ended = False
         taken: list[float] = []
+        refusals = 0
 
-        def send() -> None:
-            loop.call_later(_CLIENT_S, arrive, loop.time() + _CLIENT_S)
+        def send(wait: float = 0.0) -> None:
+            wait += _CLIENT_S + (chance.expovariate(1 / pause) if pause else 0.0)
+            loop.call_later(wait, arrive, loop.time() + wait)
+
+        def refused() -> None:
+            nonlocal refusals
+            refusals += 1
+            send(0.05)
 
         def arrive(sent: float) -> None:
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
                 if has_ended:
                     return
                 loop.work(REQUEST_S / 2)
+                if isinstance(error, Overloaded):
+                    refused()
+                    return
                 if error is not None:
                     raise error
                 if loop.time() >= warm:
@@ -363,14 +382,17 @@ def load(
 
             if not has_ended:
                 loop.work(REQUEST_S / 2)
-                batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+                try:
+                    batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+                except Overloaded:
+                    refused()
 
         for _ in range(connections):
             send()
         await asyncio.sleep(warm)
         server.calls.clear()
         await asyncio.sleep(seconds)
-        cell = Cell(len(taken) / seconds, taken, server.calls.copy(), batcher.prices.report())
+        cell = Cell(len(taken) / seconds, taken, server.calls.copy(), batcher.prices.report(), refusals)
         has_ended = True
         await batcher.close()
         return cell

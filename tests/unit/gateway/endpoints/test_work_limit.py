@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
+from benchmarks.shared.simulated import MIXES, OpenLoad, Price, load, open_load
 from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.work_limit import WorkLimit
 from gateway.prices import Prices
@@ -203,6 +203,36 @@ def test_one_second_after_a_step_of_demand_beyond_the_capacity_answers_are_quick
     late = [n for n, took in windows.items() if sum(one <= within for one in took) < 0.95 * len(took)]
     assert max(late, default=0) < 10
     assert sum(sent >= step for sent, _ in both) >= 0.93 * CAPACITY * 8.0
+
+
+COSTLY = Price("a model on a CPU", 1e-3, 0.0, 0.23e-3)
+"""A sentence takes 5 ms, so that one call worth making has one or two rows."""
+
+
+def sentence(chance: random.Random) -> int:
+    """Return the tokens of a text."""
+    return chance.randint(17, 28)
+
+
+@pytest.mark.parametrize(("callers", "pause"), [(16, 0.02), (64, 5e-4), (64, 0.4)])
+def test_callers_who_wait_for_their_answers_are_not_refused_if_rows_are_costly(callers: int, pause: float) -> None:
+    """They do not become more, though the work in hand goes up and down by several floors."""
+    found = load(COSTLY, sentence, callers, seconds=12.0, warm=1.0, pause=pause, rule="auto", seed=2)
+    assert found.refusals == 0
+
+
+def test_random_arrivals_below_the_capacity_are_not_refused_if_rows_are_costly() -> None:
+    """A queue that grows for a moment is no overload; one that grows on is."""
+    capacity = load(COSTLY, sentence, 64, seconds=5.0).answers
+    calm = open_load(COSTLY, sentence, 0.8 * capacity, seconds=30.0, warm=1.0, rule="auto", most=1024)
+    assert not calm.refusals
+    assert not calm.dropped
+    step = 6.0
+    found = open_load(COSTLY, sentence, 0.8 * capacity, seconds=14.0, warm=1.0, rule="auto", most=1024,
+                 change=lambda now, _server: (1.5 if now >= step else 0.8) * capacity)  # fmt: skip
+    late = sorted(took for sent, took in zip(found.sent, found.seconds, strict=True) if sent >= step + 2.0)
+    assert late[int(0.95 * len(late))] < 0.1
+    assert found.answers >= 0.85 * capacity
 
 
 def rises(held: list[float], every: float = 0.1) -> list[bool]:
