@@ -28,7 +28,7 @@ from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, another_checko
 from benchmarks.shared import machine
 from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.processes import ServerFailed
-from benchmarks.shared.results import DOCS, put, save, table
+from benchmarks.shared.results import DOCS, interval, put, rounds_of, save, table
 from benchmarks.shared.statistics import Ratio, ratio
 
 TAKES = "25 minutes"
@@ -123,13 +123,12 @@ def shown(found: Mapping[str, Any]) -> str:
     for row in found["cells"]:
         ratios = [row["ratios"][figure] for figure in _SHOWN]
         rows.append([
-            row["cell"], *(f"{one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f})" for one in ratios),
+            row["cell"], *map(interval, ratios),
             f"{row['now']['own_us']:.0f}", f"{row['before']['own_us']:.0f}",
         ])  # fmt: skip
     facts = found["facts"]
-    rounds = sorted({row["rounds"] for row in found["cells"]})
-    told = " to ".join(map(str, rounds if len(rounds) < 2 else (rounds[0], rounds[-1])))
-    return f"{table(rows)}\n\n{told} rounds; {facts['now']} beside {facts['before']}, {facts['cores']} cores."
+    compared = f"{facts['now']} beside {facts['before']}, {facts['cores']} cores"
+    return f"{table(rows)}\n\n{rounds_of(found['cells'])}; {compared}."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

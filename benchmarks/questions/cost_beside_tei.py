@@ -34,7 +34,7 @@ from benchmarks.peers.systems import SERVER_CORE, SYSTEMS, Bench, Running, Syste
 from benchmarks.shared import machine, processes
 from benchmarks.shared.backends import Backend
 from benchmarks.shared.command import STATE, Say, narrator, parser
-from benchmarks.shared.results import DOCS, put, save, table
+from benchmarks.shared.results import DOCS, interval, put, rounds_of, save, table
 from benchmarks.shared.statistics import ratio
 
 TAKES = "9 minutes"
@@ -151,13 +151,12 @@ def shown(found: Mapping[str, Any]) -> str:
             ours, theirs = cell["systems"][name], cell["systems"][PEER]
             rows.append([
                 cell["cell"], f"`{path.format(name='…')}`",
-                *(f"{one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f})" for one in ratios),
+                *map(interval, ratios),
                 f"{ours['cpu_us']:.0f}, {ours['own_us']:.0f}", f"{theirs['cpu_us']:.0f}",
             ])  # fmt: skip
     facts = found["facts"]
-    rounds = sorted({cell["rounds"] for cell in found["cells"]})
-    told = " to ".join(map(str, rounds if len(rounds) < 2 else (rounds[0], rounds[-1])))
-    return f"{table(rows)}\n\n{told} rounds; {facts['commit']} beside {facts['peer']}, one core each."
+    compared = f"{facts['commit']} beside {facts['peer']}, one core each"
+    return f"{table(rows)}\n\n{rounds_of(found['cells'])}; {compared}."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,17 @@ def table(rows: Sequence[Sequence[str]], *, align: Sequence[str] = ()) -> str:
     return "\n".join(
         [f"| {' | '.join(rows[0])} |", f"|{'|'.join(rules)}|", *(f"| {' | '.join(row)} |" for row in rows[1:])]
     )
+
+
+def interval(ratio: Mapping[str, float]) -> str:
+    """Return a saved ratio with its interval."""
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+
+
+def rounds_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many rounds the cells of a table had, fewest and most."""
+    rounds = sorted({row["rounds"] for row in rows})
+    return f"{' to '.join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))} rounds"
 
 
 def put(page: Path, part: str, text: str) -> None:
