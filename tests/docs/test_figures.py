@@ -80,6 +80,9 @@ CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
         "openai", "huggingface", "kserve_v1", digits=2
     ),
     ("docs/http-api.md", "Open Inference Protocol over REST {} times"): lambda: _share_of_serve("oip", digits=2),
+    ("docs/http-api.md", "Text Embeddings Inference {} times"): lambda: _share_of_serve(
+        "tei_embed", "tei_predict", digits=2
+    ),
     ("docs/drift.md", "a look of five seconds has {} texts"): lambda: (
         f"{max(one.get('texts_a_look', 0) for one in saved('drift'))}"
     ),
