@@ -51,24 +51,19 @@ class TeiCall(Call):
     """An example of a body."""
     instead = ""
     """The hint if the endpoint does another task."""
-    _known: frozenset[str] = frozenset()
+    _known: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
         """Put the names of all fields together once."""
         super().__init_subclass__()
-        cls._known = frozenset((*cls.required, *cls.fields))
+        cls._known = (*cls.required, *cls.fields)
 
     def __init__(self, body: object, path: str) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         self.path = path
         if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
-        if type(body) is not dict or not body.keys() <= self._known:
-            body = fields_of(body, (*self.required, *self.fields), self.required, self.form)
-        for name in self.required:
-            if body.get(name) is None:
-                require_field(body, name, self.form)
-        self._body: Body = body
+        self._body: Body = fields_of(body, self._known, self.required, self.form)
         self.read(self._body)
 
     def read(self, body: Body) -> None:
@@ -97,15 +92,13 @@ class EmbedCall(TeiCall):
     tasks = (EMBEDDINGS,)
     fields = (*_LENGTH, "normalize", "prompt_name", "dimensions")
     instead = "GET /tei/NAME/info says what a model is for"
-    _size: int | None = None
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
         refuse_empty(body["inputs"], "inputs")
         self._texts, self._ids = texts_or_ids(body["inputs"], "inputs")
         size = body.get("dimensions")
-        if size is not None:
-            self._size = huggingface.whole_number(size, "dimensions")
+        self._size = None if size is None else huggingface.whole_number(size, "dimensions")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""

@@ -120,7 +120,7 @@ class Addresses:
             parse = partial(ServeCall, url, self._key_field)
             return Reading(partial(parse, task=task) if task else parse, problem, url)
         if path in _OPENAI:
-            return Reading(partial(_json, _OPENAI[path]), openai_problem)
+            return Reading(partial(_json, _OPENAI[path], ()), openai_problem)
         if path == _PREDICT:
             return Reading(self._only, _unnamed_problem)
         if path.startswith(TEI):
@@ -154,19 +154,19 @@ class Addresses:
         for route, version in _RERANK.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                ranks = partial(_json, rerank.RerankCall, version=version, path=url)
+                ranks = partial(_json, rerank.RerankCall, (version, url))
                 return Reading(ranks, cohere_problem, url)
         for route, call in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json_for, call, url), tei_problem, url)
+                return Reading(partial(_json, call, (url,)), tei_problem, url)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
                 return Reading(partial(_named, openai.EmbeddingsCall, rest[: -len(route)]), openai_problem)
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json_for, tei.RootCall, url), tei_problem, url)
+        return Reading(partial(_json, tei.RootCall, (url,)), tei_problem, url)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         call = tei.ROUTES[route]
@@ -190,15 +190,9 @@ def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, 
     return call({**body, "model": name} if isinstance(body, dict) else body)
 
 
-def _json(call: Any, raw: bytes, headers: ByName, **more: Any) -> Call:
+def _json(call: Any, more: tuple[Any, ...], raw: bytes, headers: ByName) -> Call:
     """Return ``call`` (a class with an example ``form``) of the body and ``more``."""
-    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), **more)
-    return made
-
-
-def _json_for(call: Any, path: str, raw: bytes, headers: ByName) -> Call:
-    """Return ``call`` of the body and the endpoint at ``path``."""
-    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), path)
+    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), *more)
     return made
 
 

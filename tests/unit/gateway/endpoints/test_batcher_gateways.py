@@ -20,11 +20,14 @@ from tests.unit.gateway.endpoints.units import Replicas
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
 CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
 STEP_S, SECONDS = 5.0, 20.0
+SEEDS = {2: (), 4: (), 8: (2, 3, 4, 5, 6, 7, 8)}
+"""Further runs that tell the answers, by the number of gateways."""
 
 
 def answered(
-    gateways: int, times: float, *, is_merging: bool = False, merges_lengths: bool = False, skip: float = 0.0
-) -> list[float]:
+    gateways: int, times: float, *, is_merging: bool = False, merges_lengths: bool = False, skip: float = 0.0,
+    seed: int = 1,
+) -> list[float]:  # fmt: skip
     """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity.
 
     ``is_merging``: the server puts calls together, and the gateways are told how many they are. ``merges_lengths``: it
@@ -32,7 +35,7 @@ def answered(
     """
 
     async def main(loop: SimulatedLoop) -> list[float]:
-        chance = random.Random(1)
+        chance = random.Random(seed)
         if merges_lengths:
             loop.work = lambda seconds: None  # type: ignore[method-assign]  # each gateway has its own CPU
         server = (Merging if is_merging else Server)(loop, LARGE, chance)
@@ -111,10 +114,12 @@ def test_two_gateways_that_know_of_each_other_share_the_servers_calls(times: flo
 @pytest.mark.parametrize(("gateways", "times"), [(2, 1.2), (2, 10.0), (4, 2.0), (8, 1.2), (8, 2.0)])
 def test_the_waits_of_gateways_that_share_a_server_stay_short(gateways: int, times: float) -> None:
     """Five seconds after the step and for as long as it lasts: their calls stay in step, and their limits do not rise
-    against each other. (With eight gateways the answers are 0.91 to 0.97 of the capacity, by the seed.)
+    against each other.
     """
     calm, hard = (answered(gateways, load, is_merging=True, skip=5.0) for load in (0.75, times))
-    assert len(hard) >= (0.92 if gateways == 8 else 0.94) * CAPACITY * (SECONDS - 5.0)
+    # With eight gateways a run answers 0.91 to 0.97 of the capacity, by chance.
+    runs = [hard, *(answered(gateways, times, is_merging=True, skip=5.0, seed=seed) for seed in SEEDS[gateways])]
+    assert sum(map(len, runs)) >= 0.94 * CAPACITY * (SECONDS - 5.0) * len(runs)
     assert hard[int(0.95 * len(hard))] <= 1.75 * calm[int(0.99 * len(calm))]
     assert hard[int(0.99 * len(hard))] <= 2.2 * calm[int(0.99 * len(calm))]
 
