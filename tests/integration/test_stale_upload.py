@@ -7,11 +7,9 @@ of the real SDK wait for each other, so that it happens every time (clearml 2.1.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from deploy.controlplane.testing import control_plane
 from deploy.tools.clearml_serving import PROGRAM
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
+from tests.stock import Client
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -59,47 +58,39 @@ def happened(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, happened: Path) -> dict[str, str]:
+def variables(tmp_path: Path, happened: Path) -> dict[str, str]:
     """Of a user whose SDK reads and writes in this order."""
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(STALE)
-    return {**os.environ, "PYTHONPATH": str(folder), "TEST_STALE_UPLOAD": str(happened)}
-
-
-def stock(environment: dict[str, str], *arguments: str) -> str:
-    """What the stock tool printed."""
-    argv = [sys.executable, *PROGRAM, *arguments]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return done.stdout
+    return {"PYTHONPATH": str(folder), "TEST_STALE_UPLOAD": str(happened)}
 
 
 def test_a_model_keeps_the_address_of_its_data(
-    environment: dict[str, str], happened: Path, tmp_path: Path, strict: bool
+    variables: dict[str, str], happened: Path, tmp_path: Path, strict: bool
 ) -> None:
     """On the embedded server; on a real one it is lost, and the tool says that all went well."""
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "model.onnx").write_bytes(b"weights")
     with control_plane(tmp_path / "state", strict=strict) as server:
-        environment = server.client_environment(environment, tmp_path)
-        task = stock(environment, "create", "--name", "serving").partition("created: id=")[2].split()[0]
+        client = Client(server, tmp_path, **variables)
+        task = client.create("serving")
         named = ("--name", "a model", "--project", "models", "--path", str(weights), "--framework", "onnx")
-        stock(environment, "--id", task, "model", "upload", *named, "--publish")
+        client.run(*PROGRAM, "--id", task, "model", "upload", *named, "--publish")
         (model,) = server.call("models.get_all")["models"]
     assert happened.exists()
     assert model["ready"] is True
     assert model["uri"].endswith("/uploading_file" if strict else "/weights.zip")
 
 
-def test_deploy_uploads_once_more(environment: dict[str, str], happened: Path, tmp_path: Path) -> None:
+def test_deploy_uploads_once_more(variables: dict[str, str], happened: Path, tmp_path: Path) -> None:
     """With a real server, which loses the address: the endpoint names a model that has data."""
     argv = [*command(), "deploy", str(WORDS), "--endpoint", "words", "--url", "http://127.0.0.1:9"]
     with control_plane(tmp_path / "state", strict=True) as server:
-        environment = server.client_environment(environment, tmp_path)
-        task = stock(environment, "create", "--name", "serving").partition("created: id=")[2].split()[0]
-        environment |= {"CLEARML_SERVING_TASK_ID": task}
+        client = Client(server, tmp_path, **variables)
+        task = client.create("serving")
+        environment = {**client.environment, "CLEARML_SERVING_TASK_ID": task}
         said = ""
         with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
