@@ -49,7 +49,7 @@ up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C 
 test: lint ## run every check and test but the longest; CI adds long, ordinary and clients
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
 	$(call tested,not long)
-	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most: CONTRIBUTING.md lists them), make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most), make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
