@@ -207,8 +207,8 @@ class Endpoint:
 
     @property
     def is_text(self) -> bool:
-        """True for a text task without a cache: every request is tokenized."""
-        return self.text is not None and self.text is self.handler
+        """True for a text task: requests are tokenized, but for those that a cache answers."""
+        return self.text is not None
 
     @property
     def leases(self) -> int:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gateway.metrics.catalog import FAULT_KINDS
+from gateway.metrics.exposition import parse
 from gateway.registry.ledger import Record
 from gateway.version_numbers import KIND, binding, service
 
@@ -469,6 +470,27 @@ async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None
     assert 'gateway_cache_requests_total{endpoint="cached",result="hit",version=""} 1.0' in text
     assert 'gateway_cache_requests_total{endpoint="cached",result="miss",version=""} 4.0' in text
     assert 'gateway_cache_requests_total{endpoint="plain"' not in text
+
+
+async def test_an_endpoint_with_a_response_cache_has_the_built_in_variables(stack: Any) -> None:
+    """A cache in front of a text task must not switch off drift and the comparison of versions.
+
+    Answers from the cache count as answers; only their texts were counted before.
+    """
+    stack.deploy("cached", auxiliary_cfg={"gateway": {"response_cache": "10"}})
+    stack.deploy("plain", "m2")
+    await stack.served("cached", "plain")
+    for endpoint in ("cached", "plain"):
+        for text in ("good", "bad film", "good"):
+            assert 200 == (await stack.client.post(f"/serve/{endpoint}", json={"text": text})).status_code
+    counted: dict[str, dict[str, float]] = {"cached": {}, "plain": {}}
+    for name, labels, value in parse((await stack.client.get("/metrics?detail=full")).text):
+        if name in ("gateway_variable_scalar_count", "gateway_variable_enum_total"):
+            of = counted[labels["endpoint"]]
+            of[labels["variable"]] = of.get(labels["variable"], 0.0) + value
+    assert counted["plain"].keys() == counted["cached"].keys() >= {"token_length", "predicted_label", "top_score"}
+    assert 2 == counted["cached"]["token_length"]
+    assert 3 == counted["cached"]["predicted_label"] == counted["plain"]["token_length"]
 
 
 async def test_calls_have_no_more_rows_than_the_model_accepts(stack: Any) -> None:
