@@ -116,7 +116,7 @@ class Install:
 
     def settle(self) -> None:
         """Wait until every Deployment has the least that its autoscaler wants, and is as it should be."""
-        until(self._least, within=120, pause=1, what="the least number of replicas")
+        until(self._least, pause=1, what="the least number of replicas")
         found = self.cluster.get("deployments", "--namespace", self.namespace)["items"]
         for name in (item["metadata"]["name"] for item in found):
             self.cluster.kubectl(

@@ -67,7 +67,7 @@ def test_every_pod_is_let_in_and_gets_ready(install: Install) -> None:
 def test_the_name_that_gateways_are_counted_by_has_the_ready_ones(install: Install) -> None:
     """As a name server reads it: the ready endpoints of the headless Service in ``TRITON_GATEWAY_REPLICAS``."""
     install.settle()
-    until(lambda: install.counted() == install.ready_gateways(), within=60, pause=1, what="every ready gateway counted")
+    until(lambda: install.counted() == install.ready_gateways(), pause=1, what="every ready gateway counted")
     deployments = {name for kind, _, name in (each.partition("/") for each in install.objects()) if "deploy" in kind}
     assert bool(install.counted()) == ("triton-gateway" in deployments), "KServe makes its pods itself"
 
@@ -122,4 +122,4 @@ def test_nothing_is_left_behind(install: Install) -> None:
     def gone() -> bool:
         return install.objects() - install.before == kept
 
-    until(gone, within=60, pause=1, what=f"nothing but {sorted(install.before | kept)} left")
+    until(gone, pause=1, what=f"nothing but {sorted(install.before | kept)} left")

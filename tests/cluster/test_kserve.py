@@ -265,7 +265,7 @@ def test_no_event_warns_of_what_is_not_explained(install: Install) -> None:
 def test_nothing_is_left_behind(install: Install) -> None:
     """When it is removed: what KServe made goes with the InferenceService."""
     install.remove()
-    until(lambda: install.objects() - install.before == set(), within=60, pause=1, what="nothing left")
+    until(lambda: install.objects() - install.before == set(), pause=1, what="nothing left")
 
 
 def test_the_documented_transformer_finds_its_predictor(controlled: Cluster, documented: Mapping[str, Any]) -> None:

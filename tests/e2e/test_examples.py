@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -75,7 +76,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
         )  # fmt: skip
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + LIMIT_S
         while not (found := re.search(r"gateway {2,}http://[\d.]+:(\d+)/serve/", out.read_text())):
             assert up.poll() is None, out.read_text()
             assert time.monotonic() < until, out.read_text()
@@ -94,7 +95,7 @@ def test_example_trains_registers_is_added_and_answers(running: Running, name: s
     """What the readme shows is what comes."""
     _, call, answer = commands(name)
     pattern = re.escape(answer).replace("…", r"[\d.e-]*")
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     while True:
         got = running.type(name, call.replace("localhost:8080", f"127.0.0.1:{running.port}"))
         if re.fullmatch(pattern, got.strip()):
@@ -110,7 +111,7 @@ def test_code_that_is_edited_is_live_by_itself(running: Running) -> None:
     source = file.read_text()
     ask = f"curl -s 127.0.0.1:{running.port}/serve/custom-example -H 'content-type: application/json' "
     ask += "-d '{\"point\": [0, 0]}'"
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     file.write_text(source + "    def broken(:\n")
     while "preprocess.py:" not in running.out.read_text():
         assert time.monotonic() < until, running.out.read_text()

@@ -75,7 +75,7 @@ class Up:
         return re.search(pattern, self.printed()[after:]) is not None
 
     def wait_ready(self) -> None:
-        until(lambda: self.says(r"ready in [\d.]+ s") or self.process.poll() is not None, within=300)
+        until(lambda: self.says(r"ready in [\d.]+ s") or self.process.poll() is not None)
         assert self.process.poll() is None, self.printed() + self.err.read_text()
 
     @property
@@ -323,7 +323,7 @@ def test_a_part_that_stands_still_is_replaced_like_a_dead_one(up: Up, part: str)
     """Stopped by a signal, it neither answers nor ends: it is killed after its time, and everything is served again."""
     seen, before = len(up.printed()), up.children()[part]
     os.kill(up.server() if part == "triton" else before, signal.SIGSTOP)
-    until(lambda: up.says(f"{part} is back", after=seen), within=180)
+    until(lambda: up.says(f"{part} is back", after=seen))
     assert up.says(f"{part} gave no answer for .* s and was killed; restarting in", after=seen)
     assert before != up.children()[part]
     until(lambda: is_served(up, "minilm"))

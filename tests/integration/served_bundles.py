@@ -17,6 +17,7 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.waiting import LIMIT_S
 
 
 @dataclass
@@ -60,7 +61,7 @@ async def serving(
     )
     task = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while not (server.started and set(bundles) <= set(gateway.table.current.endpoints)):
                 assert not task.done()
                 pending = gateway.table.current.pending

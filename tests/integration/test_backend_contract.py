@@ -17,6 +17,7 @@ from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded,
 from gateway.testing import FakeBackend
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -219,7 +220,7 @@ async def test_what_is_ready_is_told_with_the_key_and_without(
     finally:
         embedded_triton.withdraw(other)
     for real in backends:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while await real.is_ready(other):
                 await asyncio.sleep(0.05)
         assert await real.is_ready(name)

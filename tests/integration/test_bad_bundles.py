@@ -24,6 +24,7 @@ import pytest
 from benchmarks.shared.processes import free_port
 from benchmarks.shared.stack import Small
 from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
+from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -171,7 +172,9 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     bodies = {name: {"text": "good film"} for name in good}
 
     api.endpoints(good)
-    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served", within=300)
+    stack.until(
+        lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served", within=LIMIT_S
+    )
 
     def served() -> dict[str, str]:
         with httpx.Client(timeout=30) as client:
@@ -192,7 +195,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     _limit_file_size(stack.gateways[0].pid, 2 << 20)
     with Callers(stack.url, bodies) as callers:
         api.endpoints(bad)
-        stack.until(all_failed, "every bad version having failed for its reason", within=300)
+        stack.until(all_failed, "every bad version having failed for its reason", within=LIMIT_S)
         assert httpx.get(f"{stack.url}/v2/health/ready").status_code == 200
     assert [] == callers.failed
     assert callers.asked > 200
@@ -201,20 +204,22 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     # Whoever restarts finds the versions before, and the same reasons.
     stack.restart_gateway()
     stack.until(
-        lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again", within=300
+        lambda s: set(good) == {e["url"] for e in s["endpoints"]},
+        "the versions before being served again",
+        within=LIMIT_S,
     )
     # The new process has no limit on its files: its next version may begin to serve at any moment.
     now = served()
     assert expected | {"disk-full": now["disk-full"]} == now
     if os.environ.get("TRITON_GATEWAY_LONG_TESTS"):
         stack.restart_triton()
-        until = time.monotonic() + 180
+        until = time.monotonic() + LIMIT_S
         while (now := served()) != expected | {"disk-full": now["disk-full"]}:
             assert time.monotonic() < until, now
             time.sleep(0.5)
 
     # What was wrong with the place and not with the bundle comes right by itself: the disk has room again.
-    until = time.monotonic() + 180
+    until = time.monotonic() + LIMIT_S
     while served()["disk-full"] != bad["disk-full"]["model_id"]:
         assert time.monotonic() < until, stack.status()
         time.sleep(0.5)

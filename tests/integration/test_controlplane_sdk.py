@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.tools import sections
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -300,9 +300,7 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
         writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
         for writer in writers:
             writer.start()
-        deadline = time.monotonic() + 60
-        while len(acknowledged) < 40 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(acknowledged) >= 40)
         server.process.send_signal(signal.SIGKILL)
         server.process.wait(20)
         stop.set()
@@ -339,9 +337,7 @@ def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None
     with control_plane(state) as server:
         port = int(server.url.rpartition(":")[2])
         process = Sdk(server, scripts).start(script)
-        deadline = time.monotonic() + 60
-        while not (scripts / "run1" / "ready").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until((scripts / "run1" / "ready").exists)
     with control_plane(state, port=port) as server:
         (scripts / "run1" / "go").touch()
         assert Sdk(server, scripts).finish(process) == "restart"

@@ -33,7 +33,7 @@ from gateway.metrics.exposition import parse
 from tests.gateways import GatewayProcess
 from tests.prometheus import Prometheus
 from tests.stock import Client, ended
-from tests.waiting import soon, until
+from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
 
@@ -299,7 +299,7 @@ def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus
             query = 'sum by (variable, bin) (gateway_drift_observations_total{endpoint="watched"})'
             return {(labels["variable"], labels["bin"]): value for labels, value in prometheus.series(query)}
 
-        until(lambda: summed() == expected, within=30)
+        until(lambda: summed() == expected)
         assert workers == {pid for gateway in gateways for pid in gateway.workers()}, "each has answered some"
         assert 2.0 * len(bodies) == prometheus.value('sum(gateway_requests_total{endpoint="watched"})')
     service.stock("metrics", "remove", "--endpoint", "watched")
@@ -451,9 +451,9 @@ def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service,
     }  # fmt: skip
     sent = 0
     with Process(service, tmp_path / "state", **settings) as gateway:
-        until(lambda: gateway.serves(1), within=60)
+        until(lambda: gateway.serves(1))
         # The kernel chooses the worker of each connection, and the second one may listen later: until both wrote.
-        late = time.monotonic() + 60
+        late = time.monotonic() + LIMIT_S
         while sent < 60 or len(list(kept.glob("*.part"))) < 2:
             assert time.monotonic() < late, f"of {sent} requests, one worker answered all"
             reply = gateway.post({"n": f"n-{sent} of a@b.org", "sleep": 0})
@@ -464,8 +464,8 @@ def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service,
         gateway.process.send_signal(signal.SIGTERM)
         gateway.process.wait(60)
     with Process(service, tmp_path / "state", **{**settings, "workers": 1}) as gateway:
-        until(lambda: gateway.serves(1), within=60)
-        until(lambda: len(list(kept.glob("*.jsonl"))) >= 2, within=90)
+        until(lambda: gateway.serves(1))
+        until(lambda: len(list(kept.glob("*.jsonl"))) >= 2)
         gateway.process.send_signal(signal.SIGTERM)
         gateway.process.wait(60)
     found = [json.loads(line) for path in kept.glob("*.jsonl") for line in path.read_text().splitlines()]

@@ -23,7 +23,7 @@ from gateway.control.wishes import Wishes
 from gateway.errors import BackendUnavailable, ModelNotReady
 from gateway.triton.backend import TritonBackend
 from tests.integration.test_triton_sync import FolderRegistry
-from tests.waiting import soon, until
+from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +105,7 @@ def test_each_triton_holds_what_its_pools_and_its_place_among_the_members_say(pa
 
 async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back(pair: Any) -> None:
     """One address of both, as behind a name; the request for what is cold waits until a Triton has loaded it."""
-    await soon(lambda: len(held(pair).get("cold", ())) == 2, within=120)
+    await soon(lambda: len(held(pair).get("cold", ())) == 2)
     names = {url: name for host in HOSTS for url, (_, name) in states(pair, host).items() if name}
     wishes = Wishes(pair.registry.ledger)
     backend = TritonBackend("ipv4:" + ",".join(pair.addresses), cold_s=45, wish=wishes.make)
@@ -114,7 +114,7 @@ async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back
             backend.place(names[url], is_cold=False, copies=copies)
             await soon_ready(backend, names[url])
             assert [6.0] * 4 == [await ask(backend, names[url]) for _ in range(4)]
-        await soon(lambda: {"cold"} == {states(pair, host).get("cold", ("",))[0] for host in HOSTS}, within=120)
+        await soon(lambda: {"cold"} == {states(pair, host).get("cold", ("",))[0] for host in HOSTS})
         with pytest.raises(ModelNotReady):
             await ask(backend, names["cold"])  # of nobody that is known to be unloaded
         leave = backend.place(names["cold"], is_cold=True, copies=0)
@@ -126,7 +126,7 @@ async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back
 
 async def test_a_pool_without_any_triton_is_waited_for_within_bounds_and_counted(pair: Any) -> None:
     """Its requests are what wakes it: they are counted, and answered by the first Triton that is there."""
-    await soon(lambda: "both" in held(pair), within=120)
+    await soon(lambda: "both" in held(pair))
     name = next(name for url, (_, name) in states(pair, HOSTS[0]).items() if url == "both")
     behind: list[str] = []
 
@@ -152,6 +152,6 @@ async def test_a_pool_without_any_triton_is_waited_for_within_bounds_and_counted
 
 async def soon_ready(backend: TritonBackend, model: str) -> None:
     """Wait until a version of it could be served."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while not await backend.is_ready(model):
             await asyncio.sleep(0.1)

@@ -37,7 +37,7 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 
@@ -231,7 +231,7 @@ def test_what_is_left_of_an_objective_is_the_same_on_the_board_and_on_the_page(r
             return None
         return {what: (told[what], float(one[0]["value"][1])) for what, one in series.items()}
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     # Prometheus extrapolates what it has scraped: about the same shares.
     while not (found := both()) or any(
         abs(page - board) > 0.1 * abs(page - 1) + 1e-6 for page, board in found.values()
@@ -285,7 +285,7 @@ def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
             for endpoint, days in told.items()
         )
 
-    until(both, within=60)
+    until(both)
 
 
 def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> None:
@@ -360,7 +360,7 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
             return tuple(sum(float(s["value"][1]) for s in running.query(expr)) for expr in (work, waits))  # type: ignore[return-value]
 
         # A caller is in the gateway nearly all of the time: what is missing is the client's own.
-        until(lambda: 4.8 <= numbers()[0] <= 6.6 and 2.4 <= numbers()[1] <= 3.3, within=30)
+        until(lambda: 4.8 <= numbers()[0] <= 6.6 and 2.4 <= numbers()[1] <= 3.3)
         held = running.query(scaling.HOLD)
         assert pytest.approx(9 / scaling.HOLD_IN_FLIGHT, abs=3 / scaling.HOLD_IN_FLIGHT) == float(held[0]["value"][1])
     finally:
@@ -401,7 +401,7 @@ def test_every_panel_of_every_board_has_data(running: Running) -> None:
     running.registry.add_endpoint("late", None, engine="custom", preprocess_artifact="py_code_t")
     try:
         wanted = panel_queries()
-        deadline = time.monotonic() + 55
+        deadline = time.monotonic() + LIMIT_S
         while True:
             empty = [
                 (board, panel, expr)

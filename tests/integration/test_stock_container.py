@@ -16,6 +16,7 @@ from deploy.tools import sections
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.stock import TENSORS, Client
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -88,10 +89,7 @@ class World:
         return {key: fields["model_id"] for key, fields in sections.parse(text).items()}
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 90
-        while not condition():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.2)
+        until(condition, what=what)
 
 
 @pytest.fixture

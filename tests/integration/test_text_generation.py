@@ -32,6 +32,7 @@ from gateway.triton.port import Backend
 from tests.integration import served_bundles
 from tests.integration import tiny_generators as generators
 from tests.integration import tiny_models as tiny
+from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
@@ -161,7 +162,7 @@ async def test_departed_client_ends_the_models_work(tmp_path: Path, embedded_tri
             async with client.stream("POST", running.url + "long", json=body) as response:
                 lines = response.aiter_lines()
                 assert (await anext(lines)).startswith("data: ")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_S):
                 while (
                     running.backend._replicas.all[0].in_flight
                     or running.gateway.table.current.endpoints["long"]._leases

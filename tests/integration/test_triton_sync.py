@@ -28,6 +28,7 @@ from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeLedger
 from gateway.triton.backend import TritonBackend
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -140,8 +141,8 @@ def world(tmp_path, make_token_model):
     def models():
         return {m["endpoint"]: m for m in (read_status(w.settings.status_path) or {"models": []})["models"]}
 
-    def wait(holds, within=60.0):
-        until = time.monotonic() + within
+    def wait(holds):
+        until = time.monotonic() + LIMIT_S
         while not holds():
             if time.monotonic() > until:
                 said = (w.state / "logs" / "triton.log").read_text(errors="replace")[-4000:]

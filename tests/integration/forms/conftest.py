@@ -25,6 +25,7 @@ from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.unit.preprocessing.tokenizer_families import gpt2
+from tests.waiting import LIMIT_S
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
 LABELS = ("BAD", "GOOD")
@@ -256,7 +257,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
 
 
 def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text()
         try:

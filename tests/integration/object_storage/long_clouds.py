@@ -222,7 +222,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             stack.callback(process.wait, 30)
             stack.callback(process.kill)
         for one in (port, admin):
-            until(lambda one=one: not ports.is_free("127.0.0.1", one), within=60)
+            until(lambda one=one: not ports.is_free("127.0.0.1", one))
         found = Cloud(folder, f"http://127.0.0.1:{admin}", "", "", environ)
         listening = {"listen": f"127.0.0.1:{proxied}", "upstream": f"127.0.0.1:{port}", "enabled": True}
         found.ask("/proxies", {"name": "store", **listening})

@@ -118,8 +118,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with control_plane(folder / "state") as server, (folder / "log").open("wb") as log:
         running = [subprocess.Popen([*map(str, command)], stdout=log, stderr=log) for command in commands]
         try:
-            until(lambda: not ports.is_free("127.0.0.1", s3), within=60)
-            until(lambda: not ports.is_free("127.0.0.1", admin), within=60)
+            until(lambda: not ports.is_free("127.0.0.1", s3))
+            until(lambda: not ports.is_free("127.0.0.1", admin))
             environ = server.client_environment(os.environ, folder)
             task = run([sys.executable, *PROGRAM, "create", "--name", "store"], environ, folder)
             given = Store(

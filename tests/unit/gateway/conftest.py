@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import shutil
 import zipfile
@@ -20,6 +19,7 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from tests.unit.gateway.story import serve
+from tests.waiting import soon
 
 
 def classify(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -97,9 +97,7 @@ class Stack:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the control loop; fails after two minutes."""
-        async with asyncio.timeout(120):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await soon(condition)
 
     async def served(self, *urls: str) -> None:
         """Wait until exactly these urls are served and nothing is being built."""

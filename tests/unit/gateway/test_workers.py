@@ -7,11 +7,12 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 PROGRAM = """
 import os, signal, sys, threading, time
@@ -64,10 +65,7 @@ class Stand:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait, up to a limit that no healthy machine reaches."""
-        end = time.monotonic() + 60
-        while not holds():
-            assert time.monotonic() < end, "did not come true"
-            time.sleep(0.02)
+        until(holds)
 
 
 @pytest.fixture
@@ -213,10 +211,8 @@ def test_hook_processes_of_a_killed_worker_do_not_stay_as_zombies(tmp_path: Path
     """The first process of a container becomes their parent and must reap them."""
     parent = subprocess.Popen([sys.executable, "-c", LEAVES, str(tmp_path)])
     try:
-        end = time.monotonic() + 30
-        while not (tmp_path / "left").exists() or Path(f"/proc/{(tmp_path / 'left').read_text()}").exists():
-            assert time.monotonic() < end, "a process that has ended is still in the table"
-            time.sleep(0.05)
+        left = tmp_path / "left"
+        until(lambda: left.exists() and not Path(f"/proc/{left.read_text()}").exists(), what="the process's end")
     finally:
         parent.terminate()  # it ends its worker, too
         try:

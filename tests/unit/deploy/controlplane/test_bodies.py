@@ -20,6 +20,7 @@ from deploy.controlplane.bodies import Limits
 from deploy.controlplane.credentials import Credentials
 from deploy.controlplane.server import bind, url_of
 from deploy.controlplane.store import Store
+from tests.waiting import LIMIT_S
 
 LIMITS = Limits(size=1 << 20, idle_s=0.5, whole_s=2.0, discard_s=2.0)
 IMPATIENT = replace(LIMITS, whole_s=0.5, discard_s=0.2)
@@ -44,7 +45,7 @@ class Running:
         keys = httpx.BasicAuth(*self.keys)._auth_header
         writer.write((f"{head}\r\nHost: x\r\n" + (f"Authorization: {keys}\r\n" if auth else "") + "\r\n").encode())
         writer.write(body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             answer = await reader.read()
         writer.close()
         first, _, content = answer.partition(b"\r\n\r\n")

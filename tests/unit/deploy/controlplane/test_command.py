@@ -14,6 +14,7 @@ from pyhocon import ConfigFactory
 
 from deploy.admin.cli import main
 from deploy.controlplane import Credentials, read_endpoint
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[4]
 
@@ -31,7 +32,7 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         env=environ, cwd=ROOT, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not config.exists():
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline
@@ -54,7 +55,7 @@ def test_strict_and_the_length_of_a_silence_reach_the_server(tmp_path: Path) -> 
     options = ["--port", "0", "--state-dir", str(tmp_path), "--strict", "--stop-silent-after", "0.2"]
     process = subprocess.Popen([sys.executable, "-m", "deploy.admin.cli", "controlplane", *options], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while (running := read_endpoint(tmp_path)) is None:
             assert process.poll() is None
             assert time.monotonic() < deadline

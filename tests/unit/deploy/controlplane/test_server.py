@@ -18,6 +18,7 @@ import pytest
 
 from deploy.controlplane import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
 from deploy.controlplane.server import ENDPOINT_FILE, bind, url_of, write_endpoint
+from tests.waiting import soon
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = (
@@ -40,10 +41,7 @@ def process(state_dir: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 async def ready(state_dir: Path) -> str:
-    async with asyncio.timeout(20):
-        while (endpoint := read_endpoint(state_dir)) is None:
-            await asyncio.sleep(0.02)
-    return endpoint["api"]
+    return str((await soon(lambda: read_endpoint(state_dir)))["api"])
 
 
 def health(url: str) -> int:

@@ -12,7 +12,7 @@ import pytest
 from deploy.laptop.relay import relayed
 from deploy.tools.errors import DeployError
 from tests.unit.deploy.laptop.screen import Screen
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 BEGIN = """
 import signal, sys
@@ -62,7 +62,7 @@ async def test_what_an_interrupted_command_still_says_is_shown() -> None:
     """It says what it has removed, or that nothing was registered."""
     screen = Watched()
     running = asyncio.create_task(relayed(argv(UNDOES), os.environ, screen))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await screen.changed.wait()
         running.cancel()
         await asyncio.wait({running})
@@ -74,7 +74,7 @@ async def test_a_second_ctrl_c_ends_a_command_that_does_not_end() -> None:
     """The first one is ignored by it; after the second one no process is left."""
     screen = Watched()
     running = asyncio.create_task(relayed(argv(IGNORES), os.environ, screen))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await screen.changed.wait()
         process = psutil.Process(int(screen.said[0].split()[-1]))
         running.cancel()

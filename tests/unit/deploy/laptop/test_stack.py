@@ -19,6 +19,7 @@ from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver.launcher import ExternalServer
 from tests.unit.deploy.laptop.screen import Screen
+from tests.waiting import LIMIT_S
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ async def test_ctrl_c_is_answered_at_once_and_a_second_one_does_not_wait(
     monkeypatch.setattr(Stack, "bring_up", slow)
     screen = Screen()
     running = asyncio.create_task(run(UpOptions(state=StateDir.at(tmp_path), environ={}), screen))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await began.wait()
         os.kill(os.getpid(), signal.SIGINT)
         await undoing.wait()

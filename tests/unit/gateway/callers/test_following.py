@@ -16,6 +16,7 @@ from gateway.callers.following import Following
 from gateway.callers.keys import Key, Keys, digest, name_of, new_key
 from gateway.errors import NotAuthenticated
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.waiting import LIMIT_S
 
 
 class Mounted:
@@ -168,7 +169,7 @@ async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
     mounted.access.tick = lambda: ticks.append(1)  # type: ignore[method-assign]
     task = asyncio.create_task(following.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not mounted.knows(key):
                 await asyncio.sleep(0.01)
             mounted.keys.clear()

@@ -24,6 +24,7 @@ from gateway.callers.tokens import Issuer, JwksSource, Redirects, caller_of, rea
 from gateway.errors import NotAuthenticated
 from gateway.settings import Settings
 from tests import sites
+from tests.waiting import LIMIT_S
 
 ISSUER = "https://issuer.example/"
 NOW = 1_800_000_000
@@ -336,7 +337,7 @@ async def test_an_issuer_that_does_not_answer_does_not_block_the_event_loop(
     for _ in range(3):
         await asyncio.sleep(0)
     assert not look.done()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         await look
     assert "timed out" in following.status()["jwt"]["problem"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.control import validate
+from tests.waiting import LIMIT_S
 
 HOOK = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {}\n"
 
@@ -60,7 +61,7 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
     stack = make_stack(hook_isolation="process")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await reached.wait()
         assert hook_processes()
         del stack.registry.endpoints["h"]

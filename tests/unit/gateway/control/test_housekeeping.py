@@ -8,6 +8,7 @@ import pytest
 
 from gateway.control import housekeeping
 from gateway.control.housekeeping import Housekeeping
+from tests.waiting import soon
 
 pytestmark = pytest.mark.looptime
 
@@ -30,9 +31,7 @@ class Work:
         await self.may_tidy.wait()
 
     async def until(self, *did: str) -> None:
-        async with asyncio.timeout(20):
-            while self.did != list(did):
-                await asyncio.sleep(0.002)
+        await soon(lambda: self.did == list(did))
 
 
 async def test_slow_saves_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 
 from gateway.control import packages
 from gateway.errors import SpecFault
+from tests.waiting import soon
 
 HOOK = """
 import importlib.metadata
@@ -89,9 +89,7 @@ async def test_packages_are_installed_for_the_endpoints_processes_only(
     stack = make_stack(hook_packages="install", hook_isolation="thread")
     async with stack.gateway.running(), stack.client:
         await _with_requirements(stack, "greeting>=1\nnumpy\n")
-        async with asyncio.timeout(60):  # pip takes its time on a busy machine
-            while not stack.gateway.table.current.endpoints:
-                await asyncio.sleep(0.1)
+        await soon(lambda: stack.gateway.table.current.endpoints)
         answer = (await stack.client.post("/serve/h", json={})).json()
     assert ("hello", np.__version__) == (answer["says"], answer["numpy"])
     assert str(stack.settings.state_dir.resolve()) in str(Path(answer["where"]).resolve())

@@ -33,6 +33,7 @@ from gateway.metrics.references import References
 from gateway.registry.cache import SpecStore
 from gateway.spec import EndpointSpec
 from gateway.testing import FakeBackend, FakeRegistry
+from tests.waiting import soon
 
 
 class Handler:
@@ -126,9 +127,7 @@ class World:
             self.threads.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await soon(condition)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from gateway.control import packages, reconcile
 from gateway.hooks import executor
 from gateway.registry.port import Parts
 from gateway.testing import FakeRegistry
+from tests.waiting import LIMIT_S
 
 LONG = {"text": "good film " * 4000}
 """More than is tokenized on the event loop."""
@@ -69,7 +70,7 @@ async def test_eight_hanging_downloads_delay_neither_requests_nor_builds(make_st
                 stack.add_text_model(f"slow{number}")
                 registry.add_endpoint(f"s{number}", f"slow{number}")
             await stack.until(lambda: registry.hanging == 8)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_S):
                 assert 200 == (await stack.client.post("/serve/e", json=LONG)).status_code
             stack.deploy("again", "m1")
             await stack.until(lambda: "again" in stack.gateway.table.current.endpoints)
@@ -120,7 +121,7 @@ async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: P
         asked = [asyncio.create_task(client.get("/v1/endpoints/e/lineage")) for _ in range(80)]
         await stack.until(lambda: len(waiting) > 0)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT_S):
                 await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80, type=1)
                 await asyncio.to_thread(int)
         finally:
@@ -188,5 +189,5 @@ async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
             del stack.registry.endpoints[url]
         await stack.served()
         await stack.until(lambda: 40 == sum(thread.name == "unload-code" for thread in threading.enumerate()))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await asyncio.to_thread(int)

@@ -13,6 +13,7 @@ import numpy as np
 from gateway.errors import ModelFailed
 from gateway.metrics.exposition import parse
 from tests.unit.gateway.conftest import classify
+from tests.waiting import LIMIT_S
 
 GOOD = {
     "body": {"text": "good film"},
@@ -179,7 +180,7 @@ async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: 
         await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
         assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
         tried = await failed_builds(stack)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while await failed_builds(stack) < tried + 13:
                 await asyncio.sleep(0.05)
         loading = [t for t in threading.enumerate() if t.name == "load-code"]

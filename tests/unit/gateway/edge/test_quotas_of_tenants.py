@@ -22,6 +22,7 @@ from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.edge.grpc.test_server import Caller as Client
 from tests.unit.gateway.edge.grpc.test_server import make_server, texts
 from tests.unit.gateway.edge.http.serving import Port, post, serving
+from tests.waiting import LIMIT_S, soon
 
 
 class Tenants:
@@ -106,7 +107,7 @@ async def test_a_tenant_without_requests_is_refused_before_the_body_is_read(port
     wire = await port.connect()
     key = f"authorization: Bearer {tenants.texts['few']}"
     wire.send(f"POST /serve/e HTTP/1.1\r\nhost: x\r\n{key}\r\ncontent-length: 1000000\r\n\r\n{{".encode())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         status, headers = await wire.head()
     assert (429, "quota_requests") == (status, headers["x-refused-because"])
 
@@ -222,9 +223,7 @@ async def test_the_share_follows_the_number_of_gateways(caplog: pytest.LogCaptur
         return int(answer)
 
     task = asyncio.create_task(follow_siblings("gateways", told.append, count=count, pause=0.001))
-    async with asyncio.timeout(20):
-        while answers or 5 not in told:
-            await asyncio.sleep(0.0005)
+    await soon(lambda: not answers and 5 in told)
     task.cancel()
     assert [1, 2, 5] == told
     assert 1 == caplog.text.count("away")
@@ -234,9 +233,7 @@ async def test_every_worker_of_every_gateway_has_its_share(tenants: Tenants, mak
     """Of quotas, and of the calls to Triton."""
     stack = make_stack(keys_file=str(tenants.path), replicas="4", workers=2)
     async with stack.gateway.running():
-        async with asyncio.timeout(20):
-            while stack.gateway._gateways.count != 8:
-                await asyncio.sleep(0.001)
+        await soon(lambda: stack.gateway._gateways.count == 8)
         shares = stack.gateway._callers.access.quotas.status()
     assert 0.125 == shares["share"]
     assert json.dumps(shares)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BackendRefused
+from tests.waiting import LIMIT_S
 
 ECHO = """
 class Preprocess:
@@ -413,7 +414,7 @@ class Preprocess:
     assert 504 == (await stack.client.post("/serve/h", json={"wait": True})).status_code
     assert 504 == (await stack.client.post("/serve/h", json={"wait": False})).status_code
     gate.touch()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while 504 == (status := (await stack.client.post("/serve/h", json={"wait": False})).status_code):
             pass
     assert 200 == status

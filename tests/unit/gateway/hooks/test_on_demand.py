@@ -23,7 +23,7 @@ from gateway.hooks.answers import HeldState
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 ROOT = Path(__file__).parents[4]
 
@@ -284,9 +284,8 @@ async def main():
     forked = Path(f"/proc/{reply.outcomes[0].answer['child']}")
     assert forked.exists()
     await pool.close()
-    async with asyncio.timeout(20):
-        while forked.exists():
-            await asyncio.sleep(0.02)
+    while forked.exists():
+        await asyncio.sleep(0.02)
 asyncio.run(main())
 """
 
@@ -360,7 +359,7 @@ async def test_calls_of_a_hook_to_other_endpoints_end_with_its_process(code: Pat
         pool.processes[0].kill("the test")
         with pytest.raises(HookFailed, match="the test"):
             await killed
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await ended.wait()
     finally:
         await pool.close()

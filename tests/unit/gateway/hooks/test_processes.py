@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import soon
+from tests.waiting import soon, until
 
 ROOT = Path(__file__).parents[4]
 
@@ -332,7 +332,4 @@ def test_processes_end_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     worker.stdout.close()
-    until = time.monotonic() + 60
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < until, "a process outlived its gateway"
-        time.sleep(0.02)
+    until(lambda: not any(is_alive(pid) for pid in pids), what="the end of its processes")

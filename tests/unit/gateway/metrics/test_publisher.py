@@ -20,7 +20,7 @@ from gateway.metrics.sharing import Share
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 from tests.unit.gateway.metrics.events import FAILURES, happen
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 
 class Pauses:
@@ -149,7 +149,7 @@ async def test_verdicts_are_published_for_the_page_and_prometheus(tmp_path: Path
     publisher = Publisher(observer, judge=Judge(tmp_path, 7.0))
     running = asyncio.create_task(publisher.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while b'gateway_drift_evidence_days{endpoint="e"' not in (await publisher.metrics(""))[0]:
                 await asyncio.sleep(0.01)
         (told,) = (await publisher.last_minute())["drift"]

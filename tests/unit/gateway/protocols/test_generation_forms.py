@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.edge.grpc.server import RpcServer
 from gateway.errors import ModelFailed
 from tests.unit.gateway.story import failing
+from tests.waiting import soon
 
 
 def chunks(reply: Any) -> list[Any]:
@@ -156,9 +157,7 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
         leaving = stream(iter([request("one", max_new_tokens=10)]), timeout=10)
         await leaving.read()
         leaving.cancel()
-        async with asyncio.timeout(30):
-            while not story.backend.ended:
-                await asyncio.sleep(0.01)
+        await soon(lambda: story.backend.ended)
     await server.stop(0)
 
 

@@ -22,7 +22,7 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.replicas import Departures
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 from .servers import GrpcServer, HttpServer, together, tritons
 
@@ -189,7 +189,7 @@ async def test_a_silent_server_is_found_although_all_deadlines_are_short() -> No
     async with serving(2) as (backend, (_, b)):
         b.http.is_stopped = True
         b.grpc.stops = asyncio.Event()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while backend.replicas == 2:
                 with contextlib.suppress(DeadlineExceeded):
                     await call(backend, timeout=0.2)
@@ -333,7 +333,7 @@ async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller()
         asked = asyncio.create_task(transport.is_live())
         await asyncio.sleep(0.1)
         await transport.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             assert await asked is False
         assert await transport.is_live() is False
         assert await transport.holds("") is None
@@ -381,7 +381,5 @@ async def test_a_failed_probe_does_not_fail_a_request() -> None:
         b.http.answer = hang_up
         await b.grpc.server.stop(None)  # else it would be well again as soon as it is asked
         await call(backend)
-        async with asyncio.timeout(20):
-            while not slow.is_unhealthy:
-                await asyncio.sleep(0.01)
+        await soon(lambda: slow.is_unhealthy)
         assert 2 == backend.replicas

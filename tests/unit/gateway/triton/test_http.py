@@ -27,7 +27,7 @@ from gateway.triton.addresses import http_hosts
 from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
 from gateway.triton.http import HttpTransport
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 from .servers import HttpServer, reply, tensors_reply
 
@@ -282,9 +282,7 @@ async def test_a_call_may_be_repeated_after_the_server_hangs_up(server: HttpServ
     http = backend._replicas.all[0].http
     assert not http.is_open
     server.answer = normal
-    async with asyncio.timeout(30):
-        while not http.is_open:
-            await asyncio.sleep(0.01)
+    await soon(lambda: http.is_open)
     assert [[2]] == (await ask(backend, 1)).tolist()
     await backend.close()
 
@@ -312,7 +310,7 @@ async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer
 async def test_a_missing_http_port_is_found_once_in_the_background() -> None:
     """A gateway whose Triton has no HTTP starts without waiting for it."""
     backend = TritonBackend("127.0.0.1:9,127.0.0.1:10", http="127.0.0.1:9,no such name:8000")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         for _ in range(2):
             with pytest.raises(BackendUnavailable):
                 await backend.describe("m")
@@ -332,7 +330,7 @@ async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
         assert [[2 * i]] == (await ask(backend, i)).tolist()
     assert (30, 10) == (len(one.calls), len(two.calls))
     await two.start(addresses[1][1])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while len(two.calls) == 10:
             await ask(backend, 1)
             await asyncio.sleep(0.02)

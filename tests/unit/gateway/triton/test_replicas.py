@@ -17,6 +17,7 @@ from gateway.triton.addresses import Target, parse_address
 from gateway.triton.backend import TritonBackend
 from gateway.triton.replicas import RepeatBudget
 from gateway.triton.tls import TritonTls
+from tests.waiting import LIMIT_S, soon
 
 from .servers import GrpcServer, together, tritons
 
@@ -318,7 +319,7 @@ async def test_the_index_of_each_server_is_read_for_all_models_and_ever_less_oft
         assert max(asked) <= 8, asked  # 0, 0.2, 0.5, 0.95, 1.6 s: five, or one more for a busy machine
         for server in servers:
             server.models |= set(names)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not all(await asyncio.gather(*map(backend.is_ready, names))):
                 await asyncio.sleep(0.02)
         assert max(server.surveys for server in servers) <= max(asked) + 3
@@ -361,12 +362,10 @@ async def test_a_call_for_a_pool_without_servers_waits_until_one_has_started() -
             await call(plain)
         assert 1 == plain.waiting  # for a minute: it is wanted, whether anybody waits or not
         calls = [asyncio.create_task(call(patient, timeout=30)) for _ in range(3)]
-        async with asyncio.timeout(20):
-            while patient.waiting != 3:
-                await asyncio.sleep(0.01)
+        await soon(lambda: patient.waiting == 3)
         a.models = set()
         known[0] = (f"127.0.0.1:{a.port}",)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not await patient.is_live():
                 await asyncio.sleep(0.01)
         assert not any(one.done() for one in calls)  # it has started and has not loaded the model yet
@@ -406,9 +405,7 @@ async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
         assert [] == wished
         backend.place("m", is_cold=True, copies=0)
         waiting = asyncio.create_task(call(backend, timeout=30))
-        async with asyncio.timeout(20):
-            while not wished:
-                await asyncio.sleep(0.01)
+        await soon(lambda: wished)
         b.models = {"m"}
         calls_before = b.calls
         await waiting
@@ -471,7 +468,7 @@ async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
         backend.place("few", is_cold=False, copies=1)
         assert await backend.is_ready("m")
         known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not (await backend.is_live() and backend.replicas == 2):
                 await asyncio.sleep(0.01)
         assert await backend.is_ready("n")
@@ -480,18 +477,18 @@ async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
         assert (6, 0) == (a.calls, b.calls)
 
         b.models = {"m", "n", "o"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while backend._replicas.all[1].held is None or "n" not in backend._replicas.all[1].held.ready:
                 await backend.is_ready("n")
                 await asyncio.sleep(0.01)
         a.models = {"m", "n", "o", "few", "new"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while backend._replicas.all[0].held is None or "new" not in backend._replicas.all[0].held.ready:
                 assert not await backend.is_ready("new")
                 await asyncio.sleep(0.01)
         assert not await backend.is_ready("new")
         b.models = {"m", "n", "o", "new"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not await backend.is_ready("new"):
                 await asyncio.sleep(0.01)
         await backend.close()

@@ -13,6 +13,7 @@ import pytest
 
 from deploy.modelsync.runtime import generate_model
 from deploy.modelsync.runtime.generate_model import Graph, Refused, Settings, TritonPythonModel, choose, scores_of
+from tests.waiting import until
 
 
 class Sender:
@@ -106,10 +107,7 @@ def ask(program: Any, ids: list[int], sender: Sender | None = None, **settings: 
 
 def over(*senders: Sender) -> None:
     """Wait for the ends."""
-    until = time.monotonic() + 60
-    while not all(sender.is_over for sender in senders):
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    until(lambda: all(sender.is_over for sender in senders), pause=0.001)
 
 
 def test_a_text_ends_at_its_length_or_its_end(program: Any) -> None:

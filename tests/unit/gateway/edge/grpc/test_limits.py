@@ -14,6 +14,7 @@ import pytest
 from gateway.admission import Permits
 from gateway.edge.grpc.server import RpcServer
 from tests.unit.gateway.edge.grpc.test_server import _nothing, make_server, texts
+from tests.waiting import LIMIT_S
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What a client of HTTP/2 sends first, but for its settings."""
@@ -24,7 +25,7 @@ async def silent(port: int, begun: bytes) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(begun)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while await reader.read(1000):
                 pass
         return True

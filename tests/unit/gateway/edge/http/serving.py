@@ -13,6 +13,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.waiting import LIMIT_S
+
 GOOD = b'{"text": "good"}'
 
 
@@ -41,20 +43,20 @@ class Wire:
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Read the head of one answer: status and headers."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         return int(lines[0].split()[1]), dict(line.lower().split(": ", 1) for line in lines[1:] if line)
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """Read one answer; return status, headers and decoded body."""
         status, headers = await self.head()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             body = await self._reader.readexactly(int(headers["content-length"]))
         return status, headers, json.loads(body) if body else None
 
     async def rest(self) -> bytes:
         """Read until the server closes the connection."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await self._reader.read()
 
     def half_close(self) -> None:

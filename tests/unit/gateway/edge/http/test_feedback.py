@@ -15,6 +15,7 @@ from gateway.edge.http.edge import head_of
 from gateway.edge.http.feedback import MAX_ITEMS
 from gateway.trace import Trace
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.waiting import LIMIT_S
 
 ONE = {"endpoint": "e/1", "predicted": "GOOD", "score": 0.9, "label": "BAD"}
 HOOK = """
@@ -151,7 +152,7 @@ async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
     right = {**ONE, "label": "GOOD"}
     await stack.client.post("/v1/feedback", json={"feedback": [right] * 9 + [ONE]})
     found: list[Any] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while not found or found[0]["real"]["answers"] < 10:  # a step may fall between two of the labels
             found = (await stack.client.get("/v1/status")).json()["accuracy"]
             await asyncio.sleep(0.05)

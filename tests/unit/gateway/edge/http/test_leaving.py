@@ -14,6 +14,7 @@ import trustme
 import uvicorn
 
 from gateway.edge.http.certificates import LOOK_S, Renewed, tls_context
+from tests.waiting import LIMIT_S
 
 BODY = b'{"text": "good"}'
 
@@ -33,14 +34,14 @@ class Caller:
     async def ask(self, raw: bytes = b"") -> tuple[int, bool]:
         """Send a request. Return its status, and whether the answer closes the connection."""
         self._writer.write(raw or request())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
             await self._reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
         return int(head.split()[1]), b"connection: close" in head
 
     async def is_closed(self) -> bool:
         """Return whether the server has closed the connection."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await self._reader.read(1) == b""
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ async def test_an_old_connection_ends_with_an_answer(stack: Any) -> None:
     port = await deployed(stack)
     caller = await port.connect()
     assert (200, False) == await caller.ask()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while (200, False) == (last := await caller.ask()):
             await asyncio.sleep(0.02)
     assert (200, True) == last

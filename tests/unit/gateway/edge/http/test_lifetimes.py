@@ -14,6 +14,7 @@ from gateway.edge.http import edge
 from gateway.edge.http.protocol import GatewayProtocol
 from gateway.endpoints.cache import CachedHandler, size_of
 from tests.unit.gateway.edge.http.serving import Port, post, serving
+from tests.waiting import LIMIT_S
 
 Serve = Callable[..., AbstractAsyncContextManager[Port]]
 
@@ -197,7 +198,7 @@ async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serv
         assert 2 == permits.in_flight
         leaver.close()
         await stack.until(lambda: permits.in_flight == 1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await reader._reader.readexactly(int(headers["content-length"]))
         await stack.until(lambda: permits.in_flight == 0)
 

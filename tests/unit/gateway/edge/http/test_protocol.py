@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 from gateway.dataplane.routing.canary import position_of
 from gateway.edge.http.fast import FastProtocol, Head, HeadCache, read_head
 from gateway.edge.http.protocol import GatewayProtocol
+from tests.waiting import LIMIT_S
 
 
 class Server:
@@ -79,7 +80,7 @@ class Wire:
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """Read one answer; return status, headers and decoded body."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.split(": ", 1) for line in head[1:] if line)
             body = await self.reader.readexactly(int(headers["content-length"]))
