@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.autoscale.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
-from benchmarks.autoscale.processes import PRICE, Namespace, RealTrial
 from benchmarks.autoscale.world import Capacity
 from benchmarks.shared.command import ROOT, narrator
 from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus
@@ -23,9 +22,6 @@ from tests.cluster.nodes import Machines, Played
 CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
 SIGNALS: Final = ("ours", "cpu")
 _PLAYED: Final = Played()
-_NEVER: Final = 1e6
-PROCESSES: Final = Played(gateway_ready=_NEVER, triton_ready=_NEVER, gone=5.0)
-"""kwok does not make pods ready: they are ready when their processes are."""
 
 
 def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]:
@@ -74,21 +70,6 @@ def outage(capacity: Capacity) -> Scenario:
     )  # fmt: skip
 
 
-def of_processes() -> dict[str, Scenario]:
-    """Return scenarios that two cores can hold as processes: the same two in six minutes, at the capacity of two
-    Tritons.
-    """
-    base, at, end = 2 * PRICE.triton_rps * 0.6, 2 * MINUTE, 6 * MINUTE
-    everything = [
-        Scenario("step", end, lambda t: base * (4 if t >= at else 1), 2, 2, (at, end), event=at,
-                 about="four times the load from one second to the next; counted from that second"),
-        Scenario("stall", end, lambda _: base, 2, 2, (0, end), event=at,
-                 triton_works=lambda t: not at <= t < at + 2 * MINUTE,
-                 about="the GPUs stop for two minutes and come back; counted whole"),
-    ]  # fmt: skip
-    return {scenario.name: scenario for scenario in everything}
-
-
 @dataclass
 class Stage:
     """Where scenarios run: a cluster with Prometheus, prometheus-adapter and KEDA, and the exporter."""
@@ -105,22 +86,6 @@ class Stage:
         if plain:
             self.cluster.apply(_by_cpu(namespace, "triton-gateway"))
         return PlayedTrial(scenario, signal, namespace, capacity=capacity)
-
-    def install_processes(self, scenario: Scenario, signal: str, begin: Callable[[str], Namespace]) -> RealTrial:
-        """The same with processes behind its pods, which request 100m of CPU; both tiers scale by CPU."""
-        plain = signal == "cpu"
-        few = {"requests": {"cpu": "100m"}}
-        values = {
-            "autoscaling": {
-                "gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "none" if plain else "keda"},
-            },
-            "gateway": {"resources": few}, "triton": {"resources": few},
-        }  # fmt: skip
-        namespace = self._install(scenario, signal, values)
-        if plain:
-            for name in TIERS:
-                self.cluster.apply(_by_cpu(namespace, name))
-        return RealTrial(scenario, signal, namespace, pods=begin(namespace))
 
     def _install(self, scenario: Scenario, signal: str, values: dict[str, Any]) -> str:
         namespace = f"{scenario.name}-{signal}".replace(" ", "-").lower()

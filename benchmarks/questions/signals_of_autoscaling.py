@@ -1,32 +1,25 @@
 """Which signal should gateways scale on: how many requests are late or fail, and how soon are replicas added?
 
 Releases of the chart run on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA.
-Its pods are simulated: an exporter publishes the metrics that a load would cause (``benchmarks/autoscale``). With
-``--processes`` they are real gateways and real Tritons under real requests, as many as two cores hold.
+Its pods are simulated: an exporter publishes the metrics that a load would cause (``benchmarks/autoscale``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.autoscale.played import Scenario, Trial
-from benchmarks.autoscale.processes import Namespace
+from benchmarks.autoscale.played import Trial
 from benchmarks.autoscale.sizing import measured
-from benchmarks.autoscale.trials import PROCESSES, SIGNALS, Stage, of_processes, outage, scenarios, stage
-from benchmarks.shared.command import Say, narrator, parser, tell
+from benchmarks.autoscale.trials import SIGNALS, Stage, outage, scenarios, stage
+from benchmarks.shared.command import narrator, parser, tell
 from benchmarks.shared.results import DOCS, IMAGES, put, save, saved, table
 
 TAKES = "half an hour; the first time as long again to build Kubernetes"
-SAVES = "results/autoscale.json, results/autoscale-processes.json, docs/scaling.md (--write-docs)"
+SAVES = "results/autoscale.json, docs/scaling.md (--write-docs)"
 PAGE = DOCS / "scaling.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
-TABLES = {"autoscale": "signals", "autoscale-processes": "processes"}
-"""Saved runs, and the place of their tables in the page."""
 DRAWN = ("step", "stall", "day", "lost target")
 """Scenarios whose pictures the page shows."""
 AWAY = (180.0, 360.0)
@@ -37,24 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run every scenario, with each signal in its own namespace, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
-    arguments.add_argument("--processes", action="store_true", help="real processes: step and stall only")
     arguments.add_argument(
         "--write-docs", action="store_true", help="save the result, and write its table and pictures"
     )
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
     last = outage(capacity)
-    every = of_processes() if options.processes else {**scenarios(capacity), last.name: last}
+    every = {**scenarios(capacity), last.name: last}
     if unknown := [name for name in options.scenario if name not in every]:
         sys.stderr.write(f"error: no scenario {unknown[0]!r}; there are {', '.join(every)}\n")
         return 2
     wanted = [one for name, one in every.items() if not options.scenario or name in options.scenario]
-    if options.processes:
-        trials = _with_processes(wanted, say)
-        tell(real := {"runs": [one.summary() for one in trials]})
-        if options.write_docs:
-            _keep("autoscale-processes", real, list(every))
-        return 0
     trials = []
     with stage() as on:
         say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
@@ -72,27 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     tell(result)
     if options.write_docs:
         _draw([one for one in trials if one.scenario.name in DRAWN])
-        _keep("autoscale", result, list(every))
+        _keep(result, list(every))
     return 0
-
-
-def _with_processes(wanted: Sequence[Scenario], say: Say) -> list[Trial]:
-    """Run the scenarios with processes behind the pods, all at once."""
-    with (
-        tempfile.TemporaryDirectory(prefix="pods-", ignore_cleanup_errors=True) as folder,
-        stage(played=PROCESSES) as on,
-        contextlib.ExitStack() as stack,
-    ):
-        say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
-
-        def begin(namespace: str) -> Namespace:
-            made = Namespace(Path(folder) / namespace, api=on.player.api, namespace=namespace, say=say)
-            stack.callback(made.stop)
-            return made
-
-        trials: list[Trial] = [on.install_processes(one, signal, begin) for one in wanted for signal in SIGNALS]
-        on.run(trials, _progress(trials, say))
-    return trials
 
 
 def _progress(trials: Sequence[Trial], say: Any) -> Any:
@@ -128,16 +95,16 @@ def _without_prometheus(on: Stage, trials: Sequence[Trial], then: Any) -> Any:
     return look
 
 
-def write(name: str, result: Mapping[str, Any]) -> None:
+def write(result: Mapping[str, Any]) -> None:
     """Write the page's table of a saved run."""
-    put(PAGE, TABLES[name], signals_table(result["runs"]))
+    put(PAGE, "signals", signals_table(result["runs"]))
 
 
-def _keep(name: str, result: dict[str, Any], order: Sequence[str]) -> None:
+def _keep(result: dict[str, Any], order: Sequence[str]) -> None:
     """Save a run and write its table. Results of scenarios that were not run now stay."""
-    result["runs"] = merged((saved(name) or {}).get("runs", ()), result["runs"], order)
-    save(name, result)
-    write(name, result)
+    result["runs"] = merged((saved("autoscale") or {}).get("runs", ()), result["runs"], order)
+    save("autoscale", result)
+    write(result)
 
 
 def merged(

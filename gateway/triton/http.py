@@ -1,6 +1,6 @@
 """Triton's HTTP with binary tensors, the cheaper transport: one server, its connections, ``infer``.
 
-For calls of the size the batcher makes (``benchmarks cost-of-calling-triton``) it takes a fifth to a third of the CPU
+For calls of the size the batcher makes it takes a fifth to a third of the CPU
 time of ``grpc.aio`` here, two thirds of it in Triton, and half the latency of a single call.
 
 A connection carries one call at a time. A call takes an idle connection, or waits for the next free or new one. Opening

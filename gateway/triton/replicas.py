@@ -70,7 +70,7 @@ _REPEATS_PER_CALL: Final = 0.1
 _MEMORY: Final = 1 / 32
 """The share of a new value in a moving average."""
 _GRPC_COSTS_S: Final = 0.00025
-"""Extra cost of a call over gRPC in CPU seconds, here and in Triton (``benchmarks cost-of-calling-triton``)."""
+"""Extra cost of a call over gRPC in CPU seconds, here and in Triton."""
 
 
 class RepeatBudget:

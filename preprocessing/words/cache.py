@@ -7,7 +7,7 @@ say for which words a text's ids are the concatenation of its words' ids. Texts 
 unanswered.
 
 Thread-safe: readers use the current dictionary without a lock, only learning takes one. The library releases the
-interpreter lock; the cache holds it, but for a tenth of the time (benchmarks/tokenization.py).
+interpreter lock; the cache holds it, but for a tenth of the time.
 """
 
 from __future__ import annotations

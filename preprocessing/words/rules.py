@@ -133,8 +133,8 @@ class WordPieceSpelling:
 
     Takes the longest piece in the vocabulary, then the longest continuation, and so on; the unknown token if a word
     cannot be spelled or is too long. This is the only tokenization here that is not the library's. Normalizer and
-    BertPreTokenizer leave such words unchanged except for case; asking the library for a word takes three times as long
-    (benchmarks/tokenization.py, `unseen`).
+    BertPreTokenizer leave such words unchanged except for case; asking the library for a word takes three times as
+    long.
     """
 
     def __init__(

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.shared.stand_in import StandIn
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.testing import FakeBackend
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
+from tests.stand_in import StandIn
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration

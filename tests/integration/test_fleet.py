@@ -1,4 +1,4 @@
-"""Replicas of both tiers come and go under load, as pods do: no caller sees it. The long trials are in benchmarks."""
+"""Replicas of both tiers come and go under load, as pods do: no caller sees it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.questions.failures_while_scaling import SPREAD
-from benchmarks.shared.fleet import AGE, Fleet, fleet, unevenness
+from tests.integration.fleet import AGE, Fleet, fleet, unevenness
 from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _REQUESTS = 300
 """Of each look at the shares: five seconds' worth."""
+SPREAD = 0.1
+"""Largest allowed distance of a replica's share from an equal one."""
 _LOOKS = 4
 """A machine that is busy with other tests lets connections grow older than they may."""
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.questions.alarms_of_drift import VARIABLES
 from dashboards import rules
 from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator, Floats
@@ -28,12 +27,22 @@ DAY, SCRAPE, HOUR = 86_400, 300, 3600
 GATEWAYS = 2
 TEXTS = 10 * SCRAPE // 60
 """Ten a minute."""
+_EVEN = np.array([*[0.1] * 10, 0.0])
+VARIABLES: dict[str, tuple[Floats, bool]] = {
+    "token_length": (_EVEN, True), "unknown_token_ratio": (np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0]), True),
+    "predicted_label": (np.array([0.5, 0.5, 0.0, 0.0]), False),
+    "top_score": (_EVEN, True), "entropy": (_EVEN, True),
+    "letter_case": (np.array([0.6, 0.3, 0.08, 0.02, 0.0, 0.0]), False),
+    "declared share": (np.array([0.7, 0.15, 0.1, 0.04, 0.01, 0.0]), True),
+    "declared category": (np.array([0.98, 0.02, 0.0, 0.0]), False),
+}  # fmt: skip
+"""Shares of each variable's bins in the reference, and whether the bins are ordered."""
 LEVELS = 5
 """Reference, counts in its bins, how many, shares, distances: each is recorded from the one before."""
 
 
 class Day:
-    """Window counts of ten variables as `alarms-of-drift` draws them: a reference each, then a day of traffic."""
+    """Window counts of eight variables, drawn: a reference each, then a day of traffic."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self.bins: dict[str, Bins] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.simulated import Row
 from gateway.endpoints.batch_class import BatchClassThrottle
 from gateway.endpoints.calls import CallInFlight, CallsInFlight
 from gateway.endpoints.capacity import Capacity, OneServer
@@ -12,6 +11,7 @@ from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.endpoints.entry_queue import EntryQueue
 from gateway.prices import Prices
 from gateway.trace import BATCH, DEFAULT, Flow
+from tests.simulated import Row
 
 
 class Stack:

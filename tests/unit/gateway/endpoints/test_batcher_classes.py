@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
+from tests.simulated import MIXES, OpenLoad, Price, open_load
 
 GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
 CAPACITY = 64 / GPU.seconds(64, 16)

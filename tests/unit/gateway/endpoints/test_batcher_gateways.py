@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from benchmarks.shared.simulated import MAX_ROWS, Merging, Price, Row, Server, Several, SimulatedLoop, short, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.capacity import Capacity
 from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.errors import Overloaded
 from gateway.prices import Prices
+from tests.simulated import MAX_ROWS, Merging, Price, Row, Server, Several, SimulatedLoop, short, simulate
 from tests.unit.gateway.endpoints.units import Replicas
 
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.shared.simulated import SimulatedLoop, simulate
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError
+from tests.simulated import SimulatedLoop, simulate
 
 LIMITS = BatchLimits(max_rows=6, max_padded_tokens=200, max_in_flight=2)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared.simulated import Price, Row, Server, SimulatedLoop, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
+from tests.simulated import Price, Row, Server, SimulatedLoop, simulate
 
 PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
 ROWS = 4

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.shared.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, simulate
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
 from gateway.trace import DEFAULT, Flow
+from tests.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, simulate
 
 CHEAP = Price("cheap rows", 22e-3, 0.5e-3, 0.0)
 COSTLY = Price("costly rows", 20e-3, 1.5e-3, 0.0)

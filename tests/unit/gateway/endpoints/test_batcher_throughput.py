@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from benchmarks.shared import simulated
-from benchmarks.shared.simulated import MIXES, PRICES, Price, load
+from tests import simulated
+from tests.simulated import MIXES, PRICES, Price, load
 
 CALL, TOKEN = PRICES[:2]
 BEFORE = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.simulated import Row
 from gateway.endpoints.calls import CallInFlight, CallsInFlight
 from gateway.endpoints.entries import Entry
 from gateway.prices import Prices
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
+from tests.simulated import Row
 
 
 def call(started: float, *lengths: int, rank: int = DEFAULT) -> CallInFlight:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.simulated import Row
 from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.capacity import Capacity, OneServer
 from gateway.endpoints.entries import BatchLimits, Entry, Gateways
 from gateway.prices import Prices
+from tests.simulated import Row
 from tests.unit.gateway.endpoints.units import MAX_ROWS, TOKENS, FixedPrices, Units
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.shared.simulated import Row
 from gateway.endpoints.entries import Entry
 from gateway.endpoints.entry_queue import EntryQueue
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
+from tests.simulated import Row
 
 
 def entry(rank: int = DEFAULT, tenant: str = "", *lengths: int) -> Entry[Row]:

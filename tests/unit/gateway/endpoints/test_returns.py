@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, PRICES, Row, Server, SimulatedLoop, bound, load, open_load, simulate
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.calls import CallInFlight
 from gateway.endpoints.entries import BatchLimits
 from gateway.trace import CRITICAL, Flow
+from tests.simulated import MIXES, PRICES, Row, Server, SimulatedLoop, bound, load, open_load, simulate
 from tests.unit.gateway.endpoints.units import CALL_S, MAX_ROWS, ROW_S, TOKENS, Units
 
 IN_TIME_S = CALL_S / 5

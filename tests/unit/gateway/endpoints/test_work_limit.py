@@ -9,10 +9,10 @@ from math import inf
 
 import pytest
 
-from benchmarks.shared.simulated import MIXES, OpenLoad, Price, load, open_load
 from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.work_limit import WorkLimit
 from gateway.prices import Prices
+from tests.simulated import MIXES, OpenLoad, Price, load, open_load
 
 CALL_S, ROW_S, TOKENS = 22e-3, 0.5e-3, 16
 LIMITS = BatchLimits(max_rows=64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.shared.simulated import Row
 from gateway.admission import Pressure
 from gateway.endpoints.batch_class import BatchClassThrottle
 from gateway.endpoints.calls import CallInFlight, CallsInFlight
@@ -17,6 +16,7 @@ from gateway.endpoints.pacing import Pacing
 from gateway.endpoints.returns import Returns
 from gateway.prices import Prices
 from gateway.trace import DEFAULT, DEFAULT_FLOW, Flow
+from tests.simulated import Row
 
 MAX_ROWS = 10
 TOKENS = 10

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shared.simulated import MIXES, OpenLoad, Price, open_load
 from gateway.triton.choice import Call, Paces, Server, choose, probed, spare
+from tests.simulated import MIXES, OpenLoad, Price, open_load
 
 CALL_S, ROW_S, TOKENS = 10e-3, 0.1e-3, 16
 

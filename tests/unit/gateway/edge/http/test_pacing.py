@@ -12,7 +12,6 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from benchmarks.shared.simulated import SimulatedLoop, simulate
 from gateway.edge.http.connections import Connections
 from gateway.edge.http.pacing import (
     MAX_PER_SECOND,
@@ -23,6 +22,7 @@ from gateway.edge.http.pacing import (
     RefusalPacer,
 )
 from gateway.edge.http.protocol import PAUSE, GatewayProtocol
+from tests.simulated import SimulatedLoop, simulate
 from tests.unit.gateway.edge.http.serving import Port, post, serving
 
 Serve = Callable[..., AbstractAsyncContextManager[Port]]

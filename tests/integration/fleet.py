@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.shared import processes, tiny
-from benchmarks.shared.callers import Callers
 from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.registry import Registry
-from benchmarks.shared.service import Loop, Service
 from deploy.tools.clearml_serving import ClearMLServing
 from gateway.metrics.exposition import parse
+from tests.integration.callers import Callers
+from tests.integration.service import Loop, Service
 
 NAME: Final = "triton.test"
 ENDPOINT: Final = "rolled"

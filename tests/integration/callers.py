@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.shared.load import render
 from benchmarks.shared.processes import LOOPBACK
-from benchmarks.shared.service import Loop
 from benchmarks.shared.statistics import percentiles_ms
+from tests.integration.service import Loop
 
 PATIENCE_S = 10.0
 """Seconds that ``Strict`` waits for one answer."""

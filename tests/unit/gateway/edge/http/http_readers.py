@@ -1,7 +1,7 @@
 """Do the fast path, the ordinary one, uvicorn's own protocol and h11 read the same requests from the same bytes?
 
-``tests/unit/gateway/edge/http/test_streams.py`` runs 20,000 of the generated streams; ``--count`` as many as you like.
-Everything happens in one process, on transports that keep what is written; the application says back what it was asked.
+``test_streams.py`` beside it runs 20,000 of the generated streams. Everything happens in one process, on transports
+that keep what is written; the application says back what it was asked.
 A stream is some requests behind each other,
 most of them of the kind that the fast path takes, some of them odd or broken, cut into reads at any byte.
 
@@ -15,15 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import h11
@@ -31,18 +27,13 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from benchmarks.shared.command import parser, tell
-from benchmarks.shared.results import save
 from gateway.edge.http.connections import Connections
 from gateway.edge.http.fast import EXTENSION, FastProtocol, HeadCache
 from gateway.edge.http.protocol import GatewayProtocol
 
 BATCH: Final = 200
-_PART: Final = 10_000
 _ROUNDS: Final = 14
 """Turns of the loop after each read: more than any answer takes."""
-TAKES = "1 minute per 20,000 streams"
-SAVES = "results/streams.json"
 _ID: Final = re.compile(rb'"request_id":"[0-9a-f]{16}"')
 MAX_HEAD_BYTES: Final = 4096
 MAX_HEADERS: Final = 24
@@ -636,38 +627,3 @@ async def compare(seed: int, numbers: range, found: Compared) -> None:
             found.unexplained += [f"stream {number} of seed {seed}, {reads}: {fault[2:]}" for fault in faults]
         found.streams += len(streams)
     found.fast += fast.app.taken
-
-
-def _compared(seed: int, numbers: range) -> Compared:
-    logging.disable(logging.WARNING)
-    found = Compared()
-    asyncio.run(compare(seed, numbers, found))
-    return found
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run, print what was found, and save it."""
-    arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument("--count", type=int, default=20_000)
-    arguments.add_argument("--seed", type=int, default=15)
-    arguments.add_argument("--first", type=int, default=0, help="number of the first stream")
-    arguments.add_argument("--jobs", type=int, default=1, help="number of processes")
-    given = arguments.parse_args(argv)
-    found, began = Compared(), time.monotonic()
-    numbers = range(given.first, given.first + given.count)
-    parts = [numbers[at : at + _PART] for at in range(0, len(numbers), _PART)]
-    with ProcessPoolExecutor(given.jobs) as pool:
-        for part in pool.map(partial(_compared, given.seed), parts):
-            found.add(part)
-    summary = {
-        "seed": given.seed, "streams": found.streams, "requests h11 takes": found.requests,
-        "taken by the fast path": found.fast, "differences without a reason": len(found.unexplained),
-        "differs from uvicorn's protocol, by reason": dict(found.uvicorn.most_common()),
-        "differs from h11, by reason": dict(found.h11.most_common()), "seconds": round(time.monotonic() - began),
-    }  # fmt: skip
-    tell(summary)
-    for fault in found.unexplained[:20]:
-        print(fault)
-    if given.save:
-        save("streams", summary)
-    return 1 if found.unexplained else 0
