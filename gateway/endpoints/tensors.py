@@ -18,6 +18,7 @@ from gateway.endpoints.entries import ONE_GATEWAY, Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
+from gateway.triton.tensors import check_whole, from_lists
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -70,12 +71,13 @@ class TritonCall:
             merges_calls=self.info is None or self.info.merges_calls, on_call=on_call,
         )  # fmt: skip
 
-    def tensors(self, data: object, *, may_overflow: bool = True) -> dict[str, NDArray[Any]]:
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
 
         ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
-        by input name. With ``may_overflow``, a number beyond the range of a float input becomes infinity, as in
-        ClearML: hooks mask attention with the smallest float64. Without, it is refused.
+        by input name. Floats are converted as in ClearML: a number beyond the range of a float input becomes infinity,
+        because hooks mask attention with the smallest float64. For an integer input, what would become another number
+        is refused.
         """
         if isinstance(data, Mapping):
             missing = [t.name for t in self.inputs if t.name not in data]
@@ -93,9 +95,12 @@ class TritonCall:
             )
         tensors = {}
         for tensor, value in zip(self.inputs, values, strict=True):
+            dtype = np.dtype(tensor.dtype)
             try:
-                with np.errstate(over="ignore" if may_overflow else "raise"):
-                    tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
+                if dtype.kind in "iu":
+                    check_whole(np.asarray(value), dtype)
+                with np.errstate(over="ignore"):
+                    tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=dtype))
             except (TypeError, ValueError, ArithmeticError) as error:
                 reason = str(error)[:_MAX_REASON_CHARS]
                 raise InputRefused(
@@ -137,7 +142,8 @@ class TensorHandler:
                     hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
                 )
             started = perf_counter_ns()
-            raw = RawTensors(call.tensors(body, may_overflow=False), call.outputs)
+            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), body[t.name]) for t in call.inputs}
+            raw = RawTensors(inputs, call.outputs)
             job.trace.prepare_ns = perf_counter_ns() - started
         job.prepared()
         if self._stacked is None:

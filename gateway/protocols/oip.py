@@ -31,14 +31,13 @@ from gateway.protocols.tensors import (
     as_array,
     check_lists,
     escaped,
-    flatten,
     object_array,
     write_answer,
 )
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
-from gateway.triton.tensors import BYTES
+from gateway.triton.tensors import BYTES, flatten
 from preprocessing.activations import sigmoid, softmax
 from preprocessing.types import Prepared
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, Final, TypedDict
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import BackendGarbage, InputRefused, MalformedBody
 from gateway.protocols.json_body import loads
-from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, pack
+from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, flatten, from_lists, pack
 
 Array = NDArray[Any]
 
@@ -31,12 +30,10 @@ _BYTES_PER_LIST: Final = 4
 """Beyond ``_MAX_LISTS``, one more list is allowed for each so many bytes of tensor data: enough for FP32 of [n, 1]."""
 _MAX_DIGITS: Final = 18
 """The most digits of a length in a header: ``int`` raises an error for thousands of digits."""
-_LIST_TYPES: Final = (list, tuple)
 _EMPTY: Final[Mapping[str, Any]] = {}
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
 _ONE_TEXT_SHAPE: Final = [1, 1]
 _TEXT_TYPES = frozenset({str})
-_BOOLEAN_TYPES, _INTEGER_TYPES, _NUMBER_TYPES = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
 
@@ -191,7 +188,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
         raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {escaped(name)} as binary data")
     if not isinstance(data, list):
         raise InputRefused(f"data of input {escaped(name)} must be a list")
-    flat = _numbers(name, datatype, data)
+    flat = from_lists(escaped(name), DTYPES[datatype], data)
     if flat.size != math.prod(shape):
         raise _wrong_size(name, flat.size, shape)
     return flat.reshape(shape)
@@ -203,7 +200,7 @@ def check_texts(name: str, tensor: dict[str, Any]) -> None:
     Raises ``InputRefused`` if they are not texts, or not as many as the shape says.
     """
     data = tensor["data"]
-    if isinstance(data, list) and data and type(data[0]) in _LIST_TYPES:
+    if isinstance(data, list) and data and type(data[0]) is list:
         flat = flatten(data)
         data = tensor["data"] = None if flat is None else flat[0]
     if not isinstance(data, list) or not _TEXT_TYPES.issuperset(map(type, data)):
@@ -245,21 +242,6 @@ def unpack_texts(name: str, data: bytes | memoryview) -> Array:
         items.append(content[offset : offset + size])
         offset += size
     return object_array(items)
-
-
-def flatten(data: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-    """Return the elements of nested lists in order, and their shape; None if lists at the same depth differ in length.
-
-    ``np.array`` is not used: it would pad every text to the length of the longest.
-    """
-    shape, flat = [len(data)], list(data)
-    while flat and type(flat[0]) in _LIST_TYPES:
-        length = len(flat[0])
-        if any(type(item) not in _LIST_TYPES or len(item) != length for item in flat):
-            return None
-        shape.append(length)
-        flat = list(chain.from_iterable(flat))
-    return flat, shape
 
 
 def object_array(items: Sequence[object]) -> Array:
@@ -399,27 +381,6 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
         elif parameters.get("binary_data") is False:
             as_json.add(item["name"])
     return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(as_json)
-
-
-def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
-    """Return the numbers in nested lists as a flat array of the dtype of ``datatype``.
-
-    Their types are checked first: numpy would convert a mixture of texts and numbers to texts, each as long as the
-    longest.
-    """
-    dtype = DTYPES[datatype]
-    types = {"b": _BOOLEAN_TYPES, "i": _INTEGER_TYPES, "u": _INTEGER_TYPES, "f": _NUMBER_TYPES}[dtype.kind]
-    flattened = flatten(data)
-    if flattened is None or not set(map(type, flattened[0])) <= types:
-        what = "true or false" if types is _BOOLEAN_TYPES else "numbers" if types is _NUMBER_TYPES else "whole numbers"
-        raise InputRefused(f"data of input {escaped(name)} must be {what} for {datatype}, in lists of one length")
-    flat = flattened[0]
-    if dtype.kind in "iu" and flat:
-        limits = np.iinfo(dtype)
-        if min(flat) < limits.min or max(flat) > limits.max:
-            raise InputRefused(f"data of input {escaped(name)} does not fit {datatype}")
-    with np.errstate(over="ignore"):
-        return np.array(flat, dtype=dtype)
 
 
 def _wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:

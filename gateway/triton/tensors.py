@@ -7,12 +7,13 @@ gRPC): little-endian numbers in C order; ``BYTES`` elements each behind their le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import BackendGarbage, BackendRefused
+from gateway.errors import BackendGarbage, BackendRefused, InputRefused
 
 TO_TRITON: Final = {
     np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8", np.dtype(np.int16): "INT16", np.dtype(np.int32): "INT32",
@@ -23,6 +24,13 @@ TO_TRITON: Final = {
 }  # fmt: skip
 FROM_TRITON: Final = {name: dtype for dtype, name in TO_TRITON.items()}
 BYTES: Final = "BYTES"
+_LIST_TYPES: Final = (list, tuple)
+_OF_KIND: Final = {
+    "b": (frozenset({bool}), "true or false"), "i": (frozenset({int}), "whole numbers"),
+    "u": (frozenset({int}), "whole numbers"), "f": (frozenset({int, float}), "numbers"),
+    "O": (frozenset({str}), "texts"),
+}  # fmt: skip
+"""The types of the JSON values that an array may be made of, by the kind of its dtype, and their names."""
 
 
 def pack(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
@@ -63,3 +71,69 @@ def _unpack_bytes(buffer: bytes) -> NDArray[Any]:
         items.append(buffer[at + 4 : at + 4 + size])
         at += 4 + size
     return np.array(items, dtype=object)
+
+
+def from_lists(name: str, dtype: np.dtype[Any], data: object) -> NDArray[Any]:
+    """Return JSON values (nested lists, or one value) as an array of ``dtype`` in which every value is unchanged.
+
+    Raises ``InputRefused`` otherwise; numpy would wrap, cut and convert them. ``name`` is for the message. An array,
+    which a hook may send to another endpoint, counts as its lists.
+    """
+    if isinstance(data, np.ndarray | np.generic):
+        data = data.tolist()
+    datatype = BYTES if dtype.kind == "O" else TO_TRITON[dtype]
+    if dtype.kind not in _OF_KIND:
+        raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {name} as binary data")
+    types, called = _OF_KIND[dtype.kind]
+    flattened = flatten(data) if isinstance(data, _LIST_TYPES) else ([data], [])
+    if flattened is None or not types.issuperset(map(type, flattened[0])):
+        raise InputRefused(f"data of input {name} must be {called} for {datatype}, in lists of one length")
+    flat, shape = flattened
+    try:
+        if dtype.kind in "iu" and flat:
+            _check_range(min(flat), max(flat), dtype)
+        with np.errstate(over="raise"):
+            return np.array(flat, dtype=dtype).reshape(shape)
+    except ArithmeticError:
+        raise InputRefused(f"data of input {name} does not fit {datatype}") from None
+
+
+def check_whole(array: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Raise ``ValueError`` or ``OverflowError`` if numpy would make other numbers, of the integer ``dtype``, of it."""
+    if array.dtype.kind == "O":
+        values = array.ravel().tolist()
+        if any(isinstance(value, str | bytes) for value in values):
+            raise ValueError("it has texts")
+        if any(int(value) != value for value in values):
+            raise ValueError("it has fractions")
+        if values:
+            _check_range(min(values), max(values), dtype)
+        return
+    if array.dtype.kind in "SU":
+        raise ValueError("it has texts")
+    if array.dtype.kind not in "iuf" or not array.size or np.can_cast(array.dtype, dtype):
+        return
+    if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
+        raise ValueError("it has fractions or NaN")
+    _check_range(array.min().item(), array.max().item(), dtype)
+
+
+def _check_range(least: float, most: float, dtype: np.dtype[Any]) -> None:
+    limits = np.iinfo(dtype)
+    if least < limits.min or most > limits.max:
+        raise OverflowError(f"it has numbers beyond {limits.min} to {limits.max}")
+
+
+def flatten(data: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    """Return the elements of nested lists in order, and their shape; None if lists at the same depth differ in length.
+
+    ``np.array`` is not used: it would pad every text to the length of the longest.
+    """
+    shape, flat = [len(data)], list(data)
+    while flat and type(flat[0]) in _LIST_TYPES:
+        length = len(flat[0])
+        if any(type(item) not in _LIST_TYPES or len(item) != length for item in flat):
+            return None
+        shape.append(length)
+        flat = list(chain.from_iterable(flat))
+    return flat, shape
