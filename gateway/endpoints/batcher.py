@@ -60,6 +60,7 @@ from gateway.prices import Prices
 from gateway.trace import BATCH, DEFAULT, DEFAULT_FLOW, TRACEPARENT, Flow
 from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
+from preprocessing.errors import InvalidOutput
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
 """Failures of a whole call that one of its entries may have caused. A lost connection is not one of them."""
@@ -78,6 +79,7 @@ class Batcher(Generic[R]):
     ``share(result, counts)`` cuts its result into one output for each entry; ``counts`` are the rows of each. The
     default takes a mapping of names to arrays of any dtype whose first dimension is the rows, [sum(counts), …], and
     gives each entry the same names with arrays [count, …]. An output that is an exception is the error of its entry.
+    ``InvalidOutput`` is the backend's fault: every entry fails with ``BackendGarbage``.
     ``size(row)`` returns the cost of a row without padding, normally its tokens; ``limits.max_padded_tokens`` bounds
     longest × rows. ``on_batch(rows, padded_tokens, tokens)`` is called for every call.
     ``limits.max_in_flight`` applies to each of the ``servers``. ``clock`` returns seconds.
@@ -421,6 +423,8 @@ class Batcher(Generic[R]):
                     raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
                 if not is_outlier:
                     self._learn(call, now, *before)
+            except InvalidOutput as wrong:
+                error = BackendGarbage(wrong.message, hint=wrong.hint or "")
             except Exception as failure:  # noqa: BLE001 - the entries get it, whatever it is
                 error = failure
         elif isinstance(error, asyncio.CancelledError):

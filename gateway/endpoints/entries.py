@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.admission import NO_PRESSURE, Pressure
+from gateway.errors import BackendGarbage
 from gateway.prices import Prices
 from gateway.trace import DEFAULT_FLOW, TRACEPARENT
 
@@ -230,7 +231,8 @@ def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", 
     """Join the outputs (name → array [rows, …]) of one request's groups; row ``i`` of all becomes row ``order[i]``.
 
     Groups were padded to different lengths. Shorter ones are filled with zeros on the padding side, where masks are 0.
-    The arrays keep their dtypes. An output that some groups lack (mean hidden states) is left out.
+    The arrays keep their dtypes. An output that some groups lack (mean hidden states) is left out. Raises
+    ``BackendGarbage`` if an output's number of dimensions differs from group to group.
     """
     back = np.empty(len(order), dtype=np.intp)
     back[np.asarray(order)] = np.arange(len(order))
@@ -239,6 +241,8 @@ def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", 
         if not all(name in part for part in parts):
             continue
         arrays = [part[name] for part in parts]
+        if len({array.ndim for array in arrays}) > 1:
+            raise BackendGarbage(f"output {name} has another number of dimensions in each call of one request")
         widest = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True))
         filled = []
         for array in arrays:

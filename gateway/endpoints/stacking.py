@@ -15,11 +15,9 @@ import numpy as np
 from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import ONE_GATEWAY, BatchLimits, Gateways, Outputs
-from gateway.errors import BackendGarbage
 from gateway.trace import DEFAULT_FLOW, Flow
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
-from preprocessing.errors import InvalidOutput
 
 _MAX_ELEMENTS: Final = 128 << 10
 """The elements of all inputs in a shared call: about a megabyte, which takes 0.1 ms to join."""
@@ -105,12 +103,7 @@ def _elements(item: _Item) -> int:
 
 
 def _shares(outputs: Outputs, counts: Sequence[int]) -> Sequence[Outputs]:
-    if len(counts) == 1:
-        return [outputs]
-    try:
-        return split_rows(outputs, counts)
-    except InvalidOutput as error:
-        raise BackendGarbage(error.message) from error
+    return [outputs] if len(counts) == 1 else split_rows(outputs, counts)
 
 
 def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:

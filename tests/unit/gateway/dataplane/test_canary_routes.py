@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelFailed, Overloaded
@@ -143,3 +146,39 @@ async def test_every_answer_and_its_log_name_version_model_and_route(make_stack:
         assert [("m1", "stable", "e/1")] * 2 == [(r.model_id, r.route, r.url) for r in records]
         reply = await stack.client.post("/serve/nobody", json=BODY)
         assert (404, None) == (reply.status_code, reply.headers.get("x-served-by"))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 2), (3, 2), (0,)])
+@pytest.mark.parametrize("texts", [1, 150])
+async def test_another_number_of_rows_than_was_sent_is_the_versions_fault(
+    stack: Any, shape: tuple[int, ...], texts: int
+) -> None:
+    """A canary falls back; without one it is 502. Also if the texts need several calls to the model."""
+    await start(stack)
+    stack.load("e/2", lambda _inputs: {"logits": np.zeros(shape, np.float32)})
+    body = {"text": ["good"] * texts}
+    reply = await stack.client.post("/serve/c", json=body)
+    assert (200, "fallback", "e/1") == (reply.status_code, reply.headers["x-route"], reply.headers["x-served-by"])
+    reply = await stack.client.post("/serve/e/2", json=body)
+    assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
+
+
+async def test_calls_of_one_request_that_differ_in_dimensions_are_the_versions_fault(stack: Any) -> None:
+    """Their outputs cannot be joined: 502, and a canary falls back."""
+    await start(stack)
+    ranks = itertools.cycle((1, 2, 3))
+    stack.load("e/2", lambda given: {"logits": np.zeros((len(given["input_ids"]), *[2] * next(ranks)), np.float32)})
+    body = {"text": ["good"] * 150}
+    assert "e/1" == (await stack.client.post("/serve/c", json=body)).headers["x-served-by"]
+    assert 502 == (await stack.client.post("/serve/e/2", json=body)).status_code
+
+
+async def test_a_tensor_endpoint_answers_502_if_a_shared_call_returns_other_rows(stack: Any) -> None:
+    """As a text task does."""
+    stack.registry.add_model("plain", stack.folder / "plain.onnx", name="plain")
+    (stack.folder / "plain.onnx").write_bytes(b"onnx")
+    stack.registry.add_endpoint("t", "plain")
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda x: {"y": np.zeros((1, 1))})
+    await stack.served("t")
+    replies = await asyncio.gather(*(stack.client.post("/serve/t", json={"x": [[1.0]]}) for _ in range(3)))
+    assert {502} == {reply.status_code for reply in replies}
