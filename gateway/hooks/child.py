@@ -123,6 +123,8 @@ class _Process:
             self._model = self._code.model
         if self._engine in engines.ENGINES and self._model is None:
             self._model = engines.load_model(self._engine, model_path)
+        is_body = self._code is None or "preprocess" not in self._code.stages
+        self._predictor = _Predictor(self._engine, self._model, is_body=is_body)
 
     def _describe(self) -> dict[str, Any]:
         code = self._code
@@ -203,7 +205,7 @@ class _Process:
         for stage in stages:
             started = perf_counter_ns()
             if stage == "process" and self._engine in engines.ENGINES:
-                await run_stage(_Predictor(self._engine, self._model), stage, jobs, call)  # type: ignore[arg-type] # has the methods used
+                await run_stage(self._predictor, stage, jobs, call)  # type: ignore[arg-type] # has the methods used
             elif self._code is not None:
                 await run_stage(self._code, stage, jobs, call)
             spent[STAGES.index(stage)] = perf_counter_ns() - started
@@ -338,16 +340,17 @@ class _Predictor:
 
     batch_hooks: Final[dict[str, Any]] = {}
 
-    def __init__(self, engine: str, model: Any) -> None:
+    def __init__(self, engine: str, model: Any, *, is_body: bool) -> None:
         self._engine = engine
         self._model = model
+        self._is_body = is_body
 
     def is_async(self, _stage: str) -> bool:
         return False
 
     def process(self, data: Any, _state: Any, _statistics: Any) -> Any:
         try:
-            return engines.predict(self._engine, self._model, data)
+            return engines.predict(self._engine, self._model, data, is_body=self._is_body)
         except ValueError as error:
             text = str(error)[:MAX_ERROR_CHARS]
             raise UserCodeRefused(text or "predict refused the data", stage="process") from error

@@ -18,7 +18,7 @@ from preprocessing.errors import UserCodeLoadError
 ENGINES: Final = ("sklearn", "xgboost", "lightgbm")
 
 _PACKAGES: Final = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu or xgboost", "lightgbm": "lightgbm"}
-_ROWS: Final = "the model predicts a list of rows, such as [[1.5, 2, 0]], not {}"
+_ROWS: Final = 'the model predicts a JSON list of rows, such as [[1.5, 2, 0]] or ["a text"], not {}'
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _SUFFIXES: Final = {
     "sklearn": (".pkl", ".pickle", ".joblib", ".gz", ".z", ".xz", ".bz2"),
@@ -85,22 +85,29 @@ def model_file(engine: str, path: Path) -> Path:
     )  # fmt: skip
 
 
-def predict(engine: str, model: Any, data: Any) -> Any:
+def predict(engine: str, model: Any, data: Any, *, is_body: bool) -> Any:
     """Return the result of the model's ``predict``. Converts rows for an XGBoost Booster to a ``DMatrix``.
 
-    ``{"instances": rows}`` (KServe v1) and a single named tensor, ``{"x": rows}``, stand for their rows.
+    ``is_body``: the data is a request's body, not what a class made of it. It must be a list of rows;
+    ``{"instances": rows}`` (KServe v1) and a single named tensor, ``{"x": rows}``, stand for their rows. Another object
+    is refused: scikit-learn's text models would take its keys for the texts.
 
     Raises ``ValueError`` for JSON that is not a list: it is the caller's mistake. Texts must not reach the libraries:
     XGBoost and LightGBM would open the file of that name.
     """
+    if is_body:
+        data = _rows(data)
     if isinstance(data, str | bytes | bytearray | memoryview | PurePath):
         raise ValueError(_ROWS.format("a text"))  # noqa: TRY004 - a ValueError is the caller's mistake
-    try:
-        return _predicted(engine, model, _rows(data))
-    except TypeError as error:
-        if not isinstance(data, dict | float | int | None):
-            raise
-        raise ValueError(_ROWS.format("an object" if isinstance(data, dict) else json.dumps(data))) from error
+    if is_body and not isinstance(data, list):
+        raise ValueError(_ROWS.format("an object" if isinstance(data, dict) else json.dumps(data)))
+    if engine == "xgboost" and type(model).__name__ == "Booster":
+        matrix = importlib.import_module("xgboost").DMatrix
+        if not isinstance(data, matrix):
+            if isinstance(data, list | tuple):
+                data = importlib.import_module("numpy").asarray(data, dtype="float32")
+            data = matrix(data)
+    return model.predict(data)
 
 
 def _rows(data: Any) -> Any:
@@ -109,16 +116,6 @@ def _rows(data: Any) -> Any:
         if isinstance(value, list) and (name == "instances" or (value and isinstance(value[0], list))):
             return value
     return data
-
-
-def _predicted(engine: str, model: Any, data: Any) -> Any:
-    if engine == "xgboost" and type(model).__name__ == "Booster":
-        matrix = importlib.import_module("xgboost").DMatrix
-        if not isinstance(data, matrix):
-            if isinstance(data, list | tuple):
-                data = importlib.import_module("numpy").asarray(data, dtype="float32")
-            data = matrix(data)
-    return model.predict(data)
 
 
 def _hint(engine: str, error: Exception) -> str:

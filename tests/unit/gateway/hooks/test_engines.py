@@ -11,7 +11,9 @@ import lightgbm
 import numpy as np
 import pytest
 import xgboost
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from gateway.hooks.engines import load_model, missing_package, model_file, predict
 from preprocessing.errors import UserCodeLoadError
@@ -65,28 +67,29 @@ def test_a_saved_model_predicts_the_same(saved: Any, tmp_path: Path, engine: str
     for place in (path, tmp_path):
         model = load_model(engine, place)
         for rows in (X, X.tolist()):
-            assert np.allclose(wanted, predict(engine, model, rows))
+            assert np.allclose(wanted, predict(engine, model, rows, is_body=rows is not X))
 
 
 def test_a_dmatrix_from_a_hook_is_used_unchanged(saved: Any) -> None:
     """clearml-serving's XGBoost hooks return a DMatrix."""
     path, wanted = saved("xgboost", "model.json")
-    assert np.allclose(wanted, predict("xgboost", load_model("xgboost", path), xgboost.DMatrix(X)))
+    assert np.allclose(wanted, predict("xgboost", load_model("xgboost", path), xgboost.DMatrix(X), is_body=False))
 
 
 @pytest.mark.parametrize(
     ("engine", "name"), [("sklearn", "model.pkl"), ("xgboost", "model.json"), ("lightgbm", "model.txt")]
 )
 @pytest.mark.parametrize("form", [str, str.encode, Path])
+@pytest.mark.parametrize("is_body", [True, False])
 def test_a_text_is_refused_and_never_read_as_the_name_of_a_file(
-    saved: Any, tmp_path: Path, engine: str, name: str, form: Callable[[str], Any]
+    saved: Any, tmp_path: Path, engine: str, name: str, form: Callable[[str], Any], is_body: bool
 ) -> None:
     """XGBoost and LightGBM predict from the file that a text names: a caller could have files of the gateway read."""
     path, _ = saved(engine, name)
     secret = tmp_path / "secret.csv"
     secret.write_text("0,1,0\n1,0,1\n")
     with pytest.raises(ValueError, match=r"list of rows, such as .* not a text"):
-        predict(engine, load_model(engine, path), form(str(secret)))
+        predict(engine, load_model(engine, path), form(str(secret)), is_body=is_body)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +99,59 @@ def test_a_text_is_refused_and_never_read_as_the_name_of_a_file(
 def test_rows_may_come_under_a_name(saved: Any, engine: str, name: str, key: str) -> None:
     """As KServe v1's ``instances``, and as the only tensor of the Open Inference Protocol."""
     path, wanted = saved(engine, name)
-    assert np.allclose(wanted, predict(engine, load_model(engine, path), {key: X.tolist()}))
+    assert np.allclose(wanted, predict(engine, load_model(engine, path), {key: X.tolist()}, is_body=True))
 
 
 @pytest.mark.parametrize(("data", "said"), [({"x": 1.0, "y": 2.0}, "an object"), (None, "null"), (7, "7")])
-def test_a_body_that_is_not_a_list_is_the_callers_mistake(saved: Any, data: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "name"), [("sklearn", "model.pkl"), ("xgboost", "model.json"), ("lightgbm", "model.txt")]
+)
+def test_a_body_that_is_not_a_list_is_the_callers_mistake(
+    saved: Any, engine: str, name: str, data: Any, said: str
+) -> None:
     """A ValueError is a refusal with 422; LightGBM raises a TypeError, which would count as a failure."""
-    path, _ = saved("lightgbm", "model.txt")
+    path, _ = saved(engine, name)
     with pytest.raises(ValueError, match=f"not {said}$"):
-        predict("lightgbm", load_model("lightgbm", path), data)
+        predict(engine, load_model(engine, path), data, is_body=True)
+
+
+_AFTERWARDS = "class Preprocess:\n    def postprocess(self, data, state, collect=None):\n        return list(data)\n"
+_BEFORE = "class Preprocess:\n    def preprocess(self, body, state, collect=None):\n        return [body['text']]\n"
+
+
+@pytest.mark.parametrize("source", ["", _AFTERWARDS])
+async def test_a_text_model_answers_rows_and_refuses_objects(make_stack: Any, source: str) -> None:
+    """It would iterate over an object's keys and answer them with 200. Also behind a class without ``preprocess``."""
+    stack = make_stack(ready_timeout=120)
+    async with stack.gateway.running(), stack.client:
+        await _serve_text_model(stack, source)
+        assert ["pos"] == (await stack.client.post("/serve/e", json=["good film"])).json()
+        for body in ({"text": "good film"}, {"text": ["good film"]}, {"good": 1, "film": 2}, "good film", {}, 1):
+            reply = await stack.client.post("/serve/e", json=body)
+            assert (422, "input_refused") == (reply.status_code, reply.json()["code"]), (body, reply.text)
+            assert 'a JSON list of rows, such as [[1.5, 2, 0]] or ["a text"]' in reply.json()["error"]
+        reply = await stack.client.post("/v1/models/e:predict", json={"instances": ["good film", "bad"]})
+        assert {"predictions": ["pos", "neg"]} == reply.json()
+
+
+async def test_a_class_may_make_rows_of_an_object(make_stack: Any) -> None:
+    """With ``preprocess``, the body has the class's own form."""
+    stack = make_stack(ready_timeout=120)
+    async with stack.gateway.running(), stack.client:
+        await _serve_text_model(stack, _BEFORE)
+        assert ["pos"] == (await stack.client.post("/serve/e", json={"text": "good film"})).json()
+
+
+async def _serve_text_model(stack: Any, source: str) -> None:
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    model.fit(["good film", "good", "bad film", "bad"], ["pos", "pos", "neg", "neg"])
+    joblib.dump(model, stack.folder / "model.joblib")
+    stack.registry.add_model("m", stack.folder / "model.joblib")
+    if source:
+        stack.add_hook("e", source, "m", engine="sklearn")
+    else:
+        stack.registry.add_endpoint("e", "m", engine="sklearn")
+    await stack.served("e")
 
 
 @pytest.mark.parametrize(
