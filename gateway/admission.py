@@ -201,6 +201,11 @@ class Permits:
         self.held_bytes = held + size
         return Permit(self, size)
 
+    def keep(self) -> Permit:
+        """Return a permit for work that goes on after its request has ended. It is never refused."""
+        self.in_flight += 1
+        return Permit(self, 0)
+
     @property
     def is_half_full(self) -> bool:
         """True if there is no room for work without a waiting caller, such as shadow traffic."""

@@ -274,6 +274,7 @@ class Gateway:
             ),
             backend_for=self._tritons.get,
             observer=self.observer,
+            permits=self.permits,
             limits=BatchLimits(
                 settings.max_batch_rows,
                 settings.max_batch_tokens,

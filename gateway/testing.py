@@ -67,6 +67,8 @@ class FakeBackend:
         self.has_outliers = False
         self.waiting = 0
         self.placed: dict[str, list[tuple[bool, int]]] = {}
+        self.stuck: list[str] = []
+        self._readers: set[asyncio.Task[None]] = set()
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""
@@ -114,14 +116,16 @@ class FakeBackend:
         return {name: array for name, array in answer.items() if not outputs or name in outputs}
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
-    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
-        """See ``Backend.stream``; ``latency`` is that of each response."""
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        ended: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
+        """See ``Backend.stream``; ``latency`` is that of each response. With ``hold``, a stream ends when it is set."""
         del request_id
-        self._check(model)
         until = asyncio.get_running_loop().time() + timeout
-        is_whole = False
+        is_whole = True
         try:
+            self._check(model)
+            is_whole = False
             for response in self.streams[model]({name: np.asarray(array) for name, array in inputs.items()}):
                 async with _until(until - asyncio.get_running_loop().time()):
                     await asyncio.sleep(self.latency)
@@ -133,6 +137,14 @@ class FakeBackend:
         finally:
             if not is_whole:
                 self.ended.append(model)
+            reader = asyncio.create_task(self._read_on(ended))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+
+    async def _read_on(self, ended: Callable[[], object]) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        ended()
 
     async def is_live(self) -> bool:
         """See ``Backend.is_live``."""

@@ -54,6 +54,9 @@ ELSEWHERE = (
 )
 """What to do on a machine for which there is no Triton."""
 
+STUCK = "answers calls but no streams: its threads are stuck"
+"""What is said of a server that must be restarted although it is live."""
+
 LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
 
@@ -402,7 +405,7 @@ class TritonLauncher:
     def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
         until = time.monotonic() + self._restart_s
         while process.poll() is None and not self._stopping.is_set() and time.monotonic() < until:
-            if _is_live(self.addresses.http):
+            if is_live(self.addresses.http):
                 return True
             self._stopping.wait(0.05)
         return False
@@ -552,7 +555,8 @@ def choose_ports(wanted: Ports, host: str) -> Ports:
     return Ports(*chosen)
 
 
-def _is_live(address: str) -> bool:
+def is_live(address: str) -> bool:
+    """Return True if the server answers over HTTP that it is live."""
     connection = http.client.HTTPConnection(address, timeout=1.0)
     try:
         connection.request("GET", "/v2/health/live")

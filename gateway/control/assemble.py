@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from gateway import manifest, samples
-from gateway.admission import Pressure
+from gateway.admission import Permits, Pressure
 from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
@@ -125,7 +125,9 @@ class Assembler:
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
         threads: ThreadPoolExecutor,
         control: ControlThreads,
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._records = records
         self._cache = cache
         self._backend_for = backend_for
@@ -297,7 +299,9 @@ class Assembler:
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
-                generator = GenerationHandler(processor, call.backend, call.model, threads=self._threads)
+                generator = GenerationHandler(
+                    processor, call.backend, call.model, threads=self._threads, permits=self._permits
+                )
                 opened.add(generator)
 
                 async def validate_generator(_seen: Sequence[bytes]) -> None:

@@ -55,6 +55,10 @@ class Tritons:
             found[address] = found.get(address, 0) + self.get(address, compression).waiting
         return found
 
+    def stuck(self, needed: Collection[Key]) -> list[str]:
+        """Return the servers that answer calls but no streams."""
+        return sorted({address for key in needed for address in self.get(*key).stuck})
+
     async def forget(self, needed: Collection[Key]) -> None:
         """Close all backends but the ``needed`` ones. The others must have no calls in flight."""
         gone = [self._backends.pop(key) for key in [*self._backends] if key not in needed]
@@ -98,6 +102,7 @@ class TritonProbe:
         if found != self._health.backend_live or pools != self._health.pools:
             self._health.backend_live, self._health.pools = found, pools
             self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
+        self._health.stuck = self._tritons.stuck(self._needed())
         waiting: dict[str, int] = {}
         for address, count in self._tritons.waiting(self._needed()).items():
             for pool in pools.get(address, "").split(","):

@@ -159,7 +159,8 @@ class Handler(Protocol):
     - ``await answer(body, trace, deadline)`` returns the answer (anything JSON, or bytes) before ``deadline`` (loop
       time).
 
-    It also has ``stream`` (``Streams``) if it can answer in pieces.
+    It also has ``stream`` (``Streams``) if it can answer in pieces, and ``unread`` if its model may work on after a
+    request has ended: the number of those.
     """
 
     takes_bytes: bool
@@ -212,8 +213,8 @@ class Endpoint:
 
     @property
     def leases(self) -> int:
-        """The number of requests that hold it open."""
-        return self._leases
+        """The number of requests that hold it open, and of those that have ended before their model did."""
+        return self._leases + getattr(self.handler, "unread", 0)
 
     def is_overloaded(self, rank: int, tenant: str = "") -> bool:
         """Return whether one more request of this class and tenant would be refused for the work in hand."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from gateway.admission import Permit, Permits
 from gateway.endpoints.endpoint import Event, note, translate
 from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFailed
 from gateway.trace import Trace
@@ -30,6 +31,7 @@ from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
 
 _OUTPUTS: Final = ("token_ids", "finish_reason")
+_GRACE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,12 @@ class GenerationHandler:
     takes_bytes = False
     task = GENERATION
 
-    def __init__(self, processor: TextProcessor, backend: Backend, model: str, *, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, processor: TextProcessor, backend: Backend, model: str, *, threads: ThreadPoolExecutor, permits: Permits
+    ) -> None:
+        self.unread = 0
+        """The model's texts for requests that have ended before it did (a stop string, a client that left)."""
+        self._permits = permits
         self.processor = processor
         self.backend = backend
         self.model = model
@@ -75,8 +82,7 @@ class GenerationHandler:
     async def stream(self, body: object, trace: Trace, deadline: float) -> AsyncGenerator[Event, None]:
         """Yield the continuation piece by piece; the last event has ``finish_reason``.
 
-        Closing the generator stops the model's work on it. Raises ``GatewayError``; for refused input, before the first
-        event.
+        Raises ``GatewayError``; for refused input, before the first event.
         """
         prepared, prompts = await self._prepare(body, trace)
         if prepared.is_batch:
@@ -140,19 +146,36 @@ class GenerationHandler:
         }
 
     async def _events(self, prompt: _Prompt, deadline: float) -> AsyncGenerator[Event, None]:
-        """Yield an event for each piece of text that is final, and the last one. Closing it ends the backend's call."""
+        """Yield an event for each piece of text that is final, and the last one.
+
+        The model may write on after that. Until its end, this keeps the place of the request.
+        """
         continuation = Continuation(self.processor.tokenizer, prompt.ids, prompt.stop)
+        left = deadline - asyncio.get_running_loop().time()
+        # The model gives up a little later: a caller that still waits gets the gateway's reason.
+        settings = {**prompt.settings, "seconds": left + _GRACE_S}
         inputs = {
             "input_ids": np.array(prompt.ids, dtype=np.int64),
-            "parameters": np.array([orjson.dumps(prompt.settings)], dtype=np.object_),
+            "parameters": np.array([orjson.dumps(settings)], dtype=np.object_),
         }
-        left = deadline - asyncio.get_running_loop().time()
         tokens, generated = len(prompt.ids), 0
         pending: list[int] = []
         has_ended = False
         prefix = prompt.text if prompt.returns_prompt else ""
+        is_over = False
+        place: Permit | None = None
+
+        def ended() -> None:
+            nonlocal is_over
+            is_over = True
+            if place is not None:
+                place.release()
+                self.unread -= 1
+
         try:
-            async with aclosing(self.backend.stream(self.model, inputs, _OUTPUTS, timeout=left)) as responses:
+            async with aclosing(
+                self.backend.stream(self.model, inputs, _OUTPUTS, timeout=left, ended=ended)
+            ) as responses:
                 async for response in responses:
                     try:
                         (token,) = response["token_ids"].tolist()
@@ -175,10 +198,14 @@ class GenerationHandler:
                         prefix = ""
                         pending = []
                     if continuation.has_stopped:
-                        return  # the model does not know the stop text; closing the stream stops it
+                        return  # the model does not know the stop text, and writes on
                     if reason:
                         has_ended = True
         except BackendRefused as error:
             raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
+        finally:
+            if not is_over:
+                place = self._permits.keep()
+                self.unread += 1
         if not has_ended:
             raise BackendGarbage("the model ended without saying why")

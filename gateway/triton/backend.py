@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -247,41 +248,62 @@ class TritonBackend:
             self._replicas.end(replica, call, was_answered=was_answered, is_probe=True)
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
-    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        ended: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """See ``Backend.stream``; the call is repeated at another replica if no response has arrived yet."""
         parent = TRACEPARENT.get()
         replicas = self._replicas
         until = replicas.callers(model).asked + timeout
-        replica = replicas.pick(model) or await self._find_or_wait(model, timeout)
-        tried: dict[Replica, bool] = {}
-        while True:
-            has_begun = False
-            replicas.begin(replica, None)
-            try:
-                responses = replica.grpc.stream(
-                    model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent
-                )
-                async with aclosing(responses):
-                    async for response in responses:
-                        has_begun = True
-                        replica.answered(monotonic())
-                        yield response
-            except (TransportError, ModelNotReady) as error:
-                why = error
-            else:
-                return
-            finally:
-                replicas.end(replica, None, was_answered=False)
-            if has_begun:
-                if isinstance(why, TransportError):
-                    replicas.lose(replica, over_http=False)
-                raise why
-            try:
-                replica = replicas.failed(replica, model, why, tried, over_http=False)
-            except GatewayError as error:
-                replica = await self._wait_for_replica(model, error, until - monotonic())
-                tried.clear()
+        readers = 1  # this generator; a call is read on after it is closed
+
+        def leave() -> None:
+            nonlocal readers
+            readers -= 1
+            if not readers:
+                ended()
+
+        def begin(on: Replica) -> Callable[[], None]:
+            nonlocal readers
+            readers += 1
+            replicas.begin(on, None)
+
+            def end() -> None:
+                replicas.end(on, None, was_answered=False)
+                leave()
+
+            return end
+
+        try:
+            replica = replicas.pick(model) or await self._find_or_wait(model, timeout)
+            tried: dict[Replica, bool] = {}
+            while True:
+                has_begun = False
+                try:
+                    responses = replica.grpc.stream(
+                        model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent,
+                        begin=partial(begin, replica),
+                    )  # fmt: skip
+                    async with aclosing(responses):
+                        async for response in responses:
+                            has_begun = True
+                            replica.answered(monotonic())
+                            yield response
+                except (TransportError, ModelNotReady) as error:
+                    why = error
+                else:
+                    return
+                if has_begun:
+                    if isinstance(why, TransportError):
+                        replicas.lose(replica, over_http=False)
+                    raise why
+                try:
+                    replica = replicas.failed(replica, model, why, tried, over_http=False)
+                except GatewayError as error:
+                    replica = await self._wait_for_replica(model, error, until - monotonic())
+                    tried.clear()
+        finally:
+            leave()
 
     async def _find_or_wait(self, model: str, left: float) -> Replica:
         try:
@@ -325,6 +347,11 @@ class TritonBackend:
     async def is_live(self) -> bool:
         """See ``Backend.is_live``; also resolves the name again and checks which replicas answer."""
         return await self._replicas.look()
+
+    @property
+    def stuck(self) -> Sequence[str]:
+        """See ``Backend.stuck``."""
+        return [replica.address for replica in self._replicas.all if replica.grpc.is_stuck]
 
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""

@@ -8,16 +8,19 @@ queue. Only gRPC offers streams, metadata and the repository index.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 import grpc
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import BackendGarbage, GatewayError
+from gateway.errors import BackendGarbage, GatewayError, ModelNotReady
+from gateway.health import STUCK
 from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.key import GRPC_HEADER, is_refusal
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -25,9 +28,19 @@ from gateway.triton.tensors import FROM_TRITON, pack, unpack
 from gateway.triton.tls import TritonTls
 from gateway.triton.waiting import within_running_time
 
+_log = logging.getLogger("triton_gateway.triton")
+
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _ALIVE_S: Final = 2.0
 """Time-out of a question about a server, in seconds. A caller's short time-out would say nothing about Triton."""
+_READ_ON_S: Final = 60.0
+"""Seconds after its caller's deadline until which a stream is read on; then it is cancelled after all."""
+_CLOSE_S: Final = 10.0
+"""Seconds that streams are read on when the channel is closed."""
+_SILENT_S: Final = 5.0
+"""Seconds without a message on any open stream after which the server is asked whether it answers streams."""
+_STUCK_S: Final = 5.0
+"""Seconds without an answer to that after which its streams count as stuck."""
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
@@ -77,6 +90,15 @@ class GrpcTransport:
     ) -> None:
         self._address = address
         self._calls: set[Any] = set()
+        self._readers: set[asyncio.Task[None]] = set()
+        """One for each open stream."""
+        self._unread: set[asyncio.Task[None]] = set()
+        """Those whose caller has left."""
+        self._streamed = 0.0
+        """When the last message of a stream arrived, in ``monotonic`` seconds."""
+        self.is_stuck = False
+        """Whether the server answers calls but no streams, which only its restart ends."""
+        self._asking: asyncio.Task[None] | None = None
         compression = grpc.Compression.Gzip if is_compressed else None
         settings = dict(_OPTIONS) | dict(options)
         if tls is None:
@@ -119,22 +141,43 @@ class GrpcTransport:
             return _unpack(await call)
 
     async def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
+        self,
+        model: str,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        *,
+        timeout: float,
+        request_id: str,
+        parent: str,
+        begin: Callable[[], Callable[[], object]],
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
         """Run a decoupled model, as ``Backend.stream``. Also raises ``TransportError``.
 
-        Each request has its own gRPC stream, so ending the stream ends only this request.
+        Each request has its own gRPC stream. A task reads it to its end even if the caller leaves or is late: a Triton
+        can crash or hang if a stream is cancelled while its model answers. ``begin()`` is called when it is sent, and
+        what that returns when it has ended.
         """
+        if self.is_stuck:
+            raise ModelNotReady(f"Triton at {self._address} {STUCK}", hint="it must be restarted", retry_after=5)
         request = _request(model, inputs, outputs, request_id)
         # If the model ends without a last token, the final flag then comes in an empty response.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
-        call = self._stream(timeout=timeout, metadata=_trace(parent))
-        with self._under_way(call, model):
-            await call.write(request)
+        received: asyncio.Queue[Any] = asyncio.Queue()
+        until = asyncio.get_running_loop().time() + timeout
+        if not self._readers:
+            self._streamed = monotonic()
+        call = self._stream(timeout=max(timeout, 0.0) + _READ_ON_S, metadata=_trace(parent))
+        reader = asyncio.create_task(self._read(call, request, model, received))
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+        ended = begin()
+        reader.add_done_callback(lambda _: ended())
+        try:
             while True:
-                message = await call.read()
-                if message is grpc.aio.EOF:
-                    raise lost(self._address, "it ended the stream")
+                async with asyncio.timeout_at(until):
+                    message = await received.get()
+                if isinstance(message, GatewayError):
+                    raise message
                 if message.error_message:
                     raise _stream_error(message.error_message, model, self._address)
                 response = message.infer_response
@@ -142,6 +185,27 @@ class GrpcTransport:
                     yield _unpack(response)
                 if response.parameters["triton_final_response"].bool_param:
                     return
+        except TimeoutError:
+            raise translate("late", "", model=model, address=self._address) from None
+        finally:
+            if not reader.done():
+                self._unread.add(reader)
+                reader.add_done_callback(self._unread.discard)
+
+    async def _read(self, call: Any, request: Any, model: str, received: asyncio.Queue[Any]) -> None:
+        """Pass all messages of a stream to ``received``, and an error after them."""
+        error: GatewayError = lost(self._address, "it ended the stream")
+        try:
+            with self._under_way(call, model):
+                await call.write(request)
+                await call.done_writing()
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    self._streamed = monotonic()
+                    received.put_nowait(message)
+        except GatewayError as failure:
+            error = failure
+        finally:
+            received.put_nowait(error)
 
     @contextmanager
     def _under_way(self, call: Any, model: str) -> Iterator[None]:
@@ -166,11 +230,37 @@ class GrpcTransport:
         return translate(kind, f"{code.name}: {text}" if kind == "other" else text, model=model, address=self._address)
 
     async def is_live(self) -> bool:
-        """Return whether the server answers. Never raises."""
+        """Return whether the server answers. Never raises. Also finds out whether its streams are stuck."""
         try:
-            return bool((await _ask(self._live, pb.ServerLiveRequest())).live)
+            is_live = bool((await _ask(self._live, pb.ServerLiveRequest())).live)
         except (grpc.RpcError, TimeoutError):
             return False
+        is_silent = bool(self._readers) and monotonic() > self._streamed + _SILENT_S
+        if is_live and (is_silent or self.is_stuck) and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask_for_a_stream())
+        return is_live
+
+    async def _ask_for_a_stream(self) -> None:
+        """Find out whether the server answers streams. The question is for no model, so its answer is a refusal."""
+        call = self._stream()
+
+        async def read() -> None:
+            await call.write(pb.ModelInferRequest())
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+
+        try:
+            await within_running_time(read(), _STUCK_S)
+            self.is_stuck, self._streamed = False, monotonic()
+        except TimeoutError:
+            if not self.is_stuck:
+                _log.error("Triton at %s %s: restart it", self._address, STUCK)
+            self.is_stuck = True
+        except grpc.RpcError:
+            self.is_stuck = False  # it is away or new, which other questions find out
+        finally:
+            call.cancel()
 
     async def holds(self, key: str) -> Held | None:
         """Return the models of the server, by one call; None if it does not answer. Never raises.
@@ -219,7 +309,11 @@ class GrpcTransport:
         return len(given_up)
 
     async def close(self) -> None:
-        """Close the channel. Calls in flight end with ``TransportError``."""
+        """Close the channel. Calls in flight end with ``TransportError``; streams that callers left are read first."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._unread:
+            await asyncio.wait(self._unread, timeout=_CLOSE_S)
         self.give_up()
         await self._channel.close()
 

@@ -113,17 +113,25 @@ class Backend(Servers, Protocol):
         ...
 
     def stream(
-        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
-    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
+        ended: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """Run a decoupled ``model``: yield the tensors of each response as it arrives, until the last.
 
-        Inputs, outputs and errors are those of ``infer``; ``timeout`` covers the whole stream. Closing the generator,
-        or cancelling the coroutine that waits for it, cancels the call on the server.
+        Inputs, outputs and errors are those of ``infer``; ``timeout`` covers the whole stream. A caller may leave at
+        any time (close the generator, cancel the coroutine that waits for it). The model then runs to its end, and
+        what it still sends is discarded, because a Triton can crash over a cancelled stream. ``ended()`` is called once
+        when the server has finished, or if it got no call.
         """
         ...
 
     async def is_live(self) -> bool:
         """Return whether a server answers; never raises."""
+        ...
+
+    @property
+    def stuck(self) -> Sequence[str]:
+        """The addresses of servers that answer calls but no streams, as found by ``is_live``; a restart helps."""
         ...
 
     async def is_ready(self, model: str) -> bool:

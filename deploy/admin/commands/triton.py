@@ -1,18 +1,29 @@
 """``triton-gateway triton``: the embedded Triton as a child of ``up``. Hidden, because alone it serves no model.
 
-Ends when the server ends, with the reason on stderr, so that the supervisor of ``up`` restarts it and says so.
+Ends when the server ends or its streams are stuck, with the reason on stderr, so that the supervisor of ``up``, or of
+a container, restarts it and says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from deploy.admin.commands._options import PORT, stop_on_signal
 
+if TYPE_CHECKING:
+    from deploy.tritonserver.launcher import Addresses
+
+_STREAMS_EVERY_S: Final = 5.0
+"""Seconds between two questions whether the server answers streams, and the time-out of one."""
+_MISSES: Final = 3
+"""Unanswered questions in a row after which the streams are stuck."""
 _NEVER_BY_ITSELF = (3600.0, 3600.0)
 """Back-off in seconds, so long that the launcher never restarts the server; the supervisor of ``up`` does."""
 
@@ -41,6 +52,7 @@ def command(
     from deploy.tools.errors import ChildFailed, DeployError
     from deploy.tritonserver.key import ensure_key
     from deploy.tritonserver.launcher import (
+        STUCK,
         ExternalServer,
         Ports,
         TritonLauncher,
@@ -62,8 +74,12 @@ def command(
         extra_arguments=(*trace_arguments(os.environ), *arguments),
     )  # fmt: skip
     try:
-        launcher.start(_tell)
+        addresses = launcher.start(_tell)
+        stuck = threading.Event()
+        threading.Thread(target=_watch_streams, args=(addresses, stuck), name="streams", daemon=True).start()
         while not stop.wait(0.2):
+            if stuck.is_set():
+                raise ChildFailed(f"tritonserver {STUCK} (its log: {launcher.log_path})")
             if launcher.pid is None:
                 log = process_logs.read_from(launcher.log_path, 0)
                 reason = process_logs.last_error_line(log, otherwise_last=False)
@@ -73,6 +89,31 @@ def command(
     finally:
         launcher.stop()
     return 0
+
+
+def _watch_streams(addresses: Addresses, stuck: threading.Event) -> None:
+    """Set ``stuck`` when the server has answered calls but no streams for a while.
+
+    Triton's threads for streams can wait for each other for ever after a stream was cancelled. A stream for no model is
+    answered with a refusal.
+    """
+    import grpc
+
+    from deploy.tritonserver.launcher import is_live
+
+    with grpc.insecure_channel(addresses.grpc) as channel:
+        ask = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        missed = 0
+        while missed < _MISSES:
+            time.sleep(_STREAMS_EVERY_S)
+            try:
+                list(ask(iter((b"",)), timeout=_STREAMS_EVERY_S))
+            except grpc.RpcError as error:
+                is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                missed = missed + 1 if is_silent and is_live(addresses.http) else 0
+            else:
+                missed = 0
+    stuck.set()
 
 
 def _tell(text: str) -> None:

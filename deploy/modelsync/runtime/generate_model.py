@@ -16,10 +16,12 @@ import ctypes
 import hashlib
 import importlib
 import json
+import math
 import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +54,8 @@ class Settings:
     repetition_penalty: float = 1.0
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    seconds: float = math.inf
+    """Until the text is given up, counted from its arrival: nobody cancels one, and nobody reads it after that."""
 
     @classmethod
     def read(cls, text: bytes | str) -> Settings:
@@ -114,6 +118,7 @@ class Continued:
     ids: list[int]
     settings: Settings
     random: Any
+    until: float = math.inf
     cache: dict[str, Any] = field(default_factory=dict)
     n_new: int = 0
     n_read: int = 0
@@ -215,7 +220,8 @@ class TritonPythonModel:
             except Refused as error:
                 self._fail(sender, str(error), backend.TritonError.INVALID_ARG)
                 continue
-            self._waiting.put(Continued(sender, ids, settings, np.random.default_rng(settings.seed)))
+            until = time.monotonic() + settings.seconds
+            self._waiting.put(Continued(sender, ids, settings, np.random.default_rng(settings.seed), until))
 
     def finalize(self) -> None:
         """End the thread; sequences that run are ended with an error."""
@@ -243,7 +249,7 @@ class TritonPythonModel:
         """Add one token; False when the sequence is over."""
         settings = sequence.settings
         try:
-            if sequence.sender.is_cancelled():
+            if time.monotonic() >= sequence.until or sequence.sender.is_cancelled():
                 self._end(sequence.sender)
                 return False
             scores = scores_of(self._graph.next_logits(sequence), sequence.ids, settings)

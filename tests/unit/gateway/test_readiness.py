@@ -115,6 +115,20 @@ async def test_a_gateway_without_triton_is_ready_if_a_hook_serves(stack: Any) ->
     assert (503, ["Triton at fake:8001 does not answer"]) == (code, body["reasons"])
 
 
+async def test_a_triton_whose_streams_are_stuck_is_named(stack: Any) -> None:
+    """The gateway stays ready, because other requests are answered."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.stuck.append("fake:8001")
+    await stack.until(lambda: stack.gateway.health.degraded())
+    code, body = await readyz(stack)
+    assert (200, []) == (code, body["reasons"])
+    why = "Triton at fake:8001 answers, but its streams are stuck: no text is generated there until it is restarted"
+    assert [why] == body["degraded"] == (await stack.client.get("/v1/status")).json()["degraded"]
+    stack.backend.stuck.clear()
+    await stack.until(lambda: not stack.gateway.health.degraded())
+
+
 async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.admission import Permits
 from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
@@ -78,7 +79,7 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> A
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
         word_cache_words=0, response_cache_entries=0, response_cache_bytes=1 << 20, hooks=HookSettings(),
         ready_timeout=1,
-        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
+        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
     )  # fmt: skip
 
 

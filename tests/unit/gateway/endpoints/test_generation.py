@@ -11,6 +11,7 @@ from gateway.call import InternalCall
 from gateway.dataplane.inflight import InFlight
 from gateway.errors import ModelFailed
 from tests.unit.gateway.story import counting
+from tests.waiting import soon
 
 
 async def post(stack: Any, **body: Any) -> Any:
@@ -50,11 +51,49 @@ async def test_a_stream_has_events_with_text_and_a_last_one_with_counts(story: A
     ]
 
 
-async def test_a_stop_string_ends_the_models_work(story: Any) -> None:
-    """The text ends in front of the stop string, and the call to the backend is cancelled."""
+async def test_a_stop_string_ends_the_text(story: Any) -> None:
+    """In front of it, although the model writes on."""
     response = await post(story, text="one", parameters={"stop": ["four"]})
     assert (" two three ", "stop") == (response.json()["text"], response.json()["finish_reason"])
     assert story.backend.ended
+
+
+async def test_a_text_keeps_its_place_until_its_model_has_ended(story: Any) -> None:
+    """The request is answered before that. Each text of a list has a place; a place is one of the process and one of
+    the endpoint, so that its share of the process is limited. A request that left counts in the same way.
+    """
+    gateway, backend = story.gateway, story.backend
+    endpoint = gateway.table.current.endpoints["story"]
+    backend.hold = asyncio.Event()
+    response = await post(story, text=["one", "two"], parameters={"stop": ["four"]})
+    assert 200 == response.status_code
+    await soon(lambda: (2, 2) == (gateway.permits.in_flight, endpoint.leases))
+    stream = await post(story, text="one", stream=True, parameters={"stop": ["four"]})
+    assert "stop" == events(stream)[-1]["finish_reason"]
+    await soon(lambda: (3, 3) == (gateway.permits.in_flight, endpoint.leases))
+    backend.latency = 1000
+    call = InternalCall("story", {"text": "one"})
+    flight = gateway.plane.submit(call, lambda _: None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    flight.cancel()
+    await soon(lambda: (4, 4) == (gateway.permits.in_flight, endpoint.leases))
+    backend.hold.set()
+    await soon(lambda: (0, 0) == (gateway.permits.in_flight, endpoint.leases))
+
+
+async def test_the_model_learns_when_nobody_waits_any_more(story: Any) -> None:
+    """It cannot be told that its caller has left, so it gets the request's own time, and a little more."""
+    given: list[float] = []
+
+    def noted(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        given.append(json.loads(inputs["parameters"][0])["seconds"])
+        return counting(inputs)
+
+    story.backend.streams[story.triton_name("story")] = noted
+    response = await story.client.post("/serve/story", json={"text": "one"}, headers={"x-request-timeout-ms": "20000"})
+    assert 200 == response.status_code
+    assert 19 < given[0] <= 21
 
 
 async def test_a_refused_request_gets_an_ordinary_error_answer(story: Any) -> None:
@@ -93,7 +132,7 @@ async def test_a_long_prompt_loses_its_beginning(story: Any) -> None:
     assert (True, 13, " three four five") == (answer["truncated"], answer["tokens"], answer["text"])
 
 
-async def test_a_closed_stream_releases_its_lease_and_its_call(story: Any) -> None:
+async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
     """Within a few turns of the loop."""
     gateway = story.gateway
     endpoint = gateway.table.current.endpoints["story"]

@@ -113,6 +113,12 @@ class GrpcServer:
     hold: asyncio.Event | None = None
     stops: asyncio.Event | None = None
     """Answers nothing at all, as a stopped process does, until it is set."""
+    steps: asyncio.Semaphore | None = None
+    """Holds back the messages of streams: each takes one."""
+    is_stuck: bool = False
+    """Streams get no answer at all; other calls do."""
+    streams: list[str] = field(default_factory=list)
+    """How each stream has ended: ``whole`` or ``cancelled``."""
     server: Any = None
     port: int = 0
 
@@ -128,6 +134,28 @@ class GrpcServer:
         if self.stops:
             await self.stops.wait()
         return pb.ModelInferResponse(model_name=self.name)
+
+    async def stream(self, requests: AsyncIterator[Any], _context: Any) -> AsyncIterator[Any]:
+        """Send four tokens for each request, as a decoupled model does."""
+        try:
+            if self.is_stuck:
+                await asyncio.Event().wait()
+            async for request in requests:
+                if request.model_name not in self.models:
+                    yield pb.ModelStreamInferResponse(error_message="Request for unknown model: it is not found")
+                    continue
+                for number in range(4):
+                    if self.steps:
+                        await self.steps.acquire()
+                    message = pb.ModelStreamInferResponse()
+                    message.infer_response.outputs.add(name="token", datatype="INT64", shape=[1])
+                    message.infer_response.raw_output_contents.append(number.to_bytes(8, "little"))
+                    message.infer_response.parameters["triton_final_response"].bool_param = number == 3
+                    yield message
+        except asyncio.CancelledError:
+            self.streams.append("cancelled")
+            raise
+        self.streams.append("whole")
 
     async def live(self, _request: Any, context: Any) -> Any:
         """Return that the server is live, unless it refuses."""
@@ -174,6 +202,10 @@ class GrpcServer:
             )
             for name, (call, kind) in methods.items()
         }
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self.stream, request_deserializer=pb.ModelInferRequest.FromString,
+            response_serializer=lambda m: m.SerializeToString(),
+        )  # fmt: skip
         self.server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
         )

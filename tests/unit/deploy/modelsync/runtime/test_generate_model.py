@@ -138,6 +138,17 @@ def test_a_cancelled_text_is_not_continued(program: Any) -> None:
     assert ([2, 3], "") == (sender.tokens, sender.error)
 
 
+def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
+    """Also one that still waits for its turn. It ends as a cancelled one does."""
+    program._graph.may_go.clear()
+    late = [ask(program, [1], max_new_tokens=90, seconds=0.0) for _ in range(2 * generate_model.MAX_ACTIVE)]
+    other = ask(program, [100], max_new_tokens=2, seconds=3600)
+    program._graph.may_go.set()
+    over(*late, other)
+    assert {(0, "", "")} == {(len(sender.tokens), sender.reason, sender.error) for sender in late}
+    assert ([101, 102], "length") == (other.tokens, other.reason)
+
+
 def test_a_failure_is_its_own_texts_alone(program: Any) -> None:
     """One line of the reason; others go on."""
     bad, good = ask(program, [98], max_new_tokens=5), ask(program, [1], max_new_tokens=5)
