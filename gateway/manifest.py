@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.errors import ArtifactCorrupt
+from gateway.file_names import path_within
 
 FILE: Final = "manifest.json"
 
@@ -59,6 +60,11 @@ def recorded(folder: Path) -> Mapping[str, str]:
         return {}  # a file of that name from another program
     if not all(isinstance(v, str) and _HASH.fullmatch(v) for v in files.values()):
         raise ArtifactCorrupt(f"{FILE} of the model holds no hashes", hint="upload the bundle again")
+    try:
+        for name in files:
+            path_within(name)
+    except ValueError as error:
+        raise ArtifactCorrupt(f"{FILE} of the model names {error}", hint="upload the bundle again") from error
     return files
 
 

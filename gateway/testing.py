@@ -31,6 +31,7 @@ from gateway.errors import (
     RegistryRefused,
     RegistryUnavailable,
 )
+from gateway.file_names import file_name
 from gateway.registry.ledger import Kind, Record, Records, with_records
 from gateway.registry.port import ModelQuery, Parts, Publication, Published
 from gateway.spec import ServingSpec, decode
@@ -371,14 +372,14 @@ class FakeRegistry:
         """See ``Registry.download``."""
         self._check()
         if uri in self.attached:
-            target = folder / uri.rpartition("/")[2]
+            target = folder / file_name(uri.rpartition("/")[2])
             target.write_bytes(self.attached[uri])
             return target
         source = Path(unquote(uri.removeprefix("file://")))
         if not source.is_file():
             raise RegistryRefused(f"{uri} does not exist")
         self.downloads.append(uri)
-        target = folder / source.name
+        target = folder / file_name(source.name)
         target.write_bytes(source.read_bytes())
         self.fetched += source.stat().st_size
         return target

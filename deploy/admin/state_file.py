@@ -8,10 +8,8 @@ ClearML's names; empty ones are left out. Models are named by id and, for use on
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ import yaml
 
 from deploy.history.recorder import recorded
 from deploy.rollout import default_versions, objective, record
-from deploy.tools import sections
+from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers
 
@@ -41,8 +39,6 @@ _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_ur
 _MAX_CODE_BYTES: Final = 1 << 20
 _SHOWN: Final = 80
 """Characters of a value that are shown in a line."""
-_NO_NAME: Final = re.compile(r"(^|/)\.\.?(/|$)|^/|\\")
-"""Matches names of code files that would leave their folder."""
 
 Document = dict[str, Any]
 Entries = dict[str, dict[str, Any]]
@@ -148,8 +144,12 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
         return fields.strip("/")
     where = f"{kind} {key} of {name}"
     for file, text in _mapping(fields.get("code") or {}, f"code of {where}").items():
-        if not isinstance(file, str) or not isinstance(text, str) or _NO_NAME.search(file) or not file:
+        if not isinstance(file, str) or not isinstance(text, str):
             raise DeployError(f"{where} has a code file with an invalid name, or code that is not text")
+        try:
+            folders.path_within(file)
+        except ValueError as error:
+            raise DeployError(f"{where} has a code file with {error}") from None
     for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
         if not str(number).isdecimal():
             raise DeployError(f"{where} has the version {number}, which is not a number")
@@ -430,28 +430,31 @@ def _code(store: Store, task: Mapping[str, Any], entries: Document) -> dict[str,
 
 
 def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
-    """Return the texts of a file, or of the files of a zip. Raises ``DeployError`` if one is not text."""
-    try:
-        if not is_archive:
-            return {path.name: _text(path.read_bytes(), key)}
-        with zipfile.ZipFile(path) as packed:
-            return {
-                one.filename: _text(packed.read(one) if one.file_size <= _MAX_CODE_BYTES else b"\0" * (1 << 21), key)
-                for one in sorted(packed.infolist(), key=lambda one: one.filename)
-                if not one.is_dir() and "__pycache__" not in one.filename
-            }
-    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise DeployError(
-            f"the code {key} is not text and cannot be exported: {error}", hint="add this endpoint with clearml-serving"
-        ) from error
+    """Return the texts of a file, or of the files of an archive.
+
+    Raises ``DeployError`` if one is not text, and ``ArtifactCorrupt`` if the archive cannot be unpacked.
+    """
+    if not is_archive:
+        return {path.name: _text(path, key)}
+    with tempfile.TemporaryDirectory() as folder:
+        registry.unpack_archive(path, Path(folder))
+        files = {file.relative_to(folder).as_posix(): file for file in sorted(Path(folder).rglob("*"))}
+        return {
+            name: _text(file, key) for name, file in files.items() if file.is_file() and "__pycache__" not in name
+        }  # fmt: skip
 
 
-def _text(raw: bytes, key: str) -> str:
-    if len(raw) > _MAX_CODE_BYTES:
+def _text(file: Path, key: str) -> str:
+    if file.stat().st_size > _MAX_CODE_BYTES:
         raise DeployError(
             f"the code {key} has more than {_MAX_CODE_BYTES} bytes", hint="move data from the code into the model"
         )
-    return raw.decode()
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise DeployError(
+            f"the code {key} is not text and cannot be exported: {error}", hint="add this endpoint with clearml-serving"
+        ) from error
 
 
 def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ from deploy.bundles.work_folder import link, work_folder
 from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import aside
+from deploy.tools.folders import aside, file_name, path_within
 
 _NUMPY: Final = {
     "FP32": "float32", "FP16": "float16", "FP64": "float64", "INT64": "int64", "INT32": "int32", "INT8": "int8",
@@ -32,19 +32,35 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
     """
     if given.path is None or given.file is None:
         raise DeployError(f"{given.given} has no file to upload")
-    final = output / f"{name}-{given.kind}-{digest(given.path)[:10]}"
+    final = output / file_name(f"{name}-{given.kind}-{digest(given.path)[:10]}")
     with work_folder(output) as work, aside(work, final) as folder:
         if given.kind == "torchscript":
             shutil.copyfile(given.file, folder / "model.pt")
         elif given.kind != "onnx":
             shutil.copyfile(given.file, folder / given.file.name)
         else:
-            for weights in onnx_signature(given.file).external_files:
-                link(given.file.parent / weights, folder / weights)
+            for name_of_weights in onnx_signature(given.file).external_files:
+                _take_weights(given.file, name_of_weights, folder)
             if given.texts is not None:
                 copy_texts(given.texts, folder)
             _graph(given, given.file, folder, say, progress)
     return final
+
+
+def _take_weights(graph: Path, name: str, folder: Path) -> None:
+    """Put a file that holds weights of ``graph`` into the bundle, under the name by which the graph finds it."""
+    try:
+        within = path_within(name)
+    except ValueError as error:
+        raise DeployError(
+            f"{graph.name} keeps its weights in {error}", hint="save the model with its weights inside (one file)"
+        ) from None
+    if not (graph.parent / within).is_file():
+        raise DeployError(
+            f"{graph.name} keeps its weights in {name}, which is not beside it", hint="copy that file, too"
+        )
+    (folder / within).parent.mkdir(parents=True, exist_ok=True)
+    link(graph.parent / within, folder / within)
 
 
 def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Writes files and folders atomically, and locks files."""
+"""Writes files and folders atomically, locks files, and makes their names of text from outside."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway import durable, locks
+from gateway import durable, file_names, locks
 
 hold = locks.lock
 held = locks.held
 replace_file = durable.replace
 sync = durable.sync
+file_name = file_names.file_name
+path_within = file_names.path_within
 
 
 @contextlib.contextmanager

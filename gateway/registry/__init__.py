@@ -18,6 +18,7 @@ from gateway.registry.port import (
     is_id,
     section_text,
 )
+from gateway.registry.unpack import unpack as unpack_archive
 
 __all__ = [
     "SYSTEM_TAG",
@@ -35,4 +36,5 @@ __all__ = [
     "is_id",
     "lineage_of",
     "section_text",
+    "unpack_archive",
 ]

@@ -33,6 +33,7 @@ from gateway.spec import ArtifactRef, ModelRecord, decode_model
 _log = logging.getLogger("triton_gateway.cache")
 
 _CHUNK = 1 << 20
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _MANIFEST = sweep.MARK
 _LAST_GOOD: Final = "kept"
 """Key of the last-good versions in the file, as earlier versions of the gateway wrote it."""
@@ -243,7 +244,9 @@ class ArtifactCache:
             files = part / "files"
             if kind == "models" and (stored := self._registry.parts(uri)) is not None:
                 self._make_room(2 * stored.size if is_archive else stored.size)  # packed and unpacked
-            got = self._registry.download(uri, part if is_archive else files)
+            place = part / "download" if is_archive else files  # the archive has a name of its own, maybe "files"
+            place.mkdir(exist_ok=True)
+            got = self._registry.download(uri, place)
             hashes = {WHOLE: _sha256(got)}
             if sha256 is not None and hashes[WHOLE] != sha256:
                 raise ArtifactCorrupt(
@@ -254,7 +257,7 @@ class ArtifactCache:
                 unpack(got, files, max_bytes=self._max_unpacked)
                 if check is not None and (found := parts.fingerprint(got, files)):
                     hashes[PARTS] = found
-                got.unlink()
+                shutil.rmtree(place)
             if not any(files.iterdir()):
                 raise _empty(uri)
             # Checked last, so that a broken file is never recorded as a model's first bytes.
@@ -269,7 +272,10 @@ class ArtifactCache:
 
     @contextlib.contextmanager
     def _filled(self, entry: Path, uri: str, check: Check | None) -> Iterator[bool]:
-        """Yield, under the entry's lock, whether it must be filled. A full disk raises ``RegistryUnavailable``."""
+        """Yield, under the entry's lock, whether it must be filled.
+
+        If the disk is full or cannot be written, ``RegistryUnavailable`` is raised.
+        """
         if _is_usable(entry, check):
             _touch(entry)
             yield False
@@ -279,9 +285,10 @@ class ArtifactCache:
             with locks.held(entry.parent / f"{entry.name}.lock"):
                 yield not _is_usable(entry, check)  # another process may have filled it meanwhile
         except OSError as error:
+            do = "free disk space" if error.errno in _FULL else "give this user write access"
             raise RegistryUnavailable(
                 f"cannot store {uri} in {self._root}: {error.strerror or error}",
-                hint="free disk space or set another cache folder",
+                hint=f"{do} or set another cache folder",
             ) from error
 
     def _put(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
@@ -289,7 +296,7 @@ class ArtifactCache:
         try:
             return self._fill(entry, uri, fill)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._sweep(0):
+            if error.errno not in _FULL or not self._sweep(0):
                 raise
             return self._fill(entry, uri, fill)
 

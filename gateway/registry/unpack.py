@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 from gateway.errors import ArtifactCorrupt
+from gateway.file_names import path_within
 
 MAX_BYTES: Final = 64 << 30
 MAX_MEMBERS: Final = 100_000
@@ -103,15 +104,10 @@ class _Budget:
 
     def place(self, name: str) -> Path:
         """Return the target path of a member. Raises ``ArtifactCorrupt`` for an unsafe name or too many members."""
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
-            raise ArtifactCorrupt(f"{self.archive.name} holds the unsafe path {ascii(name)[:200]}", hint=_AGAIN)
         try:
-            sizes = [len(part.encode()) for part in path.parts]
-        except UnicodeEncodeError as error:
-            raise ArtifactCorrupt(f"{self.archive.name}: not Unicode: {ascii(name)[:200]}", hint=_AGAIN) from error
-        if max(sizes) > 255 or sum(sizes) + len(sizes) > 2000:
-            raise ArtifactCorrupt(f"{self.archive.name}: a name is too long: {name[:100]}…", hint=_AGAIN)
+            path = path_within(name)
+        except ValueError as error:
+            raise ArtifactCorrupt(f"{self.archive.name} holds {error}", hint=_AGAIN) from error
         self.members += 1
         if self.members > MAX_MEMBERS:
             raise ArtifactCorrupt(f"{self.archive.name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)

@@ -224,7 +224,9 @@ def _keep(
         enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
     written = enough if words is None else drift_counts.known_later(enough, words)
     text = drift_counts.encode(written, words=words, endpoint=endpoint, version=model_version, source=source)
-    path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
+    *folders_of, last = _url(endpoint, model_version).split("/")
+    below = Path(*map(folders.file_name, folders_of), f"{folders.file_name(last)}.json")
+    path = output or chosen_state_dir().root / "references" / below
     _write(path, text)
     for name, bins in sorted(enough.items()):
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")

@@ -18,7 +18,7 @@ from deploy.bundles.pack import manifest, reference
 from deploy.bundles.work_folder import link
 from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
-from deploy.tools.folders import aside
+from deploy.tools.folders import aside, file_name
 
 LEAST_REFERENCE: Final = 100
 """Least number of the user's own texts for reference distributions."""
@@ -81,7 +81,7 @@ def write(
         "notes": [*source.notes, *made.notes, *_note_of_samples(made, is_users=is_users)],
     }  # fmt: skip
     digest = manifest.bundle_digest(values, list(made.graph.values()))
-    final = options.output / f"{name}-{made.chosen.name}-{digest}"
+    final = options.output / file_name(f"{name}-{made.chosen.name}-{digest}")
     with aside(work, final) as folder:
         for file, path in made.graph.items():
             link(path, folder / file)

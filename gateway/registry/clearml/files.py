@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
-from gateway.errors import RegistryUnavailable
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.file_names import file_name
 from gateway.registry.clearml import stores
 from gateway.registry.clearml.session import Api
 from gateway.registry.port import Parts
@@ -39,9 +40,9 @@ class Files:
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
-        address = self._rewrite(uri)
-        target = folder / (unquote(urlsplit(address).path.rsplit("/", 1)[-1]) or "file")
+        address = self._address(uri)
         stored = self._open(address)
+        target = folder / file_name(unquote(urlsplit(address).path.rsplit("/", 1)[-1]))
         expected, chunks = stored.whole()
         progress = Progress(target.name, expected)
         size = stores.write(chunks, target, progress.received)
@@ -52,13 +53,16 @@ class Files:
 
     def parts(self, uri: str) -> Parts | None:
         """See ``Registry.parts``."""
-        stored = self._open(self._rewrite(uri))
+        stored = self._open(self._address(uri))
         size = stored.size()
         return Parts(size, stored.read) if size is not None else None
 
     def size(self, uri: str) -> int | None:
         """Return the size in bytes of the file at ``uri``; 0 if it does not exist, None if unknown within seconds."""
-        address = self._rewrite(uri)
+        try:
+            address = self._address(uri)
+        except RegistryRefused:
+            return 0
         if urlsplit(address).scheme not in ("http", "https"):
             return None
         url, headers = self._request(address)
@@ -80,11 +84,19 @@ class Files:
             return stores.OnDisk(address)
         return stores.opened(address)
 
-    def _rewrite(self, uri: str) -> str:
-        for prefix, replacement in self._rewrites.items():
-            if uri.startswith(prefix):
-                return replacement + uri[len(prefix) :]
-        return uri
+    def _address(self, uri: str) -> str:
+        """Return the address that can be reached from here. Raises ``RegistryRefused`` if ``uri`` is no address."""
+        prefix = next((prefix for prefix in self._rewrites if uri.startswith(prefix)), "")
+        address = self._rewrites[prefix] + uri[len(prefix) :] if prefix else uri
+        try:
+            urlsplit(address)
+            address.encode()
+        except ValueError as error:  # brackets without a host between them, or what is not Unicode
+            raise RegistryRefused(
+                f"{uri} is not an address: {error}",
+                hint="upload the model again, or correct its address",
+            ) from error
+        return address
 
     def _request(self, address: str) -> tuple[str, dict[str, str]]:
         """Return the url and the headers for fetching an address."""

@@ -52,7 +52,11 @@ class OnDisk:
 
     def __init__(self, address: str) -> None:
         self._path = Path(unquote(urlsplit(address).path))
-        if not self._path.is_file():
+        try:
+            is_there = self._path.is_file()
+        except OSError:  # for instance a name that is too long
+            is_there = False
+        if not is_there:
             raise RegistryRefused(
                 f"{address} is not a file on this machine",
                 hint="upload the model to the file server (clearml-serving model upload --path …)",

@@ -96,3 +96,13 @@ def test_an_invalid_manifest_is_refused(tmp_path, text):
     (tmp_path / manifest.FILE).write_text(text)
     with pytest.raises(ArtifactCorrupt, match=r"manifest\.json of the model"):
         manifest.check(tmp_path, is_used=everything)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../other/model.onnx", "a\\..\\b", "x\0y", "n" * 300, ".."])
+def test_a_manifest_names_no_file_outside_its_bundle(bundle, name):
+    """Reading it could take for ever, and would tell whether somebody else's file has a hash."""
+    values = json.loads((bundle / manifest.FILE).read_text())
+    values["files"][name] = "0" * 64
+    (bundle / manifest.FILE).write_text(json.dumps(values))
+    with pytest.raises(ArtifactCorrupt, match=r"manifest\.json of the model names"):
+        manifest.check(bundle, is_used=everything)

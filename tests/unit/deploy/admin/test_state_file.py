@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deploy.admin import state_file
 from deploy.rollout import record
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
+from gateway.errors import ArtifactCorrupt
 from gateway.registry import section_text
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
@@ -192,6 +194,18 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
     assert [] == changes(store, document)[0]
 
 
+@pytest.mark.parametrize("name", ["../escaped.py", "/escaped.py", "a/../../escaped.py", "..\\\\escaped.py"])
+def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: str) -> None:
+    """Nor is what it holds, because `apply` would write it there."""
+    store = make_store(tmp_path)
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
+        packed.writestr(name, CODE)
+    store.attached["attached://0/code.zip"] = (tmp_path / "code.zip").read_bytes()
+    store.artifacts = [{"key": "py_code_team_hook", "uri": "attached://0/code.zip", "hash": "", "type": "archive"}]
+    with pytest.raises(ArtifactCorrupt, match="holds the unsafe path"):
+        state_file.document_of(store, store.task())
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -200,7 +214,9 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
         ("version: 1\nobjectives: {a: {latency: soon}}", "latency: 'soon' is not a duration"),
         ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
         ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
-        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", "an invalid name"),
+        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", r"a code file with the unsafe path '\.\./x\.py'"),
+        ('version: 1\nendpoints: {a: {code: {"x\\0.py": a}}}', "a code file with the unsafe path"),
+        (f"version: 1\nendpoints: {{a: {{code: {{{'n' * 300}.py: a}}}}}}", "a name that is too long"),
         ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "an invalid name"),
         ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
         ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "not a number"),

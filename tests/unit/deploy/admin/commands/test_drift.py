@@ -154,6 +154,20 @@ def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gat
     assert ["e/1.json"] == [p.relative_to(tmp_path / "references").as_posix() for p in tmp_path.rglob("*.json")]
 
 
+def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """Whatever a gateway calls its endpoint."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see(np.zeros(600), ["cat"] * 600)
+    gateway.page = gateway.page.replace(b'endpoint="e"', b'endpoint="../../../e"')
+    environment = {"TRITON_GATEWAY_STATE_DIR": str(tmp_path / "deep" / "state")}
+    arguments = ["capture", "--url", url, "--endpoint", "../../../e", "--version", "1", "--least", "1"]
+    done = CliRunner().invoke(command, arguments, env=environment, catch_exceptions=False, standalone_mode=False)
+    assert 0 == done.return_value, done.output
+    (written,) = tmp_path.rglob("*.json")
+    assert written.is_relative_to(tmp_path / "deep" / "state" / "references")
+
+
 def test_gateway_that_does_not_answer_is_one_line() -> None:
     """The error is one line, not a traceback."""
     with pytest.raises(DeployError) as caught:

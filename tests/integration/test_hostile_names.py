@@ -1,0 +1,159 @@
+"""Whatever an address in the registry says, a download stays in its folder, and says what is wrong if it fails.
+
+The names are those of models, packages and code on a file server that has a file at every address, and on a disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from deploy.controlplane.testing import control_plane
+from gateway.errors import GatewayError
+from gateway.registry.cache import ArtifactCache
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import ArtifactRef, decode_model
+from tests.stock import Client
+
+pytestmark = pytest.mark.integration
+
+_PACKED = io.BytesIO()
+with zipfile.ZipFile(_PACKED, "w") as _archive:
+    _archive.writestr("says.txt", "packed")
+CONTENT = _PACKED.getvalue()
+
+HOSTILE = [
+    "", ".", "..", "..%2F..%2F..%2Fescaped.txt", "%2e%2e", "%2E%2e", "%2e%2e%2f%2e%2e%2fescaped.txt", "%2Fabs%2Fpath",
+    "%2Fescaped.txt", "a%00b.py", "%00", f"{'n' * 300}.onnx", "%C3%A9" * 200, "ร้าน.onnx", "%E0%B8%A3.py", "%FF%FE.bin",
+    "..%5C..%5Cescaped.txt", "C:%5Cescaped.txt", "model.onnx.", "model.onnx...", " ", "%20", "a%0Ab.py", "%0d%0a",
+    "CON", "nul.txt", "LPT1", "~", "-rf", "files", "archive.zip", "manifest.json", "keep", "\ud800.py", "a%2Fb.py",
+]  # fmt: skip
+"""Last parts of addresses."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A registry, the address of a server that has ``CONTENT`` at every address, and a folder nothing may escape to."""
+
+    registry: ClearMLRegistry
+    store: str
+    folder: Path
+
+
+class _Everything(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The embedded control plane, and the store beside it."""
+    folder = tmp_path_factory.mktemp("world")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Everything)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with control_plane(folder / "state") as plane:
+        client = Client(plane, folder)
+        with client.here():
+            yield World(ClearMLRegistry(client.create("names")), f"http://127.0.0.1:{server.server_port}/m", folder)
+    server.shutdown()
+    server.server_close()
+
+
+def names() -> st.SearchStrategy[str]:
+    """Anything, and what is made of the worst parts."""
+    parts = st.sampled_from(
+        ["..", "%2F", "%5C", "%00", "%2e", "/", "x", "é", ".py", "?", "#", ":", "%", "%ff", "[", "@"]
+    )
+    return st.one_of(st.sampled_from(HOSTILE), st.lists(parts, max_size=9).map("".join), st.text(max_size=40))
+
+
+def fetched(world: World, root: Path, address: str, *, is_package: bool) -> list[GatewayError]:
+    """Fetch a model and code at an address, and check where they are; return why they could not be fetched."""
+    cache = ArtifactCache(root, world.registry)
+    model = decode_model({
+        "id": hashlib.sha256(repr(address).encode()).hexdigest()[:32], "name": "m", "uri": address,
+        "system_tags": ["package"] if is_package else [],
+    })  # fmt: skip
+    code = ArtifactRef("py_code_m", address, None, is_archive=is_package)
+    refusals = []
+    for fetch in (lambda: cache.without_weights(model), lambda: cache.model(model), lambda: cache.artifact(code)):
+        try:
+            place = fetch()
+        except GatewayError as error:
+            refusals.append(error)
+        else:
+            assert place.is_relative_to(root)
+            assert place.exists()
+    return refusals
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=names(), is_package=st.booleans(), is_whole=st.booleans())
+@example(name="..%2F..%2F..%2F..%2F..%2Fescaped.txt", is_package=False, is_whole=False)
+@example(name="%2Fescaped.txt", is_package=True, is_whole=False)
+@example(name="\ud800", is_package=False, is_whole=False)
+def test_a_download_stays_in_its_folder(
+    world: World, tmp_path_factory: pytest.TempPathFactory, name: str, is_package: bool, is_whole: bool
+) -> None:
+    """With any last part of an address, and with any address; only our own errors come, and none is a full disk."""
+    root = tmp_path_factory.mktemp("machine")
+    address = name if is_whole else f"{world.store}/{name}"
+    refusals = fetched(world, root / "deep" / "cache", address, is_package=is_package)
+    assert [] == [error for error in refusals if "disk" in error.hint]
+    assert {"deep"} >= {path.name for path in root.iterdir()}
+    assert {"cache"} >= {path.name for path in root.glob("deep/*")}
+    assert not Path("/escaped.txt").exists()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("is_package", [False, True], ids=["file", "package"])
+def test_a_model_at_any_address_of_a_store_is_fetched(
+    world: World, tmp_path: Path, name: str, is_package: bool
+) -> None:
+    """The name only has to be made safe: what is stored there is what counts."""
+    if "\ud800" in name:
+        name = quote(name, errors="surrogatepass")
+    cache = ArtifactCache(tmp_path / "cache", world.registry)
+    model = {"id": "a" * 32, "uri": f"{world.store}/{name}", "system_tags": ["package"] if is_package else []}
+    (file,) = cache.model(decode_model(model)).iterdir()
+    assert (b"packed" if is_package else CONTENT) == file.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "%00", "a%00b", "%2e%2e", "..", ""])
+def test_a_file_on_this_machine_that_cannot_be_there_is_refused(world: World, tmp_path: Path, name: str) -> None:
+    """The sentence names the address; nobody is told to free disk space."""
+    cache = ArtifactCache(tmp_path / "cache", world.registry)
+    model = decode_model({"id": "a" * 32, "uri": f"file://{tmp_path}/{name}", "system_tags": []})
+    with pytest.raises(GatewayError, match="is not a file on this machine") as refused:
+        cache.model(model)
+    assert "disk space" not in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[/m.zip", "http://h:x/m", "s3://", "gs://", "azure://", "://", "file://[x"]
+)
+def test_what_is_no_address_is_refused_by_name(world: World, tmp_path: Path, address: str) -> None:
+    """With the address in the sentence."""
+    cache = ArtifactCache(tmp_path / "cache", world.registry)
+    with pytest.raises(GatewayError) as refused:
+        cache.model(decode_model({"id": "a" * 32, "uri": address, "system_tags": []}))
+    assert address in refused.value.message

@@ -1,0 +1,87 @@
+"""Text of others as file names: whatever it is, the file stays in its folder, and two texts are two files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gateway.file_names import file_name, path_within
+from gateway.spec import EndpointSpec, ModelRecord, triton_model_name
+
+PARTS = ("..", "/", "\\", "\0", ".", " ", "é", "x", ".py", ":", "~", "-", "\ud800", "CON", "n" * 150)
+NAMES = st.one_of(
+    st.text(st.characters(), max_size=40), st.lists(st.sampled_from(PARTS), max_size=9).map("".join)
+)  # fmt: skip
+HOSTILE = (
+    "",
+    ".",
+    "..",
+    "../x",
+    "/etc/x",
+    "a/b",
+    "a\\b",
+    "\0",
+    "n" * 300,
+    "é" * 200,
+    "x.",
+    " ",
+    "CON",
+    "nul.txt",
+    "\ud800",
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "weights #1.onnx", "__init__.py", "ร้าน.py", "a" * 200, "v1.2 (final).tar.gz", "файл.bin"]
+)
+def test_an_ordinary_name_stays_as_it_is(name: str) -> None:
+    """People find their file again."""
+    assert name == file_name(name)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=NAMES, other=NAMES)
+@example(text="../../../escaped.txt", other="..-..-..-escaped.txt")
+@example(text="a/b", other="a-b")
+@example(text="\ud800", other="\ud801")
+def test_any_text_names_one_file_of_a_folder(tmp_path: Path, text: str, other: str) -> None:
+    """On any system; the name of a name is that name, and another text has another."""
+    for one in (text, *HOSTILE):
+        name = file_name(one)
+        (tmp_path / name).write_text("x")
+        assert name == file_name(name)
+        assert len(name.encode()) <= 200
+        assert (name,) == PurePosixPath(name).parts == PureWindowsPath(name).parts
+        assert not PureWindowsPath(name).is_reserved()
+        assert name == name.strip(". ")
+    assert {*tmp_path.iterdir()} == {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert (text == other) == (file_name(text) == file_name(other))
+
+
+@settings(max_examples=50)
+@given(text=NAMES)
+def test_a_path_stays_below_its_folder_or_is_refused(text: str) -> None:
+    """With the reason."""
+    root = PurePosixPath("/a/b")
+    refusal = ""
+    try:
+        path = path_within(text)
+    except ValueError as error:
+        path, refusal = PurePosixPath(), str(error)
+    assert (root / path).is_relative_to(root)
+    assert ".." not in path.parts
+    assert b"\0" not in str(path).encode()
+    assert bool(path.parts) != refusal.startswith(("the unsafe path", "a name that"))
+
+
+@settings(max_examples=50)
+@given(url=NAMES)
+def test_the_folder_of_an_endpoint_in_tritons_repository_is_a_plain_name(url: str) -> None:
+    """The name that Triton has for a model is its folder."""
+    name = triton_model_name(EndpointSpec(url, url, "", "triton"), ModelRecord("m", "m", "uri", "onnx"))
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name)
+    assert len(name) < 100
