@@ -178,7 +178,7 @@ class InputRefused(RequestError):
 
 
 class EndpointNotFound(RequestError):
-    """The gateway serves no endpoint of this name: check the name in the URL."""
+    """No configuration names this endpoint: check the name in the URL."""
 
     kind = "endpoint_not_found"
 
@@ -221,7 +221,7 @@ class Draining(Unavailable):
 
 
 class ModelNotReady(Unavailable):
-    """The endpoint's model is not loaded yet: retry after `Retry-After` seconds."""
+    """The serving Task names it, but no version of it can answer yet: retry after `Retry-After` seconds."""
 
     kind = "model_not_ready"
 

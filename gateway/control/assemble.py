@@ -26,6 +26,7 @@ from gateway.control.loading import CodeLoader
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
+from gateway.control.version import PendingName
 from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
@@ -504,25 +505,36 @@ def assemble_snapshot(
     """Return the snapshot of ``plan`` over the endpoints that are built.
 
     A canary includes only versions that are built, so a version that is loading gets no traffic. A canary whose weights
-    are invalid keeps its previous route while all versions of that route exist.
+    are invalid keeps its previous route while all versions of that route exist. A canary without a route is pending.
     """
     canaries: dict[str, Weighted] = {}
+    names: dict[str, PendingName] = {}
+    for fault in plan.faults:
+        kind, _, name = fault.subject.partition(" ")
+        if kind == "canary" and name not in plan.spec.canaries:  # it cannot be read
+            names[name] = PendingName(name, (), fault.message, is_final=True)
     for name, rule in plan.spec.canaries.items():
         try:
             chosen = canary.resolve(rule, plan.endpoints)
-        except SpecFault:
+        except SpecFault as fault:
             kept = previous.canaries.get(name)
             if kept is not None and all(url in endpoints for url in kept.urls):
                 canaries[name] = kept
+                continue
+            refused = [pending[url] for url in rule.load_endpoints if url in pending]
+            # Auto-update may add a version to a prefix at any time.
+            names[name] = PendingName(name, refused, fault.message, is_final=not rule.prefix)
             continue
         ready = [(url, weight) for url, weight in chosen if url in endpoints]
         if sum(weight for _, weight in ready) > 0:
             canaries[name] = canary.weighted(ready, plan.spec.stables.get(name, ""))
+        else:
+            names[name] = PendingName(name, [pending[url] for url, weight in chosen if weight > 0 and url in pending])
     return Snapshot(
         revision=plan.revision,
         endpoints=MappingProxyType(dict(endpoints)),
         canaries=MappingProxyType(canaries),
-        pending=MappingProxyType(dict(pending)),
+        pending=MappingProxyType({**names, **pending}),
         faults=plan.faults,
         defaults=MappingProxyType(dict(plan.spec.defaults)),
     )

@@ -331,7 +331,7 @@ class Reconciler:
             "ready": not self._health.reasons(),
             "not_ready_because": self._health.reasons(),
             "degraded": self._health.degraded(),
-            **status.of_versions(self.versions.served(), self.versions.pending()),
+            **status.of_versions(self.versions.served(), self.versions.pending(), self._table.current),
             "shadows": self._mirror.status(),
             "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
             "triton": dict(self._health.backend_live),

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.control.compile import Plan
-from gateway.control.version import PendingStatus, Version
+from gateway.control.version import PendingName, PendingStatus, Version
 from gateway.dataplane.routing.snapshot import Snapshot
 
 
-def of_versions(served: Mapping[str, Version], pending: Mapping[str, PendingStatus]) -> dict[str, Any]:
-    """Return ``endpoints`` (serving versions, each with its successor) and ``pending`` (versions that do not serve)."""
+def of_versions(
+    served: Mapping[str, Version], pending: Mapping[str, PendingStatus], snapshot: Snapshot
+) -> dict[str, Any]:
+    """Return ``endpoints`` (serving versions, each with its successor) and ``pending``.
+
+    ``pending`` holds the versions that do not serve, and the names that stand for such versions only.
+    """
     endpoints = []
     for url, version in sorted(served.items()):
         if version.endpoint is None:
@@ -25,8 +30,11 @@ def of_versions(served: Mapping[str, Version], pending: Mapping[str, PendingStat
             "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,
         })  # fmt: skip
-    waiting = [{"url": url, **one.shown()} for url, one in sorted(pending.items()) if url not in served]
-    return {"endpoints": endpoints, "pending": waiting}
+    waiting: dict[str, PendingName | PendingStatus] = {
+        url: one for url, one in snapshot.pending.items() if isinstance(one, PendingName)
+    }
+    waiting |= {url: one for url, one in pending.items() if url not in served}
+    return {"endpoints": endpoints, "pending": [{"url": url, **one.shown()} for url, one in sorted(waiting.items())]}
 
 
 def of_plan(plan: Plan | None, snapshot: Snapshot) -> dict[str, Any]:

@@ -18,13 +18,14 @@ Invariants after every call, for every url (checked by a property test over rand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
+from gateway.dataplane.routing.snapshot import Pending
 from gateway.endpoints.endpoint import Endpoint
 
 
@@ -136,6 +137,12 @@ class PendingStatus:
         """Waiting does not help: the configuration or the model must change."""
         return self._version.is_final
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is an endpoint without versions, as far as its configuration can be read."""
+        plan = self._version.plan
+        return plan is None or not plan.spec.version
+
     def shown(self) -> dict[str, object]:
         """Return the status as JSON values; ``phase``, ``since`` and ``attempts`` add detail to ``state``."""
         version = self._version
@@ -143,6 +150,47 @@ class PendingStatus:
             "state": self.state, "reason": version.reason, "is_final": version.is_final, "phase": str(version.state),
             "since": version.since, "attempts": version.attempts,
         }  # fmt: skip
+
+
+class PendingName:
+    """The status of a name that stands for versions of which none serves, such as a canary's.
+
+    ``versions`` are those that it waits for. ``fault`` is why its rule chooses none, and ``is_final`` whether that
+    stays so until the configuration changes.
+    """
+
+    __slots__ = ("_fault", "_is_final", "_versions", "url")
+
+    stands_alone = False
+
+    def __init__(self, url: str, versions: Sequence[Pending] = (), fault: str = "", *, is_final: bool = False) -> None:
+        self.url = url
+        self._versions = versions
+        self._fault = fault
+        self._is_final = is_final
+
+    @property
+    def state(self) -> str:
+        """``building`` while one of its versions is; else ``failed``, or ``refused`` for a rule that is invalid."""
+        if self._fault and self._is_final:
+            return "refused"
+        is_building = any(version.state == "building" for version in self._versions)
+        return "building" if is_building and not self._fault else "failed"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with the name's rule, and with each version."""
+        told = [f"{version.url} is {version.state}: {version.reason}" for version in self._versions]
+        return "; ".join([self._fault, *told] if self._fault else told)
+
+    @property
+    def is_final(self) -> bool:
+        """Waiting does not help: the configuration or the models must change."""
+        return self._is_final or (bool(self._versions) and all(version.is_final for version in self._versions))
+
+    def shown(self) -> dict[str, object]:
+        """Return the status as JSON values."""
+        return {"state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": self.state}
 
 
 @dataclass(slots=True)

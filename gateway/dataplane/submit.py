@@ -22,8 +22,9 @@ from gateway.dataplane.coroutines import PINNED, Watch, wait_until_ended
 from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import Done, InFlight, Send
 from gateway.dataplane.records import Records
+from gateway.dataplane.routing.snapshot import not_read_yet
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.errors import Draining, Overloaded, Unavailable
+from gateway.errors import Draining, Overloaded
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.trace import DEFAULT, TRACEPARENT, Trace
@@ -89,7 +90,7 @@ class DataPlane:
         if health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not health.first_sync_done:
-            raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
+            raise not_read_yet()
         if path is not None:
             self.admission.check(path, rank, tenant)
         return self.permits.take(size, rank)

@@ -116,9 +116,10 @@ def may_be_version_one(path: str) -> bool:
 def resolve_version_one(snapshot: Snapshot, path: str) -> str:
     """Return the url of ``path``: version 1 of an endpoint without versions is the endpoint itself, as in Triton."""
     if may_be_version_one(path) and path not in snapshot.endpoints and path not in snapshot.pending:
-        base = snapshot.endpoints.get(path[:-2])
-        if base is not None and not base.identity.version:
-            return path[:-2]
+        url = path[:-2]
+        served, pending = snapshot.endpoints.get(url), snapshot.pending.get(url)
+        if not served.identity.version if served is not None else pending is not None and pending.stands_alone:
+            return url
     return path
 
 

@@ -392,7 +392,9 @@ def _task(snapshot: Snapshot, name: str) -> str | None:
 
 
 def only(snapshot: Snapshot, route: str) -> str:
-    """Return the path of the only endpoint that is served. Raises ``EndpointNotFound`` if there are several, or none.
+    """Return the path of the only endpoint that is served.
+
+    Raises ``EndpointNotFound`` if there are several or none, and ``Unavailable`` if none can answer yet.
 
     The versions of an endpoint count as one if its bare name has a recorded default or a canary.
     """
@@ -402,7 +404,7 @@ def only(snapshot: Snapshot, route: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise EndpointNotFound("no endpoint is served here", hint="deploy one with `clearml-serving model add …`")
+        raise snapshot.missing()
     raise EndpointNotFound(
         f"{route} needs a gateway that serves only one endpoint",
         hint=f"call one of the {len(found)} here by its name: {', '.join(found[:10])}",

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from gateway.dataplane.routing.canary import Weighted, position_of
 from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
+from gateway.errors import EndpointNotFound, ModelNotReady, Unavailable, VersionNotFound
 from gateway.spec import Fault
 from gateway.trace import CANARY, DIRECT, STABLE
 
 
 class Pending(Protocol):
-    """A configured version that cannot answer yet, or failed. Control may change its state at any time."""
+    """What is configured and cannot answer yet, or failed: a version, or a name. Control may change its state."""
 
     @property
     def url(self) -> str:
@@ -42,6 +42,11 @@ class Pending(Protocol):
         """Whether waiting is useless: the configuration or the model must be changed."""
         ...
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is an endpoint without versions."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -51,9 +56,12 @@ class Snapshot:
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
     canaries: Mapping[str, Weighted] = field(default_factory=lambda: MappingProxyType({}))
     pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
+    """Configured versions that do not serve, successors of ``endpoints`` included, and canaries without a route."""
     faults: tuple[Fault, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Bare name → the url that it stands for, whether that version can answer or not."""
+    has_been_read: bool = True
+    """False before the first configuration: then no path is known to be unknown."""
 
     def routes(self) -> Iterator[tuple[str, str, str]]:
         """Return each (endpoint, version, route) that a request may be counted under."""
@@ -71,7 +79,7 @@ class Snapshot:
 
         The route is ``direct``; for the versions of a canary it is ``stable`` (the fallback) or ``canary``. A canary
         wins over an endpoint with the same path, as in clearml-serving, and both win over a recorded default. Raises
-        ``EndpointNotFound``, ``VersionNotFound`` or ``ModelNotReady``.
+        ``EndpointNotFound`` or ``VersionNotFound``; for what is configured but cannot answer yet, ``Unavailable``.
         """
         canary = self.canaries.get(path)
         if canary is not None:
@@ -85,7 +93,7 @@ class Snapshot:
             endpoint = self.endpoints.get(self.defaults[path])
         if endpoint is not None:
             return endpoint, DIRECT, None
-        raise self._missing(path)
+        raise self.missing(path)
 
     def names(self) -> set[str]:
         """Return all paths that can be requested now."""
@@ -96,10 +104,16 @@ class Snapshot:
         """Return exactly the version ``url``, regardless of canaries. Raises as ``resolve`` does."""
         endpoint = self.endpoints.get(url)
         if endpoint is None:
-            raise self._missing(url)
+            raise self.missing(url)
         return endpoint
 
-    def _missing(self, path: str) -> EndpointNotFound | VersionNotFound | ModelNotReady:
+    def missing(self, path: str = "") -> EndpointNotFound | VersionNotFound | Unavailable:
+        """Return the error of a path without a route. An empty path stands for the only endpoint."""
+        if not self.has_been_read:
+            return not_read_yet()
+        if not path and self.pending:
+            states = sorted({pending.state for pending in self.pending.values()})
+            return ModelNotReady(f"no endpoint is served yet: what is configured is {', '.join(states)}", retry_after=2)
         default = self.defaults.get(path, "")
         pending = self.pending.get(default or path)
         if pending is not None:
@@ -121,7 +135,13 @@ class Snapshot:
                 hint=f"it has {', '.join(siblings[:10])}",
             )
         hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
-        return EndpointNotFound(f"endpoint {_shown(path)} does not exist", hint=hint)
+        what = f"endpoint {_shown(path)} does not exist" if path else "no endpoint is served here"
+        return EndpointNotFound(what, hint=hint)
+
+
+def not_read_yet() -> Unavailable:
+    """Return the error of every path before the first configuration."""
+    return Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
 
 
 def _shown(path: str) -> str:

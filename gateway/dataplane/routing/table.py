@@ -11,7 +11,7 @@ class RoutingTable:
     __slots__ = ("current",)
 
     def __init__(self) -> None:
-        self.current = Snapshot()
+        self.current = Snapshot(has_been_read=False)
 
     def swap(self, snapshot: Snapshot) -> Snapshot:
         """Publish ``snapshot`` and return the one it replaces."""

@@ -17,7 +17,7 @@ from gateway.admission import Permits
 from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
-from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.dataplane.routing.snapshot import Snapshot, not_read_yet
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http import body as bodies
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
@@ -30,7 +30,6 @@ from gateway.errors import (
     InputRefused,
     MalformedBody,
     MethodNotAllowed,
-    Unavailable,
     UnsupportedMedia,
 )
 from gateway.health import Health
@@ -94,7 +93,7 @@ class FeedbackRoute:
         request_id = clean_id(headers.get(b"x-request-id", b"")) or new_id()
         try:
             if not self._health.first_sync_done:
-                raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
+                raise not_read_yet()
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not allowed here", allow="POST")
             permit = self._permits.take(0, DEFAULT)  # its bytes count among those of requests
