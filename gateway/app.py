@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -208,7 +209,7 @@ class Gateway:
         self._control: ControlThreads  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self.publisher.last_minute,
-            metrics=self.publisher.metrics, lineage=self._lineage, words=self._words, serve_prefix=self._prefix,
+            metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, serve_prefix=self._prefix,
             served=lambda: self.table.current,
         )  # fmt: skip
         self._ops.router.lifespan_context = self._lifespan
@@ -423,18 +424,22 @@ class Gateway:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
-    def _words(self, url: str) -> dict[str, Any] | None:
+    def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:
             return None
+        mean = self.observer.watch.mean(url)
+        return {"url": url, "words": self._words(url), "mean": None if mean is None else asdict(mean)}
+
+    def _words(self, url: str) -> dict[str, Any]:
         usual = self.observer.watch.usual_words(url)
         identity = self.table.current.endpoints[url].identity
         recent = self.observer.watch.recent_words().get((identity.endpoint, identity.version))
         of_recent = {"recent": None if recent is None else recent.frequent()}
         if usual is None:
-            return {"url": url, "texts": 0, "counts": {}, "seen": "", "known": 0, **of_recent}
+            return {"texts": 0, "counts": {}, "seen": "", "known": 0, **of_recent}
         seen = base64.b64encode(usual.seen).decode()
         return {
-            "url": url, "texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known,
+            "texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known,
             **of_recent,
         }  # fmt: skip
 

@@ -93,7 +93,7 @@ class Trace:
         "answer", "body", "body_bytes", "caller", "charged", "custom", "encoded", "endpoint", "error", "feedback_id",
         "finish_ns", "flow", "generated_tokens", "infer_ns", "model_id", "outcome", "pieces", "prepare_ns",
         "prepared", "queue_ns", "quota", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns",
-        "trace_id", "truncated", "unknown_tokens", "url", "vectors", "version",
+        "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     is_recorded = True
@@ -127,8 +127,6 @@ class Trace:
         """What a hook reported through ``collect_custom_statistics_fn``."""
         self.encoded: Sequence[TextRow] | None = None
         """The encoded texts of a text task."""
-        self.vectors: object = None
-        """Mean hidden states of the rows, float32 (rows, hidden), if the model was asked for them; for drift."""
         self.prepared: HasResults | None = None
         """The prepared request of a text task, after its head has finished."""
         self.body_bytes = 0
@@ -147,7 +145,7 @@ class Trace:
     def forget_content(self) -> None:
         """Forget what a version recorded of the request, before another version gets it. Times add up."""
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
-        self.custom = self.encoded = self.prepared = self.vectors = None
+        self.custom = self.encoded = self.prepared = None
 
     def close(self) -> None:
         """Stop the clock."""

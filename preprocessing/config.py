@@ -46,8 +46,6 @@ ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
     "ForCausalLM": GENERATION,
     "LMHeadModel": GENERATION,
 }
-HAVE_HIDDEN_STATE: Final = (CLASSIFICATION, TOKENS)
-"""Tasks whose models may have the output `MEAN_HIDDEN_STATE`."""
 WINDOWED: Final = frozenset({TOKENS, QUESTION_ANSWERING})
 """Tasks that can read a long text in several rows."""
 

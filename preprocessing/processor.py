@@ -14,13 +14,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from preprocessing.chat import Chat, ChatTemplate, TokenPrompts
 from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
-from preprocessing.config import GENERATION, HAVE_HIDDEN_STATE, TaskConfig
+from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
 from preprocessing.memory import give_back
 from preprocessing.tokenizer import TextTokenizer, Token
-from preprocessing.types import MEAN_HIDDEN_STATE, Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
 from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
@@ -62,12 +62,8 @@ class TextProcessor:
         self.tokenizer = tokenizer
         self.head = head
         self.input_names = names
-        own = None if output_names is None else [name for name in output_names if name != MEAN_HIDDEN_STATE]
-        self.output_names = None if own is None else head.select_outputs(own)
+        self.output_names = None if output_names is None else head.select_outputs(output_names)
         """Outputs to request from the backend; None for all, if its outputs were unknown at load."""
-        is_watched = config.task in HAVE_HIDDEN_STATE and MEAN_HIDDEN_STATE in (output_names or ())
-        self.hidden_state_name = MEAN_HIDDEN_STATE if is_watched else ""
-        """The output with the mean hidden state, to request beside the others if it is wanted; empty if none."""
         self._windower = tokenizer.windower if head.needs_windows else None
         # Without special tokens, a row may have no tokens at all.
         self._may_be_empty = not tokenizer.adds_special_tokens

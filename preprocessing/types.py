@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,6 @@ IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float32]
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Named tensors whose first dimension is rows: a backend's inputs and outputs."""
-
-MEAN_HIDDEN_STATE: Final = "mean_hidden_state"
-"""An output that a classifier may have beside its answer: one vector per row (float32, [rows, hidden]), the mean of the
-last hidden state less a fixed vector. It is watched for drift and is no part of any answer.
-"""
 
 Texts: TypeAlias = Sequence[str] | Sequence[tuple[str, str]]
 """Texts, or pairs of texts, to encode; never mixed."""

@@ -25,13 +25,14 @@ from gateway.metrics import catalog, compared, drift, performance, texts, variab
 
 Bins = drift.Bins
 Words = drift.Words
+Mean = drift.Mean
 Compared = compared.Compared
 sentences = compared.sentences
 Standing = drift.Standing
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """The verdicts on variables, in the order in which they are shown."""
-OF_WORDS = variables.OF_WORDS
+OF_WORDS, COSINE = variables.OF_WORDS, variables.COSINE
 MEANINGS = variables.BUILT_IN
 LABEL, SCORE = variables.LABEL, variables.SCORE
 OF_TEXT: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
@@ -72,9 +73,23 @@ def from_prometheus(url: str, window: str) -> list[Sample]:
     return found
 
 
+def mean(gateway: str, url: str) -> drift.Mean | None:
+    """Return the mean of one version's embeddings; None if the gateway does not report it."""
+    found = _learned(gateway, url, "mean")
+    try:
+        return drift.Mean(float(found["vectors"]), tuple(map(float, found["values"])))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _learned(gateway: str, url: str, what: str) -> Any:
+    found = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/learned")
+    return found.get(what) if isinstance(found, Mapping) else None
+
+
 def words(gateway: str, url: str) -> drift.Words | None:
     """Return the frequent words of one version's texts; None if the gateway does not report them."""
-    found = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
+    found = _learned(gateway, url, "words")
     try:
         # Earlier releases do not report ``seen``.
         seen, known = base64.b64decode(found.get("seen", "")), float(found.get("known", 0))
@@ -103,7 +118,7 @@ def renewed(
         return None
     others = {name: bins for name, bins in found.items() if name not in OF_WORDS}
     url = f"{endpoint}/{version}" if version else endpoint
-    answer = _get(gateway, f"/v1/endpoints/{urllib.parse.quote(url)}/words")
+    answer = _learned(gateway, url, "words")
     recent = answer.get("recent") if isinstance(answer, Mapping) else None
     if not recent or not recent["counts"]:
         return None, others

@@ -42,8 +42,6 @@ class Options:
     is_quick: bool = False
     trusts_code: bool = False
     """True if the model's own Python code may run here."""
-    watches_embedding: bool = False
-    """True if the graph gets the output ``MEAN_HIDDEN_STATE``, which gateways watch for drift."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deploy.bundles import serving, speed
 from deploy.bundles.export import candidates
@@ -37,14 +36,8 @@ from deploy.bundles.pack import reference, report, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.modelsync.model_folder import execution
-from deploy.tools.clearml_serving import Tensor
-from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.processor import TextProcessor
-from preprocessing.types import MEAN_HIDDEN_STATE
-
-_LIKE_PYTORCH: Final = 0.9
-"""Least mean cosine of the mean hidden states; drift compares a graph only with itself."""
 
 
 class TextRun(Run):
@@ -59,8 +52,6 @@ class TextRun(Run):
         )
         self.bodies = self._bodies()
         self.max_length = min(source.config.max_length, samples.MAX_TOKENS)
-        if options.watches_embedding:
-            self.original.add_hidden_state(self._calibration())
 
     def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
         """Make the bundle. Raises ``DeployError``."""
@@ -90,10 +81,6 @@ class TextRun(Run):
         prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
         drifts = reference.distributions(prepared, truth.answers, len(self.source.config.labels))
-        if self.options.watches_embedding:
-            vectors = self._hidden_states(chosen, graph)
-            outputs = [*outputs, Tensor(MEAN_HIDDEN_STATE, "float32", (-1, vectors.shape[1]))]
-            drifts |= reference.of_vectors(vectors)
         tuned = self._tune(chosen, graph, timings)
         parities = [p for _, p in judged]
         made = Made(
@@ -201,31 +188,6 @@ class TextRun(Run):
         fitting = [f for f in map(self._feeds, bodies) if f["input_ids"].shape[1] <= self.max_length]
         return fitting[: candidates.CALIBRATION]
 
-    def _hidden_states(self, chosen: Candidate, graph: Path) -> NDArray[np.float32]:
-        """Return the chosen candidate's mean hidden states of the samples, float32 (rows, hidden).
-
-        Raises ``ExportFailed`` if they are not those of PyTorch, or depend on the other texts of a batch.
-        """
-        self.progress(f"{chosen.name}: comparing the mean hidden states")
-        engine = self._opener(chosen, graph, self.cores)()
-        feeds = [self._feeds(body) for body in self.bodies]
-        asked = [*engine.answer(feeds, together=False), *engine.answer(feeds, together=True)]
-        found: list[NDArray[np.float32]] = [
-            np.asarray(one[MEAN_HIDDEN_STATE]) for one in asked if not isinstance(one, str)
-        ]
-        if len(found) == 2 * len(feeds):
-            alone: NDArray[np.float32] = np.concatenate(found[: len(feeds)])
-            beside = np.concatenate(found[len(feeds) :])
-            true = np.concatenate([self.original.hidden_state(one) for one in feeds])
-            off = np.min([_mean_cosine(alone, true), _mean_cosine(beside, true)])  # NaN if one is
-            self.say(f"{chosen.name}: mean hidden state for drift, mean cosine {off:.4f} to PyTorch's")
-            if off >= _LIKE_PYTORCH:
-                return alone
-        raise ExportFailed(
-            f"{chosen.name} does not have PyTorch's mean hidden states",
-            hint="try another --candidate, or leave out --watch-embedding",
-        )
-
     def _opener(self, candidate: Candidate, graph: Path, threads: int) -> Callable[[], Engine]:
         return lambda: self.gate.engine(graph, self._execution(candidate), threads)
 
@@ -322,10 +284,6 @@ class TextRun(Run):
 
 def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
     return lambda: function(argument)
-
-
-def _mean_cosine(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    return float(np.mean([parity.cosine(one, other) for one, other in zip(some, others, strict=True)]))
 
 
 def _verdict_line(found: Parity) -> str:

@@ -71,8 +71,6 @@ class Wanted:
     trusts_code: bool = False
     tries_all: bool = False
     """Try every engine and precision of this CPU, not only exact ONNX Runtime."""
-    watches_embedding: bool = False
-    """Let gateways watch the mean hidden state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +234,6 @@ class Deployment:
         options += ["--project", wanted.project] if wanted.project else []
         options += [] if wanted.tries_all else ["--candidate", "ort-fp32", "--quick"]
         options += ["--task", given.task] if given.task != "auto" else []
-        options += ["--watch-embedding"] if wanted.watches_embedding else []
         return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
 
     def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
@@ -274,9 +271,7 @@ class Deployment:
 
     def _tag(self) -> str:
         given = self._wanted.given
-        # The watched export of the same files is another model.
-        kind = "watched" if self._wanted.watches_embedding else "source"
-        return f"{kind}-{digest(given.path)[:16]}" if given.path is not None else f"{kind}-{given.given}"
+        return f"source-{digest(given.path)[:16]}" if given.path is not None else f"source-{given.given}"
 
     def _tagged(self, tag: str) -> list[str]:
         """Return the ids of all models that were made of these files, including unfinished uploads."""
@@ -407,15 +402,6 @@ def name_and_version(endpoint: str) -> tuple[str, str]:
             hint="write for instance --endpoint faq",
         )
     return name, version
-
-
-def refuse_unwatched(given: Given) -> None:
-    """Refuse ``--watch-embedding`` for a model that is not exported here. Raises ``DeployError``."""
-    if given.kind != "transformers":
-        raise DeployError(
-            f"--watch-embedding changes the export, but {given.given} is not exported here",
-            hint="give the Hugging Face model itself, or leave the option out",
-        )
 
 
 def next_version(serving_spec: spec.ServingSpec, endpoint: str, version: str) -> str:

@@ -38,7 +38,7 @@ from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.endpoints.text import TextHandler
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.hooks.engines import ENGINES
-from gateway.metrics import drift, embeddings
+from gateway.metrics import drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
@@ -51,7 +51,6 @@ from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
-from preprocessing.types import MEAN_HIDDEN_STATE
 from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
@@ -282,7 +281,7 @@ class Assembler:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
             parts = HookParts(
-                spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), _answering(call), info, processor, called
+                spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), call, info, processor, called
             )
             hooks, details = await self._hooks.build(
                 parts, hook_settings, lambda path: self._load_code(spec, path, model)
@@ -312,7 +311,7 @@ class Assembler:
 
                 return _NewHandler(generator, generator, processor.describe(), validate_generator)
             counts = _TextCounts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
-            text = self._text(processor, call, info, counts.called, embeddings.Share().draws)
+            text = self._text(processor, call, info, counts.called)
             opened.add(text)
 
             async def validate_text(_seen: Sequence[bytes]) -> None:
@@ -353,12 +352,11 @@ class Assembler:
         return await run_in(self._control.builds, _load_processor, bundle.folder, info, options, words)
 
     def _text(
-        self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None],
-        draws: Callable[[int], bool] | None = None,
-    ) -> TextHandler:  # fmt: skip
+        self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
+    ) -> TextHandler:
         return TextHandler(
             processor, call.backend, call.model, limits=self._limits_for(info, processor.config, call.pressure),
-            on_batch=on_batch, threads=self._threads, draws=draws,
+            on_batch=on_batch, threads=self._threads,
         )  # fmt: skip
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
@@ -603,13 +601,6 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
             hint="save the tokenizer beside the model (tokenizer.save_pretrained), or add the endpoint with "
             "--aux-config gateway.task=tensors to send token ids yourself",
         )
-
-
-def _answering(call: TritonCall | None) -> TritonCall | None:
-    """Return the call without the output that is only for drift: hooks get the model's answer."""
-    if call is None or MEAN_HIDDEN_STATE not in call.outputs or len(call.outputs) == 1:
-        return call
-    return replace(call, outputs=tuple(name for name in call.outputs if name != MEAN_HIDDEN_STATE))
 
 
 def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:

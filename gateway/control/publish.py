@@ -163,7 +163,7 @@ class RoutePublisher:
         return Served(
             identity.endpoint, identity.version, is_text=endpoint.is_text,
             labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
-            reference=reference, words=reference.words,
+            reference=reference, words=reference.words, mean=reference.mean,
         )  # fmt: skip
 
     async def close(self) -> None:

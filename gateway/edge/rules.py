@@ -46,7 +46,7 @@ _BEGINNINGS: Final = (
     ("/docs/static/", STATUS), (V1_MODELS, METADATA), (MODELS, METADATA), ("/v2/repository/", METADATA),
     (TEI, METADATA),
 )  # fmt: skip
-_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/words"))
+_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/learned"))
 
 RPC: Final = {
     "ServerLive": OPEN,

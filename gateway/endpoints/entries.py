@@ -231,15 +231,13 @@ def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", 
     """Join the outputs (name → array [rows, …]) of one request's groups; row ``i`` of all becomes row ``order[i]``.
 
     Groups were padded to different lengths. Shorter ones are filled with zeros on the padding side, where masks are 0.
-    The arrays keep their dtypes. An output that some groups lack (mean hidden states) is left out. Raises
-    ``BackendGarbage`` if an output's number of dimensions differs from group to group.
+    The arrays keep their dtypes. Raises ``BackendGarbage`` if an output's number of dimensions differs from group to
+    group.
     """
     back = np.empty(len(order), dtype=np.intp)
     back[np.asarray(order)] = np.arange(len(order))
     merged: Outputs = {}
     for name in parts[0]:
-        if not all(name in part for part in parts):
-            continue
         arrays = [part[name] for part in parts]
         if len({array.ndim for array in arrays}) > 1:
             raise BackendGarbage(f"output {name} has another number of dimensions in each call of one request")

@@ -44,19 +44,12 @@ class TextHandler:
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
         threads: ThreadPoolExecutor,
-        draws: Callable[[int], bool] | None = None,
     ) -> None:
-        """Make the handler. ``draws(rows)``: whether a call is asked for the model's mean hidden states; None: never.
-
-        They are for drift, so they must cost nothing for calls that are not drawn.
-        """
         self.processor = processor
         self.task = processor.config.task
         self.backend = backend
         self.model = model
         self._threads = threads
-        self.hidden_state_name = processor.hidden_state_name if draws is not None else ""
-        self._draws = draws if self.hidden_state_name else None
         self._limits = limits
         self._needs_equal_shapes = (
             limits.merges_calls and not limits.merges_lengths and "attention_mask" in processor.input_names
@@ -126,8 +119,6 @@ class TextHandler:
             )
         except BackendRefused as error:
             raise _model_failed(error) from error
-        if self.hidden_state_name:
-            trace.vectors = outputs.pop(self.hidden_state_name, None)
         job.outputs = outputs
         if self.processor.finishes_off_loop(prepared):
             return await asyncio.get_running_loop().run_in_executor(
@@ -187,8 +178,6 @@ class TextHandler:
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
         processor = self.processor
         outputs = processor.output_names or ()
-        if self._draws is not None and self._draws(len(rows)):
-            outputs = (*outputs, self.hidden_state_name)
         length = self._common_length(rows) if self._needs_equal_shapes else 0
         tensors = processor.collate_rows(rows, length=length)
         return await self.backend.infer(self.model, tensors, outputs, timeout=timeout)
@@ -226,8 +215,6 @@ class _JobEntry(Entry[Encoded]):
             return
         trace = job.trace
         trace.queue_ns, trace.infer_ns = self.queued_ns, self.infer_ns
-        if self.handler.hidden_state_name:
-            trace.vectors = outputs.pop(self.handler.hidden_state_name, None)
         job.outputs = outputs
         self.handler.finish(job, self.prepared)
 

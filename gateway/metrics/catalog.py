@@ -24,7 +24,7 @@ RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95,
 DIFFERENCE_BUCKETS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
 RARE_RATIO_BUCKETS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 WORD_RATIO_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0)
-COMPONENT_BUCKETS: Final = tuple(number / 5 for number in range(-15, 16))
+COSINE_BUCKETS: Final = (*(number / 20 for number in range(-8, 19)), 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 1.0)
 TEXT_TOKEN_BUCKETS: Final = (
     4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics.variables import OF_WORDS
+from gateway.metrics.variables import COSINE, OF_WORDS
 from gateway.metrics.wording import VOCABULARY_BYTES
 
 FORMAT: Final = 1
@@ -130,24 +130,41 @@ class Words:
         return {word: count / self.texts for word, count in self.counts.items()}
 
 
-class Reference(dict[str, Bins]):
-    """The bins of each variable by name, and the words of the reference's texts; None if unknown."""
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of the directions of a number of embeddings."""
 
-    def __init__(self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Words | None = None) -> None:
+    vectors: float
+    values: tuple[float, ...]
+
+
+class Reference(dict[str, Bins]):
+    """The bins of each variable by name, the words of the reference's texts, and the mean of its embeddings.
+
+    Words and mean are None if unknown.
+    """
+
+    def __init__(
+        self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Words | None = None, mean: Mean | None = None
+    ) -> None:
         super().__init__(bins)
-        self.words = words
+        self.words, self.mean = words, mean
 
     def over(self, other: Reference) -> Reference:
         """Return this reference, completed by what only ``other`` has.
 
-        The variables of words are those of the reference whose words are used: they were counted with these.
+        A variable that is counted with words, or with a mean, is that of the reference whose words or mean are used.
         """
         found = {**other, **self}
         of_words = self if self.words is not None else other
-        if of_words.words is not None:
-            found = {name: bins for name, bins in found.items() if name not in OF_WORDS or name in of_words}
-            found |= {name: of_words[name] for name in OF_WORDS & of_words.keys()}
-        return Reference(found, of_words.words)
+        of_mean = self if self.mean is not None else other
+        for names, of in ((OF_WORDS if of_words.words is not None else (), of_words),
+                          ((COSINE,) if of_mean.mean is not None else (), of_mean)):  # fmt: skip
+            for name in names:
+                found.pop(name, None)
+                if name in of:
+                    found[name] = of[name]
+        return Reference(found, of_words.words, of_mean.mean)
 
 
 def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS) -> Bins:
@@ -481,7 +498,9 @@ def _gamma_p(shape: float, x: float) -> float:
     return total * math.exp(-x + shape * math.log(x) - math.lgamma(shape))
 
 
-def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about: object) -> str:
+def encode(
+    variables: Mapping[str, Bins], *, words: Words | None = None, mean: Mean | None = None, **about: object
+) -> str:  # fmt: skip
     """Return the text of a reference file; ``about`` is additional information for people."""
     return json.dumps(
         {
@@ -504,6 +523,11 @@ def encode(variables: Mapping[str, Bins], *, words: Words | None = None, **about
                     }
                 }
                 if words is not None
+                else {}
+            ),
+            **(
+                {"mean": {"vectors": mean.vectors, "values": [float(f"{value:.6g}") for value in mean.values]}}
+                if mean is not None
                 else {}
             ),
         },
@@ -530,9 +554,16 @@ def decode(text: str) -> Reference:
         except (KeyError, TypeError, ValueError) as error:
             raise BadReference(f"{FILE}: variable {name}: {error}") from error
     try:
-        return Reference(found, _decode_words(content["words"]) if "words" in content else None)
+        words = _decode_words(content["words"]) if "words" in content else None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadReference(f"{FILE}: words: {error}") from error
+    try:
+        mean = _decode_mean(content["mean"]) if "mean" in content else None
+        if COSINE in found and mean is None:
+            raise BadReference(f"the variable {COSINE} needs it")
+        return Reference(found, words, mean)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadReference(f"{FILE}: mean: {error}") from error
 
 
 def _decode_words(item: Mapping[str, Any]) -> Words:
@@ -544,6 +575,13 @@ def _decode_words(item: Mapping[str, Any]) -> Words:
     if len(seen) not in (0, VOCABULARY_BYTES):
         raise BadReference(f"seen must be {VOCABULARY_BYTES} bytes in base64, or missing")
     return Words(texts, counts, seen)
+
+
+def _decode_mean(item: Mapping[str, Any]) -> Mean:
+    mean = Mean(float(item["vectors"]), tuple(float(value) for value in item["values"]))
+    if not mean.values or not all(math.isfinite(value) for value in mean.values) or not any(mean.values):
+        raise BadReference("values must be finite numbers, at least one of them not 0")
+    return mean
 
 
 def _decode_bins(item: Mapping[str, Any]) -> Bins:

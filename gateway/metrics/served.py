@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.metrics.drift import Bins, Words
+from gateway.metrics.drift import Bins, Mean, Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +19,5 @@ class Served:
     reference: Mapping[str, Bins] = field(default_factory=dict)
     words: Words | None = None
     """The words of the reference's texts."""
+    mean: Mean | None = None
+    """The mean of the reference's embeddings."""

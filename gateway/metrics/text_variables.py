@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gateway.metrics import catalog, embeddings, texts, variables, words
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
-from gateway.metrics.drift import Words
+from gateway.metrics.drift import Mean, Words
 from gateway.metrics.served import Served
 from gateway.metrics.variable_counts import MAX_PENDING, Enum, LateScalar, Scalar, VariableSeries
 from gateway.trace import TextRow, Trace
@@ -36,9 +36,31 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
 class TextVariables:
     """The built-in variables of a text task, for each answered request, or for a random share under high load."""
 
-    __slots__ = ("_drawn", "_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_make_looks", "_n_labels",
-                 "_projected", "_reference", "_runs", "_score", "_scores", "_tokens", "_truncated", "_unknown",
-                 "_unusual", "_vectors", "_waiting", "_waiting_rows", "forget_words", "words")  # fmt: skip
+    __slots__ = (
+        "_cosines",
+        "_drawn",
+        "_entropy",
+        "_has_labels",
+        "_label",
+        "_log_labels",
+        "_looks",
+        "_make_looks",
+        "_n_labels",
+        "_reference",
+        "_runs",
+        "_score",
+        "_scores",
+        "_tokens",
+        "_truncated",
+        "_unknown",
+        "_unusual",
+        "_vectors",
+        "_waiting",
+        "_waiting_rows",
+        "forget_mean",
+        "forget_words",
+        "words",
+    )  # fmt: skip
 
     def __init__(
         self, served: Served, numbers: VariableSeries, taken: set[str], chance: Callable[[], float],
@@ -83,8 +105,10 @@ class TextVariables:
 
         self.forget_words = begin
         """Resets the variables of words: called when the usual words change."""
-        of_each = [late(name, catalog.COMPONENT_BUCKETS) for name in variables.EMBEDDING]
-        self._projected = embeddings.Projected(lambda number, values: of_each[number].take_all(values))
+        cosine = late(variables.COSINE, catalog.COSINE_BUCKETS)
+        self._cosines = embeddings.Cosines(served.mean, cosine.take_all)
+        self.forget_mean = cosine.begin
+        """Resets the variable of embeddings: called when the mean changes."""
         self._vectors = texts.Sample(texts.MAX_A_SECOND, chance, clock)
         self.words: words.WordWatch | None = None
         """Created with the first text: its tables would waste memory for hundreds of other versions."""
@@ -110,13 +134,15 @@ class TextVariables:
         """Return the frequent words of the texts; before the first text, those of the reference."""
         return self._reference if self.words is None else self.words.usual()
 
+    def mean(self) -> Mean | None:
+        """Return the mean of the embeddings that they are compared with."""
+        return self._cosines.mean
+
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
         number = 0
         for trace in traces:
             number += trace.rows
-            if trace.vectors is not None and self._has_labels:  # drawn before the call: see ``embeddings.Share``
-                self._see(self._projected.see, trace.vectors)
         drawn = self._drawn.of(traces, number)
         if self._runs.has(number) and (came := _texts_of(traces)):
             if self._looks is None:
@@ -167,7 +193,6 @@ class TextVariables:
         self._count_waiting()
         if self._looks is not None:
             self._looks.flush()
-        self._projected.flush()
         self._count_entropies()
 
     def _count_entropies(self) -> None:
@@ -206,7 +231,7 @@ class TextVariables:
             for vector in embeddings.vectors_of(trace.answer)
         ]
         if vectors:
-            self._see(self._projected.see, self._vectors.of(vectors))
+            self._see(self._cosines.see, self._vectors.of(vectors))
 
     def _see_texts(self, rows: Sequence[TextRow]) -> None:
         if self._tokens is not None:

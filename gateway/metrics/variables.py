@@ -20,7 +20,7 @@ RISEN: Final = "risen_word"
 LABEL: Final = "predicted_label"
 SCORE: Final = "top_score"
 ENTROPY: Final = "entropy"
-EMBEDDING: Final = ("embedding_1", "embedding_2", "embedding_3", "embedding_4")
+COSINE: Final = "embedding_cosine"
 BUILT_IN: Final[Mapping[str, str]] = {
     TOKENS: "number of tokens of a text, including special tokens",
     UNKNOWN: "share of a text's tokens that are not in the vocabulary",
@@ -35,17 +35,16 @@ BUILT_IN: Final[Mapping[str, str]] = {
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (0: certain, 1: all scores are equal)",
-    **dict.fromkeys(
-        EMBEDDING,
-        "one of four fixed random projections of the direction of the embedding or mean hidden state",
-    ),
+    COSINE: "cosine of an embedding to the mean of the reference's embeddings",
 }
 """Variables that text tasks have without declaration, and their meaning."""
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((SCRIPT, LANGUAGE, CASE), "texts"),
     **dict.fromkeys((TOKENS, UNKNOWN, TRUNCATED), "tokens"),
-    **dict.fromkeys((LABEL, SCORE, ENTROPY, *EMBEDDING), "answers"),
+    **dict.fromkeys((LABEL, SCORE, ENTROPY, COSINE), "answers"),
 }
 """What a variable depends on: the texts alone, texts and tokenizer, or the model's answers."""
 OF_WORDS: Final = frozenset({UNUSUAL, RISEN})
 """Variables that can be compared only if they were counted with the same words."""
+LEARNED: Final = OF_WORDS | {COSINE}
+"""Variables that can be compared only if they were counted with the same words, or the same mean."""

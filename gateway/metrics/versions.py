@@ -32,8 +32,8 @@ from gateway.metrics.evidence import DAY_S, Wealth, visible
 from gateway.pace import unhurried
 from gateway.trace import CANARY, STABLE
 
-_NOT_COMPARED: Final = frozenset({variables.DUPLICATE, *variables.OF_WORDS})
-"""Not compared: they depend on how many texts a version has seen, or on words that each version learns by itself."""
+_NOT_COMPARED: Final = frozenset({variables.DUPLICATE, *variables.LEARNED})
+"""Not compared: they depend on how many texts a version has seen, or on what each version learns by itself."""
 
 _ODDS: Final = np.array([1 / 3, 2 / 3, 1.5, 3.0, 10.0])
 _LEAST: Final = 20
@@ -291,9 +291,6 @@ def _counts(snapshot: Snapshot, of: set[tuple[str, str]], pause: Callable[[], No
         left_out = _NOT_COMPARED | {name for name, kind in variables.KINDS.items() if kind != "answers"}
         for name in left_out if version[0] in cached else _NOT_COMPARED:
             counted.pop(name, None)
-        if variables.LABEL in counted:  # hidden states of a retrained classifier differ, whatever its answers
-            for name in variables.EMBEDDING:
-                counted.pop(name, None)
     return found
 
 

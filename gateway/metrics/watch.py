@@ -20,7 +20,7 @@ from typing import Any, Final
 from gateway.metrics import catalog, words
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for
-from gateway.metrics.drift import Words
+from gateway.metrics.drift import Mean, Words
 from gateway.metrics.served import Served
 from gateway.metrics.text_variables import TextVariables
 from gateway.metrics.values import find, split
@@ -76,6 +76,8 @@ class Watch:
                     former[1].flush()
                     if former[0][0].words != version.words:
                         former[1].forget_words()
+                    if former[0][0].mean != version.mean:
+                        former[1].forget_mean()
                 former = source, self._make(*source, VariableSeries(self._numbers, version))
             self._known[url] = former
             watched = former[1]
@@ -116,6 +118,11 @@ class Watch:
         watched = self._watched.get(url)
         return None if watched is None else watched.usual_words()
 
+    def mean(self, url: str) -> Mean | None:
+        """Return the mean of one version's embeddings; None if unknown."""
+        watched = self._watched.get(url)
+        return None if watched is None else watched.mean()
+
     def flush(self) -> None:
         """Count all collected values."""
         for watched in self._watched.values():
@@ -147,6 +154,15 @@ class WatchedVersion:
     def usual_words(self) -> Words | None:
         """See ``words.WordWatch.usual``."""
         return None if self._text is None else self._text.usual_words()
+
+    def mean(self) -> Mean | None:
+        """Return the mean of the embeddings."""
+        return None if self._text is None else self._text.mean()
+
+    def forget_mean(self) -> None:
+        """Reset the variable of embeddings: its counts mean nothing beside another mean."""
+        if self._text is not None:
+            self._text.forget_mean()
 
     def forget_words(self) -> None:
         """Reset the variables of words: their counts mean nothing beside other usual words."""

@@ -45,9 +45,6 @@ from deploy.tools.errors import DeployError
 @click.option("--all-candidates", "tries_all", is_flag=True,
               help="Try every engine and precision of this CPU and use the fastest one that answers correctly (takes "
               "minutes).")  # fmt: skip
-@click.option("--watch-embedding", "watches_embedding", is_flag=True,
-              help="Let gateways watch the mean hidden state of a classifier, so that drift sees texts on another "
-              "subject. Adds an output to the graph; answers stay the same.")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option(
@@ -62,7 +59,7 @@ from deploy.tools.errors import DeployError
 @registry_options
 def command(
     model: str, endpoint: str, task: str, tokenizer: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...],
-    tries_all: bool, watches_embedding: bool, trusts_code: bool, project: str, name: str, bundles: Path | None,
+    tries_all: bool, trusts_code: bool, project: str, name: str, bundles: Path | None,
     dry_run: bool, gateway: str, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Serve MODEL as an endpoint: export it, check its answers, register it, wait until it is served, and ask it.
@@ -85,7 +82,7 @@ def command(
     with nothing_registered(terminal):
         from deploy.bundles import prerequisites
         from deploy.bundles.model_kinds import recognise
-        from deploy.laptop.deploying import Deployment, Wanted, name_and_version, refuse_unwatched, registered_name
+        from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
 
         given = recognise(model, task=task, tokenizer=tokenizer)
         if given.kind == "torchscript" and not (inputs and outputs):
@@ -94,8 +91,6 @@ def command(
                 hint="describe them, including the batch: "
                 "--input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
             )
-        if watches_embedding:
-            refuse_unwatched(given)
         wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
         if not dry_run:
             prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
@@ -114,7 +109,7 @@ def command(
         wanted = Wanted(
             given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
             name or registered_name(given.name), who(), tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)),
-            trusts_code=trusts_code, tries_all=tries_all, watches_embedding=watches_embedding,
+            trusts_code=trusts_code, tries_all=tries_all,
         )  # fmt: skip
         deployment = Deployment(wanted, store, terminal, click.echo, dict(os.environ))
         if dry_run:

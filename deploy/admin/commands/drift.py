@@ -139,7 +139,9 @@ def capture(
                 f"{len(texts):,}",
                 err=True,
             )
-        return _keep(found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output)
+        return _keep(
+            gateway, found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output
+        )  # fmt: skip
     before: list[Sample] = []
     if duration and not prometheus:
         _check_served(gateway, endpoint.strip("/"), model_version)
@@ -164,7 +166,7 @@ def capture(
             "variables of words",
             err=True,
         )
-    return _keep(found, endpoint, model_version, words, source=source, least=least, output=output)
+    return _keep(gateway, found, endpoint, model_version, words, source=source, least=least, output=output)
 
 
 def _through(
@@ -207,10 +209,13 @@ def _through(
 
 
 def _keep(
-    found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str, words: drift_counts.Words | None, *,
-    source: str, least: int, output: Path | None,
+    gateway: str, found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str,
+    words: drift_counts.Words | None, *, source: str, least: int, output: Path | None,
 ) -> int:  # fmt: skip
-    """Write the references that have enough values. Those of word variables are written only with the words."""
+    """Write the references that have enough values.
+
+    Those of word variables are written only with the words, that of embeddings only with their mean.
+    """
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
@@ -222,8 +227,11 @@ def _keep(
         words = None
     if words is None:
         enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
+    mean = drift_counts.mean(gateway, _url(endpoint, model_version)) if drift_counts.COSINE in enough else None
+    if mean is None:
+        enough.pop(drift_counts.COSINE, None)
     written = enough if words is None else drift_counts.known_later(enough, words)
-    text = drift_counts.encode(written, words=words, endpoint=endpoint, version=model_version, source=source)
+    text = drift_counts.encode(written, words=words, mean=mean, endpoint=endpoint, version=model_version, source=source)
     *folders_of, last = _url(endpoint, model_version).split("/")
     below = Path(*map(folders.file_name, folders_of), f"{folders.file_name(last)}.json")
     path = output or chosen_state_dir().root / "references" / below

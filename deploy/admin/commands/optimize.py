@@ -68,16 +68,13 @@ if TYPE_CHECKING:
               help="Register the bundle and add this endpoint with the stock clearml-serving.")  # fmt: skip
 @click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
               show_envvar=True, help="With --deploy: id of the serving Task.")  # fmt: skip
-@click.option("--watch-embedding", "watches_embedding", is_flag=True,
-              help="Let gateways watch the mean hidden state of a classifier, so that drift sees texts on another "
-              "subject. Adds an output to the graph; answers stay the same.")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
     reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
-    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool, watches_embedding: bool,
+    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
@@ -113,7 +110,7 @@ def command(
                 model=model, output=output.absolute(), task=task, candidate=candidate,
                 target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
                 samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
-                is_quick=quick, trusts_code=trusts_code, watches_embedding=watches_embedding,
+                is_quick=quick, trusts_code=trusts_code,
             ),
             screen.say, screen.progress,
         )  # fmt: skip

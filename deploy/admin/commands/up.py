@@ -35,11 +35,6 @@ from deploy.admin.terminal import Terminal
               help="With --model: name of the endpoint.  [default: the model's name]")  # fmt: skip
 @click.option("--task", default="auto", show_default=True, envvar="TRITON_GATEWAY_TASK", show_envvar=True,
               help="With --model: the task, if the model's files do not say it.")  # fmt: skip
-@click.option(
-    "--watch-embedding", "watches_embedding", is_flag=True, envvar="TRITON_GATEWAY_WATCH_EMBEDDING", show_envvar=True,
-    help="With --model: let gateways watch the mean hidden state of a classifier, so that drift sees texts on another "
-    "subject.",
-)  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True, envvar="TRITON_GATEWAY_TRUST_REMOTE_CODE",
               show_envvar=True, help="With --model: run the Python code that the model brings, with your rights. "
               "Read that code first.")  # fmt: skip
@@ -112,7 +107,6 @@ def command(
     model: str,
     endpoint: str,
     task: str,
-    watches_embedding: bool,
     trusts_code: bool,
     triton_grpc: str,
     model_repository: Path | None,
@@ -142,7 +136,7 @@ def command(
     from deploy.admin.commands import serve
     from deploy.bundles import prerequisites
     from deploy.bundles.model_kinds import recognise
-    from deploy.laptop.deploying import name_and_version, refuse_unwatched
+    from deploy.laptop.deploying import name_and_version
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 
@@ -161,15 +155,12 @@ def command(
                 hint=f"start `triton-gateway up`, then run `triton-gateway deploy {shlex.quote(model)} --input "
                 "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
             )
-        if watches_embedding:
-            refuse_unwatched(found)
         prerequisites.check(found, is_served_here=True, trusts_code=trusts_code)
         name_and_version(endpoint)
     if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
         given["controlplane_port"] = None
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
-    asked += ["--watch-embedding"] if watches_embedding else []
     options = UpOptions(
         state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
         model=tuple(asked) if model else (),

@@ -18,24 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deploy.bundles.export import custom_code
-from deploy.bundles.export.hidden_state import with_hidden_state
 from deploy.tools.errors import ExportFailed
 from preprocessing.config import (
     CLASSIFICATION,
     EMBEDDINGS,
     FEATURES,
     FILL_MASK,
-    HAVE_HIDDEN_STATE,
     QUESTION_ANSWERING,
     RANKING,
     TOKENS,
     ZERO_SHOT,
     TaskConfig,
 )
-from preprocessing.types import MEAN_HIDDEN_STATE
 
 Arrays = Mapping[str, Any]
 
@@ -73,32 +69,10 @@ class Original:
         self._attention = getattr(model.config, "_attn_implementation", "")
         self.module = _flat(model, config)
         self._exported = _exportable(model, config) or self.module
-        self._exported_names: tuple[str, ...] = self.module.names
         self.output_names: tuple[str, ...] = self.module.names
         taken = inspect.signature(model.forward).parameters
         self.not_given = tuple(name for name in _BESIDE_TEXT if name in taken)
         """Inputs of the model that a text does not have. It answers without them, like its pipeline."""
-
-    def add_hidden_state(self, texts: Sequence[Arrays]) -> None:
-        """Let ``export`` add the output ``MEAN_HIDDEN_STATE``, less its mean over ``texts`` (inputs of each text).
-
-        Raises ``ExportFailed`` for a model that cannot have it.
-        """
-        if self.config.task not in HAVE_HIDDEN_STATE or self._exported is not self.module:
-            raise ExportFailed(
-                f"--watch-embedding is not for {self.config.architecture or 'this model'} ({self.config.task})",
-                hint=f"it is for encoders with one of the tasks {', '.join(HAVE_HIDDEN_STATE)}; vectors of embedding "
-                "models are watched without it",
-            )
-        self._exported = with_hidden_state(self.module, self._model, texts)
-        self._exported_names = (*self.module.names, MEAN_HIDDEN_STATE)
-
-    def hidden_state(self, feeds: Arrays) -> NDArray[np.float32]:
-        """Return the mean hidden states of one batch, float32 (rows, hidden), after ``add_hidden_state``."""
-        with self._torch.inference_mode():
-            vectors = self._exported(**{n: self._torch.from_numpy(v) for n, v in feeds.items()})[-1]
-        found: NDArray[np.float32] = vectors.numpy()
-        return found
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""
@@ -162,7 +136,7 @@ class Original:
                     str(target),
                     kwargs={name: torch.from_numpy(value) for name, value in example.items()},
                     input_names=names,
-                    output_names=list(self._exported_names),
+                    output_names=list(self.module.names),
                     dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in names},
                     dynamo=True,
                     external_data=False,

@@ -11,10 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gateway.metrics import drift, embeddings, texts, variables
+from gateway.metrics import drift, texts, variables
 from preprocessing.types import Prepared
 
 Distributions = Mapping[str, drift.Bins]
@@ -44,12 +41,6 @@ def distributions(
     return found
 
 
-def of_vectors(vectors: NDArray[np.float32]) -> dict[str, drift.Bins]:
-    """Return the bins of the components of mean hidden states, float32 (rows, hidden)."""
-    values = embeddings.components(vectors).T.tolist()
-    return {name: drift.scalar_bins(of) for name, of in zip(variables.EMBEDDING, values, strict=True)}
-
-
 def encode(found: Distributions, *, source: str) -> str:
     """Return the text of ``reference.json``."""
     return drift.encode(found, source=source)
@@ -66,4 +57,4 @@ def _entropy(scores: Mapping[str, float], labels: int) -> float | None:
     return -sum(s * math.log(s) for s in scores.values() if s > 0) / math.log(labels)
 
 
-__all__ = ["describe", "distributions", "encode", "of_vectors"]
+__all__ = ["describe", "distributions", "encode"]

@@ -129,7 +129,7 @@ def build_ops(
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
     metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
-    words: Callable[[str], dict[str, Any] | None],
+    learned: Callable[[str], dict[str, Any] | None],
     serve_prefix: str,
     served: Callable[[], object],
 ) -> FastAPI:
@@ -224,10 +224,10 @@ def build_ops(
             return _refusal(503 if error.retryable else 502, error.message, error.kind)
         return _not_served(url) if found is None else JSONResponse(found)
 
-    @app.get("/v1/endpoints/{url:path}/words", tags=["operations"])
-    async def usual_words(url: str) -> JSONResponse:
-        """Return the frequent words in the texts of an endpoint version, with the number of texts that have each."""
-        found = words(url.strip("/"))
+    @app.get("/v1/endpoints/{url:path}/learned", tags=["operations"])
+    async def what_was_learned(url: str) -> JSONResponse:
+        """Return what a reference of an endpoint version needs besides counts: frequent words, mean embedding."""
+        found = learned(url.strip("/"))
         return _not_served(url) if found is None else JSONResponse(found)
 
     @app.get("/v2", tags=["operations"])

@@ -24,7 +24,7 @@ TOLD_OF_ALL = (
     "/docs",
     "/openapi.json",
     "/v1/endpoints/e/lineage",
-    "/v1/endpoints/e/words",
+    "/v1/endpoints/e/learned",
 )
 
 

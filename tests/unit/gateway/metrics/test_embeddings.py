@@ -1,4 +1,4 @@
-"""Components of embeddings: the same for ever, independent of length, and sensitive to direction."""
+"""The cosine of embeddings to a mean: of the reference, or of the first vectors."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -6,70 +6,91 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.metrics import variables
-from gateway.metrics.embeddings import Floats, Projected, components, vectors_of
-
-
-def drawn(number: int, size: int = 384, seed: int = 0) -> Floats:
-    return np.random.default_rng(seed).normal(size=(number, size)).astype(np.float32)
+from gateway.metrics import drift
+from gateway.metrics.drift import BadReference, Mean, Reference
+from gateway.metrics.embeddings import LEARNED, Cosines, vectors_of
 
 
-def counted(vectors: Floats) -> list[list[float]]:
-    found: list[list[float]] = [[] for _ in variables.EMBEDDING]
-    projected = Projected(lambda number, values: found[number].extend(values))
-    projected.see(list(vectors))
-    projected.flush()
-    return found
+def drawn(number: int, towards: float = 2.0, size: int = 8, seed: int = 0) -> list[object]:
+    """Return vectors around a direction."""
+    random = np.random.default_rng(seed)
+    return [*(random.normal(size=(number, size)) + np.eye(size)[0] * towards)]
 
 
-def test_components_are_about_as_large_as_normal_random_numbers() -> None:
-    found = components(drawn(5000))
-    assert (5000, len(variables.EMBEDDING)) == found.shape
-    assert np.abs(found.mean(axis=0)).max() < 0.1
-    assert np.abs(found.std(axis=0) - 1).max() < 0.1
-    assert np.abs(np.corrcoef(found.T) - np.eye(found.shape[1])).max() < 0.2
+def test_a_cosine_is_to_the_references_mean_and_length_does_not_count() -> None:
+    found: list[float] = []
+    cosines = Cosines(Mean(10.0, (0.0, 2.0)), found.extend)
+    cosines.see([np.array([0.0, 7.0]), np.array([3.0, 0.0]), [0.0, -1.0], np.array([1.0, 1.0])])
+    assert np.allclose([1, 0, -1, 0.5**0.5], found)
 
 
-def test_components_are_the_same_in_every_process_and_version() -> None:
-    """A reference that was captured once stays comparable: these numbers must never change."""
-    found = components(np.eye(8)[:2].astype(np.float32))
-    assert [[-1.0, 1.0, -1.0, 1.0], [-1.0, -1.0, -1.0, -1.0]] == found.tolist()
+def test_without_a_reference_the_first_vectors_make_the_mean_and_are_not_counted() -> None:
+    """What a capture then takes counts the same cosines as those that it counted itself."""
+    found: list[float] = []
+    cosines = Cosines(None, found.extend)
+    cosines.see(drawn(LEARNED - 1))
+    assert (None, []) == (cosines.mean, found)
+    cosines.see(drawn(1, seed=1))
+    assert cosines.mean is not None
+    assert (LEARNED, []) == (cosines.mean.vectors, found)
+    cosines.see(drawn(50, seed=2))
+    again: list[float] = []
+    Cosines(cosines.mean, again.extend).see(drawn(50, seed=2))
+    assert len(found) == 50
+    assert np.allclose(found, again)
 
 
-def test_length_does_not_count_and_direction_does() -> None:
-    vectors = drawn(10)
-    assert np.allclose(components(vectors), components(vectors * 7), atol=1e-5)
-    moved = components(drawn(2000) + 0.2 * drawn(1, seed=9))
-    assert np.abs(moved.mean(axis=0)).max() > 0.1
-
-
-@given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 3))
-def test_what_workers_count_adds_up_to_what_one_would_have_counted(rows: list[int], number: int) -> None:
-    vectors = drawn(6, 16)[rows] if rows else np.zeros((0, 16), dtype=np.float32)
-    whole = counted(vectors)
-    parts = [counted(vectors[i::number]) for i in range(number)]
-    for component, values in enumerate(whole):
-        assert np.allclose(sorted(values), sorted(v for part in parts for v in part[component]), atol=1e-6)
+def test_vectors_of_another_direction_have_another_cosine() -> None:
+    found: list[float] = []
+    cosines = Cosines(Mean(1.0, (1.0, *[0.0] * 7)), found.extend)
+    cosines.see(drawn(200, seed=3))
+    cosines.see(drawn(200, towards=-2.0, seed=4))
+    assert np.mean(found[:200]) > 0.4
+    assert np.mean(found[200:]) < -0.4
 
 
 @pytest.mark.parametrize(
     ("answer", "number"),
     [
         ({"embedding": np.ones(3)}, 1), ({"embeddings": np.ones((2, 3))}, 2), ({"embeddings": [[1.0], [2.0]]}, 2),
-        ({"label": "GOOD"}, 0), (b"bytes", 0), (None, 0), ({"embeddings": "no"}, 0), ({"embeddings": np.ones(3)}, 0),
+        ({"label": "GOOD"}, 0), (b"bytes", 0), (None, 0), ({"embeddings": "no"}, 0),
     ],
 )  # fmt: skip
 def test_vectors_are_found_in_answers_of_embedding_tasks_only(answer: object, number: int) -> None:
     assert number == len(vectors_of(answer))
 
 
-def test_vectors_that_cannot_be_compared_are_skipped() -> None:
+@pytest.mark.parametrize("mean", [Mean(1.0, (1.0,) * 4), None])
+def test_vectors_that_cannot_be_compared_are_skipped(mean: Mean | None) -> None:
     """Zero vectors, vectors that are not finite, and truncated ones."""
     found: list[float] = []
-    projected = Projected(lambda number, values: found.extend(values))
-    projected.see([np.ones(4), np.zeros(4), np.full(4, np.nan), np.ones(2), np.ones((1, 4)), []])
-    projected.flush()
-    assert len(variables.EMBEDDING) == len(found)
+    cosines = Cosines(mean, found.extend)
+    cosines.see([np.ones(4)] * LEARNED)
+    found.clear()
+    cosines.see([np.ones(4), np.zeros(4), np.full(4, np.nan), np.ones(2), np.ones((1, 4)), []])
+    assert [1.0] == found
+
+
+def test_a_reference_keeps_its_mean_and_needs_it() -> None:
+    bins = {"embedding_cosine": drift.scalar_bins([0.1, 0.2, 0.3]), "x": drift.scalar_bins([1.0, 2.0])}
+    mean = Mean(1000.0, (0.25, -0.5))
+    decoded = drift.decode(drift.encode(bins, mean=mean))
+    assert (mean, bins) == (decoded.mean, decoded)
+    for wrong in (
+        drift.encode(bins),
+        drift.encode(bins, mean=Mean(1.0, (0.0, 0.0))),
+        drift.encode(bins, mean=Mean(1.0, ())),
+    ):
+        with pytest.raises(BadReference, match=r"reference.json: mean: "):
+            drift.decode(wrong)
+
+
+def test_of_two_references_the_cosines_are_those_of_the_mean_that_is_used() -> None:
+    """A captured file goes before the model's own; a cosine counted with another mean would say nothing."""
+    model = Reference({"embedding_cosine": drift.scalar_bins([0.1, 0.2])}, mean=Mean(1.0, (1.0,)))
+    captured = Reference({"x": drift.scalar_bins([1.0, 2.0])}, mean=Mean(2.0, (2.0,)))
+    assert captured.over(model).keys() == {"x"}
+    assert captured.over(model).mean == captured.mean
+    assert Reference(captured).over(model) == {**captured, **model}
+    assert Reference(captured).over(model).mean == model.mean

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import declared, exposition, variables
-from gateway.metrics.drift import Bins, Words
+from gateway.metrics import declared, exposition
+from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
 from gateway.metrics.sharing import Workers
@@ -524,24 +524,27 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     assert (20, 1) == (found["enum_total{letter_case,lower}"], found["enum_total{letter_case,upper}"])
     assert (20, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
     assert 21 == found["scalar_count{token_length}"]
-    usual = (await stack.client.get("/v1/endpoints/t/words")).json()
-    assert {"url": "t", "texts": 0, "counts": {}, "seen": "", "known": 0, "recent": None} == usual
-    assert 404 == (await stack.client.get("/v1/endpoints/none/words")).status_code
+    learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
+    assert {"texts": 0, "counts": {}, "seen": "", "known": 0, "recent": None} == learned["words"]
+    assert ("t", None) == (learned["url"], learned["mean"])
+    assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
 
 
-def test_an_embedding_is_counted_by_its_components() -> None:
+def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     """For one text and for several; truncated vectors are skipped, and other tasks have no such variable."""
-    watched = Watched({}, Served("e", "1", is_text=True), chance=lambda: 0.0)
+    served = Served("e", "1", is_text=True, mean=Mean(5000.0, (*np.linspace(-1, 1, 16).tolist(),)))
+    watched = Watched({}, served, chance=lambda: 0.0)
     vector = np.linspace(-1, 1, 16, dtype=np.float32)
     short = Prepared([], ParsedRequest(["a"], is_batch=False, options={"truncate_dim": 8}))
     watched.answer({}, {"label": "GOOD"})
-    assert not [key for key in watched.read() if "embedding" in key]
+    assert "scalar_count{embedding_cosine}" not in watched.read()
     watched.answer({}, {"embedding": vector})
     watched.answer({}, {"embeddings": np.stack([vector, vector])})
     watched.answer({}, {"embedding": vector[:8]}, prepared=short)
     watched.answer({}, {"embedding": "nothing like it"})
     found = watched.read()
-    assert [3] * 4 == [found[f"scalar_count{{{name}}}"] for name in variables.EMBEDDING]
+    assert 3 == found["scalar_count{embedding_cosine}"]
+    assert (0, 3) == tuple(found[f"scalar_bucket{{embedding_cosine,{le}}}"] for le in ("0.99", "1.0"))
 
 
 @pytest.mark.parametrize("watches", [True, False])
