@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,9 @@ class OfTexts(Gateway):
     """A gateway of a text endpoint."""
 
     def watch_texts(self, reference: drift.Reference) -> None:
-        self.observer.watch.configure({"e/1": Served("e", "1", True, (), reference, reference.words)}, {}, 1.0)
+        self.observer.watch.configure(
+            {"e/1": Served("e", "1", True, (), reference, reference.words, reference.mean)}, {}, 1.0
+        )
 
     def read(self, texts: list[str]) -> None:
         for number, text in enumerate(texts):
@@ -266,15 +269,15 @@ class OfTexts(Gateway):
         watch = self.observer.watch
         if path == "/metrics?detail=full":
             return 200, self.page
-        if path == "/v1/endpoints/e/1/words":
-            usual = watch.usual_words("e/1")
+        if path == "/v1/endpoints/e/1/learned":
+            usual, mean = watch.usual_words("e/1"), watch.mean("e/1")
             if usual is None:
-                return 200, b"null"
+                return 200, json.dumps({"words": None, "mean": None if mean is None else asdict(mean)}).encode()
             seen = base64.b64encode(usual.seen).decode()
             told: Any = {"texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known}
             recent = watch.recent_words().get(("e", "1"))
             told["recent"] = recent.frequent() if recent is not None else None
-            return 200, json.dumps(told).encode()
+            return 200, json.dumps({"words": told}).encode()
         if path == "/v1/status":
             recent = watch.recent_words()
             rows = [{"endpoint": e, "version": v, "words": words.described(r.moved())} for (e, v), r in recent.items()]
@@ -306,6 +309,36 @@ def test_words_are_captured_with_their_variables_and_those_that_rose_are_named(t
         rows = json.loads(run("report", "--url", url, "--json").output)
         named = {row["variable"]: row["words"]["rose"][0]["word"] for row in rows if "words" in row}
         assert {"unusual_word_ratio": "flimmer", "risen_word": "flimmer"} == named
+
+
+def test_a_reference_of_embeddings_keeps_the_mean_that_they_were_counted_with(tmp_path: Path) -> None:
+    """Vectors of the same kind are steady beside it, those of another direction are drift."""
+    gateway, random = OfTexts(), np.random.default_rng(5)
+
+    def vectors(number: int, towards: float) -> None:
+        for row in random.normal(size=(number, 8)) + towards * np.eye(8)[0]:
+            trace = Trace("id")
+            trace.endpoint, trace.version, trace.url, trace.answer = "e", "1", "e/1", {"embedding": row}
+            gateway.observer.started()
+            gateway.observer.finished(trace)
+            gateway.observer.settle()
+        gateway.see([], [])
+
+    path = tmp_path / "reference.json"
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+        gateway.watch_texts(drift.Reference())
+        vectors(3000, 2.0)
+        assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
+        reference = drift.decode(path.read_text())
+        assert reference.mean is not None
+        assert (1000, 2000) == (reference.mean.vectors, reference["embedding_cosine"].total)
+        gateway.watch_texts(reference)
+        for _ in range(2):
+            vectors(500, 2.0)
+        assert 0 == run("report", "--url", url).return_value
+        vectors(500, -1.0)
+        assert "embedding_cosine" in (report := run("report", "--url", url)).output
+        assert 3 == report.return_value
 
 
 def test_a_new_reference_of_texts_with_other_words_ends_the_alarm(tmp_path: Path) -> None:
