@@ -431,6 +431,14 @@ def _auto_versions(
         rule = by_endpoint.get(endpoint)
         if rule is None:
             continue
+        if numbers.matches_none:
+            faults.append(Fault(
+                f"auto-update {endpoint}",
+                "matches no model any more: the versions that it selected before stay, and no newer model follows. Its "
+                "project or model was renamed, its models were deleted or unpublished, or lost a tag. Rename it back, "
+                f"or remove the rule (`clearml-serving model remove --endpoint {endpoint}`) and add it again with "
+                "`clearml-serving model auto-update`",
+            ))  # fmt: skip
         for number in sorted(numbers.served or ()):
             if number in numbers.given:
                 model = numbers.given[number]
@@ -604,7 +612,9 @@ def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
 
 def own_names(endpoints: Iterable[str], canaries: Iterable[str], faults: Iterable[Fault]) -> set[str]:
     """Return the names that a configured endpoint or canary answers, even a broken one: they have no default."""
-    return {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
+    subjects = (fault.subject.partition(" ") for fault in faults)
+    broken = (name.strip("/") for kind, _, name in subjects if kind in ("endpoint", "canary"))
+    return {*endpoints, *canaries, *broken}
 
 
 def _decode_defaults(

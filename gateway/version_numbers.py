@@ -41,6 +41,8 @@ class Numbers:
     """Number → the models that claimed it, including those it was given to."""
     served: frozenset[int] | None = None
     """The numbers in service; None until they were first decided."""
+    matches_none: bool = False
+    """Whether the rule matched no model when this was last decided."""
 
     @property
     def is_new(self) -> bool:
@@ -71,11 +73,14 @@ def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
     given: dict[str, dict[int, str]] = {}
     claims: dict[str, dict[int, set[str]]] = {}
     served: dict[str, frozenset[int]] = {}
+    matches_none: set[str] = set()
     for value in records.values():
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             endpoint, what = str(value["endpoint"]), value["record"]
             if what == "served":
                 served[endpoint] = frozenset(int(number) for number in value["versions"])
+                if value.get("matches_none"):
+                    matches_none.add(endpoint)
                 continue
             number, model = int(value["number"]), str(value["model"])
             claims.setdefault(endpoint, {}).setdefault(number, set()).add(model)
@@ -87,6 +92,7 @@ def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
             given.get(endpoint, {}),
             {number: frozenset(models) for number, models in claims.get(endpoint, {}).items()},
             served.get(endpoint),
+            endpoint in matches_none,
         )
         for endpoint in {*given, *claims, *served}
     }
@@ -98,9 +104,10 @@ def binding(what: str, endpoint: str, number: int, model: str) -> tuple[str, dic
     return key, {"record": what, "endpoint": endpoint, "number": number, "model": model}
 
 
-def service(endpoint: str, numbers: Collection[int]) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record of the numbers in service."""
-    return f"served {endpoint}", {"record": "served", "endpoint": endpoint, "versions": sorted(numbers)}
+def service(endpoint: str, numbers: Collection[int], *, matches_none: bool = False) -> tuple[str, dict[str, Any]]:
+    """Return key and value of the record of the numbers in service; ``matches_none``: the rule matches no model now."""
+    record = {"record": "served", "endpoint": endpoint, "versions": sorted(numbers)}
+    return f"served {endpoint}", {**record, "matches_none": True} if matches_none else record
 
 
 def step(

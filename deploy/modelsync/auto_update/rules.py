@@ -119,13 +119,13 @@ def update(
         if before is None:
             before = frozenset(number for number, model in bindings if given.get(number) == model)
         before = frozenset(number for number in before if number in given)
-        if not models and before:
-            notes.append(f"auto-update of {endpoint} matches no model any more; its versions stay")
-            serve = set(before)
+        matches_none = not models and bool(before)
+        if matches_none:
+            serve = set(before)  # gateways report the rule as a fault (``spec.decode``)
         else:
             serve = _served(endpoint, rule, given, before, list(dict.fromkeys(models)), _routed(serving), is_good)
-        if numbers.served is None or serve != set(numbers.served):
-            records.append(_record(version_numbers.service(endpoint, serve)))
+        if numbers.served is None or serve != set(numbers.served) or matches_none != numbers.matches_none:
+            records.append(_record(version_numbers.service(endpoint, serve, matches_none=matches_none)))
         is_contested = is_contested or bool(version_numbers.others(version_numbers.Numbers(given), bindings))
         copy.update({
             f"{endpoint}/{number}": version_numbers.entry(fields, endpoint, number, given[number])

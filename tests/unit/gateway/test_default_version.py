@@ -76,6 +76,15 @@ def test_a_canary_or_endpoint_of_the_bare_name_overrides_the_default(registry: F
     assert {} == defaults(registry)
 
 
+@pytest.mark.parametrize("section", ["metric_logging", "model_monitoring"])
+def test_a_fault_of_something_else_with_the_name_leaves_the_default(registry: FakeRegistry, section: str) -> None:
+    """Metrics or a rule that cannot be read: the versions are served, so the name is."""
+    registry.ledger.write([first("faq", "faq/1")])
+    registry.sections[section] = '{"faq": {"metrics": "none", "max_versions": "many"}}'
+    assert [True] == [fault.subject.endswith(" faq") for fault in decode(registry.task()).faults]
+    assert {"faq": "faq/1"} == defaults(registry)
+
+
 @pytest.mark.parametrize("value", [{}, {"endpoint": "faq"}, {"endpoint": "faq", "url": "faq/1", "term": "x", "at": 1}])
 def test_unreadable_records_are_ignored(registry: FakeRegistry, value: dict[str, Any]) -> None:
     """An editor of ClearML can write anything."""

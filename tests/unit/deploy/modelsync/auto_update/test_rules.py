@@ -255,9 +255,23 @@ def test_an_endpoint_name_with_slashes_works():
 def test_a_rule_that_cannot_be_asked_or_matches_nothing_keeps_its_versions():
     """Nothing is taken out of service by an accident."""
     task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
-    for nothing in (update(task, {}), update(task, {"auto": []})):
-        assert ({}, ()) == (nothing.sections, nothing.records)
-    assert 1 == len(nothing.notes)
+    for found in ({}, {"auto": []}):
+        assert {"auto/1": "a"} == served(applied(task, found))
+    unasked = update(task, {})
+    assert ({}, ()) == (unasked.sections, unasked.records)
+
+
+def test_a_rule_that_matches_nothing_any_more_is_a_fault_until_it_matches_again():
+    """Its project was renamed: every reader of the Task says so. A rule that waits for its first model is none."""
+    new = applied(serving_task({"auto": RULE}), {"auto": []})
+    assert () == decode(new).faults
+    task = applied(new, {"auto": ["a"]})
+    lost = applied(task, {"auto": []})
+    (fault,) = decode(lost).faults
+    assert ("auto-update auto", True) == (fault.subject, fault.message.startswith("matches no model any more"))
+    assert {"auto/1": "a"} == served(lost)
+    assert () == decode(applied(lost, {"auto": ["b", "a"]})).faults
+    assert () == decode(after(lost, {"model_monitoring": "{}"})).faults
 
 
 def test_versions_of_a_removed_rule_leave_and_its_numbers_stay():
