@@ -49,14 +49,16 @@ class Health:
     """
 
     __slots__ = (
-        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools", "standing",
-        "stuck", "waits_for_tritons",
+        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools",
+        "registry_error", "standing", "stuck", "waits_for_tritons",
     )  # fmt: skip
 
     def __init__(self, latch: Path | None = None) -> None:
         self._latch = latch
         self.standing: Standing | None = None
         """None until the serving Task is followed."""
+        self.registry_error = ""
+        """Why the serving Task cannot be read now; empty if it can."""
         self.first_sync_done = False
         self.has_been_ready = False
         """Stays true once it is: from then on only losses count."""
@@ -96,6 +98,8 @@ class Health:
         if standing is None:
             return []
         found = []
+        if self.registry_error and self.first_sync_done:
+            found.append(f"the configuration may be out of date: {self.registry_error}")
         needs = standing.needs()
         for address in self._down():
             urls = [url for url, needed in needs.items() if needed == address]
@@ -114,7 +118,8 @@ class Health:
     def _unready(self) -> list[str]:
         standing = self.standing
         if standing is None or not self.first_sync_done:
-            return ["the serving Task has not been read yet"]
+            because = f": {self.registry_error}" if self.registry_error else ""
+            return [f"the serving Task has not been read yet{because}"]
         found = []
         if not self.has_been_ready:
             if awaited := standing.awaited():

@@ -52,7 +52,8 @@ class Readiness:
         if not status["triton"]["answers"]:
             return [f"Triton at {status['triton']['address']} does not answer"]
         if not status["revision"]:
-            return ["the serving Task has not been read yet"]
+            error = status["registry"]["error"]
+            return [f"the serving Task has not been read yet{f': {error}' if error else ''}"]
         states: dict[str, set[str]] = {}
         reasons: dict[str, str] = {}
         for model in status["models"]:

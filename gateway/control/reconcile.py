@@ -136,7 +136,6 @@ class Reconciler:
         """Why the gateway may miss that a model's files were replaced; empty if it cannot."""
         self._restored: Mapping[str, LastGood] | None = {}
         """Versions to restore: those served before this process started. None once a configuration was applied."""
-        self.last_error = ""
         self.last_contact = 0.0
 
     async def run(self) -> None:
@@ -164,8 +163,8 @@ class Reconciler:
             # A registry that hangs would delay start-up until its timeout; what is on disk can be served before that.
             await asyncio.wait({look}, timeout=_FIRST_LOOK_S)
             if not look.done():
-                self.last_error = "the registry does not answer"
-                await self._boot_from_disk(self.last_error)
+                self._health.registry_error = "the registry does not answer"
+                await self._boot_from_disk(self._health.registry_error)
             await look
         finally:
             look.cancel()
@@ -187,9 +186,9 @@ class Reconciler:
             _log.exception("unexpected error while reading the serving Task")
         self._observer.reconciled(outcome)
         if outcome in ("changed", "unchanged"):
-            if self.last_error:
+            if self._health.registry_error:
                 _log.info("the registry answers again")
-            self.last_error = ""
+            self._health.registry_error = ""
             self.last_contact = time.time()
             self._observer.contacted(self.last_contact)
             self._answered = True
@@ -201,7 +200,7 @@ class Reconciler:
             return
         self._answered = False
         if self._plan is None:
-            await self._boot_from_disk(self.last_error)
+            await self._boot_from_disk(self._health.registry_error)
 
     async def _fetch(self) -> str:
         marker = await self._remote(self._registry.marker)
@@ -309,10 +308,10 @@ class Reconciler:
     def _report(self, message: str, error: BaseException | None) -> None:
         hint = getattr(error, "hint", "")
         text = f"{message}; {hint}" if hint else message
-        if text != self.last_error:
+        if text != self._health.registry_error:
             level = logging.ERROR if isinstance(error, RegistryRefused) else logging.WARNING
             _log.log(level, "%s", text)
-        self.last_error = text
+        self._health.registry_error = text
 
     async def close(self) -> None:
         """Save the state and retire every endpoint. Call it after the loop was cancelled."""
@@ -333,7 +332,7 @@ class Reconciler:
             "degraded": self._health.degraded(),
             **status.of_versions(self.versions.served(), self.versions.pending(), self._table.current),
             "shadows": self._mirror.status(),
-            "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
+            "registry": {"last_contact": self.last_contact or None, "error": self._health.registry_error or None},
             "triton": dict(self._health.backend_live),
             "pools": [
                 {"pool": pool, "address": address, "answers": self._health.backend_live.get(address)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ _FAILED = ("failed", "refused")
 def command(gateway: str, as_json: bool) -> int:
     """Show every endpoint with its versions, model ids and states, and all faults of the configuration.
 
-    The exit code is 0 if everything that is configured is served, 3 if something is not, and 1 if no gateway answers.
+    The exit code is 0 if everything that is configured is served, 3 if something is not or the configuration cannot be
+    read now, and 1 if no gateway answers.
 
     \b
     Examples:
@@ -73,13 +75,14 @@ def read_sync_status(state: StateDir) -> dict[str, Any] | None:
 
 
 def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:
-    """Return True if everything that is configured is served."""
+    """Return True if everything that is configured is served, as far as the registry could be asked."""
     models = (sync or {}).get("models", [])
     return (
         bool(gateway.get("ready"))
         and all(gateway.get("triton", {}).values())
         and not gateway.get("faults")
         and not gateway.get("pending")
+        and not any((one.get("registry") or {}).get("error") for one in (gateway, sync or {}))
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
         and all(model.get("state") in ("ready", "leaving", "cold") for model in models)
     )
@@ -89,6 +92,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     """Return the status as text lines."""
     because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
     lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
+    lines += _stale(gateway)
     lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
     rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
             for e in gateway.get("endpoints", [])]  # fmt: skip
@@ -128,6 +132,16 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         lines.append(f"sync: {triton}")
     registry = (sync or {}).get("registry", {}).get("error")
     return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
+
+
+def _stale(gateway: Mapping[str, Any]) -> list[str]:
+    """Return a line if the gateway cannot read the configuration that it follows."""
+    registry = gateway.get("registry") or {}
+    if not registry.get("error") or not gateway.get("spec_revision"):
+        return []  # a gateway that has read none yet is not ready, and says why
+    at = registry.get("last_contact")
+    read = f"read {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(at))}" if at else "saved before this gateway started"
+    return [f"the configuration may be out of date ({read}): {registry['error']}"]
 
 
 def _state(endpoint: Mapping[str, Any]) -> str:

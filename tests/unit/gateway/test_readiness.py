@@ -11,6 +11,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.control.tritons import Tritons
+from gateway.errors import RegistryRefused
 from gateway.testing import FakeBackend
 
 HOOK = """
@@ -81,6 +82,39 @@ async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) 
     assert [] == sampler.refused
     assert any(text.startswith("slow is building: ") for text in degraded)
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
+
+
+async def test_a_gateway_that_cannot_read_its_configuration_says_so(stack: Any) -> None:
+    """It serves on with what it read before, and names what it is told by the registry until that answers again."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.is_up = False
+    await stack.until(lambda: bool(stack.gateway.health.degraded()))
+    code, body = await readyz(stack)
+    assert (200, []) == (code, body["reasons"])
+    (told,) = body["degraded"]
+    assert told.startswith("the configuration may be out of date: ")
+    assert "the fake registry is down" in told
+    stack.registry.is_up = True
+    await stack.until(lambda: not stack.gateway.health.degraded())
+
+
+async def test_a_fresh_gateway_says_why_it_has_read_no_configuration(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The serving Task was deleted or its id mistyped: `/readyz` and the status name the id, as the log does."""
+    stack = make_stack()
+
+    def refuse() -> str:
+        raise RegistryRefused("serving Task 5eed does not exist", hint="check CLEARML_SERVING_TASK_ID")
+
+    monkeypatch.setattr(stack.registry, "marker", refuse)
+    async with starting(stack.gateway):
+        await stack.until(lambda: bool(stack.gateway.health.registry_error))
+        said = "the serving Task has not been read yet: serving Task 5eed does not exist; check CLEARML_SERVING_TASK_ID"
+        code, body = await readyz(stack)
+        assert (503, [said]) == (code, body["reasons"])
+        assert [said] == stack.gateway._status()["not_ready_because"]
 
 
 async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:

@@ -353,6 +353,23 @@ def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
     assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("side", ["gateway", "sync"])
+def test_status_says_that_the_configuration_may_be_out_of_date(
+    side: str, gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ClearML is down, refuses the credentials or has no such Task: all is served, and nobody hears of changes."""
+    address, handler = gateway
+    said = {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}
+    handler.content = {**SERVED, "spec_revision": "r", **({"registry": said} if side == "gateway" else {})}
+    if side == "sync":
+        (tmp_path / "sync-status.json").write_text(json.dumps({"models": [], "registry": said}))
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    assert "ClearML refuses the credentials" in text
+    if side == "gateway":
+        assert "out of date (read 2026-11-23T02:00:00Z)" in text
+
+
 def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from gateway.metrics.exposition import parse
 def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
     """What ``ModelSync.status()`` returns, as far as readiness reads it."""
     return {
-        "revision": revision, "triton": {"address": "t:8001", "answers": answers},
+        "revision": revision, "triton": {"address": "t:8001", "answers": answers}, "registry": {"error": ""},
         "models": [
             {"endpoint": url, "state": state, "reason": "away" if state == "failed" else "", "is_final": any(is_final)}
             for url, state, *is_final in models
@@ -28,7 +28,8 @@ def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, re
 
 def test_not_ready_before_the_serving_task_was_read() -> None:
     """An empty Triton that nobody filled yet must not get calls."""
-    assert ["the serving Task has not been read yet"] == Readiness().reasons(status(revision=""))
+    unread = {**status(revision=""), "registry": {"error": "serving Task 5eed does not exist"}}
+    assert ["the serving Task has not been read yet: serving Task 5eed does not exist"] == Readiness().reasons(unread)
 
 
 def test_not_ready_without_triton() -> None:

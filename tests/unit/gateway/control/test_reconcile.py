@@ -270,7 +270,7 @@ async def test_an_unreadable_saved_state_does_not_end_the_loop(world: World, tmp
     world.registry.is_up = False
     world.want("a")
     async with world.running():
-        await world.until(lambda: "is down" in world.follower.last_error)
+        await world.until(lambda: "is down" in world.health.registry_error)
         world.registry.is_up = True
         await world.until(lambda: "a" in world.table.current.endpoints)
 
@@ -281,14 +281,14 @@ async def test_a_failed_look_is_reported_and_changes_nothing(world: World, monke
     async with world.running():
         await world.until(lambda: "a" in world.table.current.endpoints)
         world.registry.is_up = False
-        await world.until(lambda: "is down" in world.follower.last_error)
+        await world.until(lambda: "is down" in world.health.registry_error)
         world.registry.is_up = True
         monkeypatch.setattr(reconcile, "decode", None)
         monkeypatch.setattr(world.follower, "_records_due", 0.0)
-        await world.until(lambda: "unexpected" in world.follower.last_error)
+        await world.until(lambda: "unexpected" in world.health.registry_error)
         assert {"a"} == set(world.table.current.endpoints)
         monkeypatch.undo()
-        await world.until(lambda: world.follower.last_error == "")
+        await world.until(lambda: world.health.registry_error == "")
 
 
 @pytest.mark.parametrize(
