@@ -88,11 +88,12 @@ async def example(
 ) -> dict[str, object]:
     """Return ``example`` and ``example_answer`` for the endpoint's documentation.
 
-    The example is the bundle's first sample of at most 4 KiB, or else the task's own. If ``runs``, the handler answers
-    it here; otherwise the recorded answer is used, if there is one. Long lists are cut.
+    The example is the task's own, as a bundle's samples are chosen to find faults (a word, a cut text, another script).
+    Models without one show the bundle's first sample of at most 4 KiB. If ``runs``, the handler answers the example
+    here; otherwise the recorded answer is used, if there is one. Long lists are cut.
     """
     body, answer = details.get("example"), None
-    for sample in samples.samples if samples is not None else ():
+    for sample in samples.samples if samples is not None and body is None else ():
         if len(orjson.dumps(sample.body)) <= _MAX_SHOWN:
             body, answer = sample.body, sample.answer if sample.has_answer else None
             break
