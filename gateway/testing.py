@@ -210,6 +210,8 @@ class FakeRegistry:
         """Texts of sections; they override those of ``endpoints`` and ``canary``."""
         self.containers: list[str] = []
         """Ids of clearml-serving's own inference containers."""
+        self.users: dict[str, str] = {}
+        """Names of ClearML's users by id."""
         self.reported: list[Mapping[str, Any]] = []
         self.is_up = True
         self.downloads: list[str] = []
@@ -333,6 +335,11 @@ class FakeRegistry:
         """See ``RegistryWriter.stock_containers``."""
         self._check()
         return list(self.containers)
+
+    def user_name(self, user_id: str) -> str:
+        """See ``RegistryWriter.user_name``."""
+        self._check()
+        return self.users.get(user_id, user_id)
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """See ``RegistryWriter.report``; ``reported`` keeps them."""

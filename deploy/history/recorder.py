@@ -64,6 +64,8 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> Non
     doing = _doing(recorded)
     latest = max((entry.at for entry in entries.values()), default=0.0)
     user = str(task.get("last_changed_by") or "")
+    has_changed = {thing: fact.says for thing, fact in facts.items()} != {t: one.says for t, one in known.items()}
+    user = store.user_name(user) if user and has_changed else user
     for entry in changes.changed(known, facts, doing, now=now, latest=latest, user=user):
         if entry.key not in entries:
             records.append(changes.record_of(entry))

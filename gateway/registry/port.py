@@ -169,6 +169,10 @@ class RegistryWriter(Registry, Protocol):
         """Return the ids of clearml-serving's own inference containers that serve this Task, as reported by ClearML."""
         ...
 
+    def user_name(self, user_id: str) -> str:
+        """Return the name of a user of ClearML; the id itself if the server does not tell."""
+        ...
+
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Add events (scalars, log lines) to the Tasks they name."""
         ...

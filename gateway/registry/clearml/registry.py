@@ -233,6 +233,14 @@ class ClearMLRegistry:
         found = self.call("tasks", "get_all", body)["tasks"]
         return [str(one["id"]) for one in found if _time_of(one.get("last_update")) >= since]
 
+    def user_name(self, user_id: str) -> str:
+        """See ``RegistryWriter.user_name``."""
+        try:
+            user = self.call("users", "get_by_id", {"user": user_id})["user"]
+        except RegistryRefused:  # the server's own user, or a server without users: the embedded one
+            return user_id
+        return str(user.get("name") or user_id)
+
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """See ``RegistryWriter.report``."""
         self._api.report(events)

@@ -70,15 +70,18 @@ def test_what_stock_tools_change_is_told_once_with_what_it_was(store: FakeRegist
     assert {("clearml-serving or ClearML's pages", True)} == {(one.by, one.is_seen) for one in read(store).entries}
 
 
-def test_the_user_that_the_task_names_is_told(
+def test_the_user_that_the_task_names_is_told_by_name(
     store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look(store, clock=clock)
-    store.add_endpoint("e", B, version="2")
-    task = dict(store.task())
-    monkeypatch.setattr(store, "task", lambda: {**task, "last_changed_by": "u1"})
-    look(store, clock=clock)
-    assert ["clearml-serving or ClearML's pages (user u1)"] == [one.by for one in read(store).entries]
+    store.users["4b1f"] = "Ann Smith"
+    for user, version in (("4b1f", "2"), ("unknown", "3")):
+        store.add_endpoint("e", B, version=version)
+        task = dict(FakeRegistry.task(store))
+        monkeypatch.setattr(store, "task", lambda task=task, user=user: {**task, "last_changed_by": user})
+        look(store, clock=clock)
+    stock = "clearml-serving or ClearML's pages"
+    assert [f"{stock} (user Ann Smith)", f"{stock} (user unknown)"] == [one.by for one in read(store).entries]
 
 
 def test_ten_observers_tell_one_change_once(store: FakeRegistry, clock: Callable[[], float]) -> None:
