@@ -499,7 +499,11 @@ def _shown(name: str, value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # without types
-    """Writes texts with several lines as blocks."""
+    """Writes texts with several lines as blocks, and what occurs twice twice instead of naming it (``&id001``)."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the name it overrides
+        """Never name a value to refer to it later: people edit the file and compare its versions."""
+        return True
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

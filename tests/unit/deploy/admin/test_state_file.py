@@ -77,6 +77,15 @@ def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
     assert [] == changes(store, document)[0]
 
 
+def test_what_occurs_twice_is_written_twice(tmp_path: Path) -> None:
+    """One model and one piece of code behind several endpoints: no `&id001` and `*id001`, which nobody can edit."""
+    store = make_store(tmp_path)
+    first = next(iter(store.endpoints.values()))
+    store.endpoints["again/1"] = {**first, "serving_url": "again", "version": "1"}
+    text = state_file.written(state_file.document_of(store, store.task()), "t")
+    assert [] == [line for line in text.splitlines() if line.split()[-1:] and line.split()[-1][:1] in "&*"]
+
+
 def test_a_lost_task_is_restored(tmp_path: Path) -> None:
     """An empty Task gets everything of the lost one, with numbers and code; a second run changes nothing."""
     before = make_store(tmp_path)
