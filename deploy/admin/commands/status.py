@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -19,6 +19,10 @@ from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 _FAILED = ("failed", "refused")
+_HELD = ("ready", "leaving", "cold")
+"""States of a model in which model sync has nothing to do."""
+_NAMED = 10
+"""Subjects that a line names if many have the same fault; ``--json`` has all."""
 
 
 @click.command(name="status")
@@ -84,7 +88,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
         and not gateway.get("pending")
         and not any((one.get("registry") or {}).get("error") for one in (gateway, sync or {}))
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
-        and all(model.get("state") in ("ready", "leaving", "cold") for model in models)
+        and all(model.get("state") in _HELD for model in models)
     )
 
 
@@ -96,8 +100,10 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
     rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
             for e in gateway.get("endpoints", [])]  # fmt: skip
-    rows += [[str(p.get("url")), "-", "-", f"{p.get('state')}: {p.get('reason')}"] for p in gateway.get("pending", [])]
+    rows += [[str(p.get("url")), "-", "-", str(p.get("state"))] for p in gateway.get("pending", [])]
     lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
+    waiting = _grouped((str(p.get("url")), f"{p.get('state')}: {p.get('reason')}") for p in gateway.get("pending", []))
+    lines += waiting
     for name, shares in dict(gateway.get("canaries", {})).items():
         lines.append(f"canary {name}: {json.dumps(shares)}")
     lines += [
@@ -122,16 +128,31 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
                 f"payload log: {sum(lost.values()):,} records lost, {kept.get('written', 0):,} kept ({reasons})"
             )
         lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
-    lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
-    for model in (sync or {}).get("models", []):
-        if model.get("state") not in ("ready", "leaving", "cold"):
-            lines.append(
-                f"sync: {model.get('endpoint')} is {model.get('state')}: {model.get('reason') or 'no reason yet'}"
-            )
+    faults = [(str(fault.get("subject")), str(fault.get("message"))) for fault in gateway.get("faults", [])]
+    lines += [f"fault in {line}" for line in _grouped(faults)]
+    unready = [model for model in (sync or {}).get("models", []) if model.get("state") not in _HELD]
+    told = "\n".join(waiting)
+    lines += [
+        f"sync: {line}" for line in _grouped(
+            (str(model.get("endpoint")), f"{model.get('state')}: {model.get('reason') or 'no reason yet'}")
+            for model in unready if not model.get("reason") or str(model["reason"]) not in told
+        )
+    ]  # fmt: skip
     if triton := (sync or {}).get("triton", {}).get("error"):
         lines.append(f"sync: {triton}")
     registry = (sync or {}).get("registry", {}).get("error")
     return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
+
+
+def _grouped(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each text, after the subjects that it was told of."""
+    subjects: dict[str, list[str]] = {}
+    for subject, text in told:
+        subjects.setdefault(text, []).append(subject)
+    return [
+        f"{', '.join(found[:_NAMED])}{f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''}: {text}"
+        for text, found in subjects.items()
+    ]
 
 
 def _stale(gateway: Mapping[str, Any]) -> list[str]:

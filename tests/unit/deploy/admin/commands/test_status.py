@@ -22,6 +22,22 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
     assert "deploy" in note
 
 
+def test_what_is_told_of_many_is_told_once() -> None:
+    """Models that share a file have one long fault each, and model sync repeats what the gateway says of a version."""
+    shared, broken = "has the same file as others (…)", "the graph is broken"
+    status = {
+        "ready": True, "faults": [{"subject": f"model {name}", "message": shared} for name in "abc"],
+        "pending": [{"url": f"e/{n}", "state": "failed", "reason": f"refused by model sync: {broken}"} for n in (1, 2)],
+    }  # fmt: skip
+    models = [{"endpoint": "e/1", "state": "failed", "reason": broken},
+              *({"endpoint": f"f/{n}", "state": "loading", "reason": ""} for n in range(12))]  # fmt: skip
+    lines = describe("http://g", status, {"models": models})
+    assert [f"fault in model a, model b, model c: {shared}"] == [line for line in lines if shared in line]
+    assert [f"e/1, e/2: failed: refused by model sync: {broken}"] == [line for line in lines if broken in line]
+    (loading,) = [line for line in lines if "loading" in line]
+    assert loading.endswith("f/9 and 2 more: loading: no reason yet")
+
+
 def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
     """Default objectives with enough budget left are not shown: they would be a line for each endpoint."""
     of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
