@@ -18,6 +18,7 @@ from deploy.admin import serving_task
 from deploy.admin.commands import shadow
 from deploy.admin.commands._options import (
     DURATION,
+    Group,
     OpenRegistry,
     gateways_options,
     registry_options,
@@ -51,7 +52,7 @@ _MIRROR_WAIT_STEPS: Final = 10
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(name="canary")
+@click.group(name="canary", cls=Group)
 def command() -> None:
     """Split requests between versions: set weights, mirror requests, or roll a version out step by step.
 
@@ -72,7 +73,7 @@ command.add_command(shadow.command)
 @click.argument("weights", nargs=-1, required=True, metavar="VERSION=WEIGHT…")
 @registry_options
 def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -> int:
-    """Set fixed weights for the versions of an endpoint, e.g. `2=10 1=90`. Weights are normalised.
+    """Set fixed weights for the versions of an endpoint: `2=10 1=90`. Weights are normalised.
 
     Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
     a gateway could not use are refused and change nothing.
@@ -260,7 +261,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
 
 
 def _order(name: str, what: str) -> None:
-    @command.command(name=name, help=what, short_help=what)
+    @command.command(name=name, help=what)
     @_ENDPOINT
     @registry_options
     def order(endpoint: str, open_registry: OpenRegistry) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from deploy.admin.commands._options import Group
 from deploy.tools.errors import DeployError
 
 
-@click.group(name="dashboards")
+@click.group(name="dashboards", cls=Group)
 def command() -> None:
     """Put the six Grafana dashboards into a Grafana or into files: overview, latency, canary, drift, capacity, Triton.
 

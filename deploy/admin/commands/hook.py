@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import DURATION, SIZE, OpenRegistry, gateway_options, registry_options, who
+from deploy.admin.commands._options import DURATION, SIZE, Group, OpenRegistry, gateway_options, registry_options, who
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
@@ -18,7 +18,7 @@ _REFUSED = 3
 """Exit code if the class refuses the body."""
 
 
-@click.group(name="hook")
+@click.group(name="hook", cls=Group)
 def command() -> None:
     """Test a Preprocess class on this machine, or re-upload it on every change while you write it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from deploy.admin import key_file
-from deploy.admin.commands._options import OpenRegistry, registry_options, who
+from deploy.admin.commands._options import Group, OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
 
 Store = key_file.KeyFileStore | key_file.RegistryKeyStore
@@ -61,7 +61,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@click.group(name="keys")
+@click.group(name="keys", cls=Group)
 def command() -> None:
     """Create, list, rotate and revoke API keys, and set quotas.
 

@@ -430,6 +430,16 @@ def test_kserves_arguments_are_understood() -> None:
     assert "--port is invalid" in done.stderr
 
 
+@pytest.mark.parametrize("group", ["canary", "dashboards", "drift", "hook", "keys"])
+def test_a_groups_help_cuts_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of its commands shows the first sentence of each one, over several lines if needed."""
+    assert 0 == main([group, "--help"])
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert listed
+    assert "..." not in listed
+    assert [] == [line for line in listed.splitlines() if line.endswith(("e.g.", "i.e."))]
+
+
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The help keeps its line breaks."""
     assert 2 == main(["keys"])
