@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from deploy.admin import data_rows, drift_counts, drift_data, drift_page, drift_segments
 from deploy.admin.commands import explain
-from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
+from deploy.admin.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.payload_texts import Read, Wanted
 from deploy.admin.terminal import Terminal, table
@@ -28,6 +28,8 @@ from deploy.tools.errors import DeployError
 
 _BAR = 40
 """Length of the longest bar of --plot, in characters."""
+_LOADED_S = 30.0
+"""Seconds in which a gateway loads a reference: a few polls of the serving Task."""
 _MAX_WORDS = 10
 _MAX_LABELS = 10
 
@@ -43,7 +45,7 @@ def _sources(command: Any) -> Any:
     return gateway_options(command)
 
 
-@click.group(name="drift")
+@click.group(name="drift", cls=Group)
 def command() -> None:
     """Detect drift: compare current requests and answers with a reference from when the model was good."""
 
@@ -139,9 +141,11 @@ def capture(
                 f"{len(texts):,}",
                 err=True,
             )
-        return _keep(
-            gateway, found, endpoint.strip("/"), model_version, words, source=source, least=least, output=output
-        )  # fmt: skip
+        endpoint = endpoint.strip("/")
+        _keep(gateway, found, endpoint, model_version, words, source=source, least=least, output=output)
+        if output is None and not without_model:
+            _wait_until_loaded(gateway, endpoint, model_version)
+        return 0
     before: list[Sample] = []
     if duration and not prometheus:
         _check_served(gateway, endpoint.strip("/"), model_version)
@@ -166,7 +170,10 @@ def capture(
             "variables of words",
             err=True,
         )
-    return _keep(gateway, found, endpoint, model_version, words, source=source, least=least, output=output)
+    _keep(gateway, found, endpoint, model_version, words, source=source, least=least, output=output)
+    if output is None and not prometheus:
+        _wait_until_loaded(gateway, endpoint, model_version)
+    return 0
 
 
 def _through(
@@ -211,7 +218,7 @@ def _through(
 def _keep(
     gateway: str, found: Mapping[str, drift_counts.Bins], endpoint: str, model_version: str,
     words: drift_counts.Words | None, *, source: str, least: int, output: Path | None,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Write the references that have enough values.
 
     Those of word variables are written only with the words, that of embeddings only with their mean.
@@ -241,7 +248,22 @@ def _keep(
     if words is not None:
         click.echo(f"{len(words.counts)} words of {words.texts:.0f} texts")
     click.echo(f"written to {path}", err=True)
-    return 0
+
+
+def _wait_until_loaded(gateway: str, endpoint: str, version: str) -> None:
+    """Wait until the gateway compares with a reference, so that a report finds it; it reads the folder at each poll."""
+    terminal = Terminal(sys.stderr)
+    while not any((v.endpoint, v.version) == (endpoint, version) for v in drift_counts.verdicts(from_gateway(gateway))):
+        if terminal.elapsed() > _LOADED_S:
+            terminal.clear()
+            click.echo(
+                f"{gateway} has not loaded it in {_LOADED_S:.0f} s. Write it (--output) into the folder that "
+                "TRITON_GATEWAY_REFERENCE_DIR names there, or into the model's folder as reference.json", err=True,
+            )  # fmt: skip
+            return
+        terminal.live("waiting until the gateway has loaded it", topic="loading")
+        time.sleep(0.2)
+    terminal.clear()
 
 
 def _write(path: Path, text: str) -> None:
