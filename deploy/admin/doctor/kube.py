@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from deploy.admin.doctor import local, scaling, vulnerabilities
+from deploy.admin.doctor import local, scaling
 from deploy.admin.doctor.finding import Finding
 from deploy.admin.doctor.kubectl import Kubectl, last_line, unseen
 from deploy.modelsync.doors import REMEDY
@@ -147,7 +147,7 @@ def _doors(kubectl: Kubectl, deployments: Sequence[Mapping[str, Any]]) -> Iterat
         yield Finding("who may load models", "ok", local.ONLY_WITH_KEY)
     if triton:
         said = kubectl("exec", where[0], "--container=sync", "--", "python", "-c", _VERSION)
-        yield vulnerabilities.look(said.out.strip(), where[0], has_key=not found.out.strip())
+        yield local.version_of(where[0], said.out.strip())
 
 
 def _crd(kubectl: Kubectl, name: str) -> Finding:

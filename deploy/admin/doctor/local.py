@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from deploy.admin.doctor import vulnerabilities
 from deploy.admin.doctor.finding import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
@@ -108,6 +107,12 @@ def _version(name: str) -> str | None:
         return None
 
 
+def version_of(triton: str, version: str) -> Finding:
+    """Return the finding on a Triton's version (empty: unknown), which says where its vulnerabilities are listed."""
+    where = "NVIDIA lists vulnerabilities by version: https://github.com/NVIDIA/product-security"
+    return Finding(f"version of {triton}", "ok" if version else "note", f"{version or 'unknown'}. {where}")
+
+
 def triton_server(
     address: str,
     *,
@@ -125,11 +130,11 @@ def triton_server(
     elif isinstance(server, PathServer):
         yield Finding("Triton server", "ok", str(server.executable))
         if version := environ.get("TRITON_SERVER_VERSION", ""):  # set in NVIDIA's images
-            yield vulnerabilities.look(version, str(server.executable), has_key=True)
+            yield version_of(str(server.executable), version)
     elif isinstance(server, WheelServer):
-        yield Finding("Triton server", "ok", f"nvidia-pytriton {_version('nvidia-pytriton')} (CPU, ONNX models)")
-        version = vulnerabilities.WHEELS.get(_version("nvidia-pytriton") or "", "")
-        yield vulnerabilities.look(version, "the embedded Triton", has_key=True, is_wheel=True)
+        wheel = f"nvidia-pytriton {_version('nvidia-pytriton')}"
+        yield Finding("Triton server", "ok", f"{wheel} (CPU, ONNX models)")
+        yield version_of("the embedded Triton", f"that of {wheel}")
         yield from _wheel(server.wheel)
         free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
         if free < NEEDS_SHM_MB:
@@ -363,4 +368,4 @@ def triton_at(
         yield Finding("who may load models", "missing", anyone_loads(" or ".join(doors)), REMEDY)
     else:
         yield Finding("who may load models", "ok", ONLY_WITH_KEY)
-    yield vulnerabilities.look(version, f"Triton at {address}", has_key=not doors)
+    yield version_of(f"Triton at {address}", version)
