@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.shared.command import tell
+from benchmarks.shared.http_load import address_of
 from benchmarks.shared.load import arrivals, percentile, render
-from deploy.admin.http_load import address_of
 
 WINDOW_S: Final = 0.1
 """Seconds: callers of one window are judged together to see when a server has recovered."""
@@ -101,7 +101,7 @@ class Crowd:
     """One crowd; ``requests`` are sent in turn, and to ``others`` (addresses) in turn as well."""
 
     def __init__(self, url: str, requests: Sequence[bytes], *, patience: float, others: Sequence[str] = ()) -> None:
-        self._addresses = [address_of(one, anywhere=False) for one in (url, *others)]
+        self._addresses = [address_of(one) for one in (url, *others)]
         self._requests = requests
         self._critical = [one.replace(b"\r\n", b"\r\nx-priority: critical\r\n", 1) for one in requests]
         self._patience = patience

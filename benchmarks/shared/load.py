@@ -1,4 +1,4 @@
-"""The load generators of all questions: ``deploy``'s generator, and a steady one in a thread.
+"""The load generators of all questions: the one of ``http_load``, and a steady one in a thread.
 
 ``python -m benchmarks.shared.load URL --bodies FILE`` runs one load in its own process and prints one line of JSON. The
 generator's CPU is bound to a core that the server under test does not have.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.command import tell
-from deploy.admin.http_load import Load, Outcome, arrivals, percentile, render
+from benchmarks.shared.http_load import Load, Outcome, arrivals, percentile, render
 
 __all__ = ["Load", "Outcome", "Steady", "arrivals", "closed_loop", "main", "percentile", "render"]
 

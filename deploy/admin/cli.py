@@ -33,7 +33,6 @@ _COMMANDS = {
     "doctor": "Check this machine or a cluster for missing parts.",
     "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
     "optimize": "Make the fastest bundle that still answers correctly.",
-    "bench": "Measure a running endpoint: rate, latency, stage times.",
     "keys": "Create, list, rotate and revoke API keys, and set quotas.",
     "history": "Show who changed endpoints, weights, keys and quotas.",
     "drift": "Detect drift: capture references, report and explain changes.",

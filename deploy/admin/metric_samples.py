@@ -1,4 +1,4 @@
-"""Reads the metrics of one gateway as samples, for ``bench``, ``drift`` and ``status``."""
+"""Reads the metrics of one gateway as samples, for ``drift``."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_every_extra_that_is_named_somewhere_exists() -> None:
         ("starlette", "up", '"triton-gateway[laptop]"'),
         ("onnxruntime", "triton", '"triton-gateway[triton]"'),
         ("torch", "optimize", '"triton-gateway[bundles]"'),
-        ("matplotlib.pyplot", "bench", '"triton-gateway[plot]"'),
+        ("matplotlib.figure", "drift", '"triton-gateway[plot]"'),
         ("opentelemetry.sdk", "serve", '"triton-gateway[otel]"'),
         ("google.protobuf", "sync", '"triton-gateway"'),
         ("nobodys", "up", "`pip install nobodys`"),

@@ -26,7 +26,7 @@ from gateway.settings import Settings
 from tests.sites import site
 
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
-ONE_MODEL = ["deploy", "optimize", "bench"]
+ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}

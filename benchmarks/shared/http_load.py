@@ -3,7 +3,7 @@
 A closed loop keeps every connection busy: the next request is sent when the answer has arrived. An open loop sends at
 times that are fixed in advance, and measures latency from the time a request was due. A stalling server is therefore
 charged for the requests that it delayed. One thread uses ``epoll`` and prepared request bytes, because the generator
-must cost little compared with what it measures. Used by ``triton-gateway bench`` and by the benchmarks.
+must cost little compared with what it measures.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
     """Yield the times (from 0, rising, below ``seconds``) of a Poisson stream of ``rate`` requests per second."""
     if rate <= 0:
         raise ValueError("the rate must be above 0")
-    source = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    source = random.Random(seed)
     at = source.expovariate(rate)
     while at < seconds:
         yield at
@@ -85,15 +85,12 @@ def render(url: str, bodies: Iterable[bytes], key: str = "") -> list[bytes]:
     return [b"%s%d\r\n\r\n%s" % (head, len(body), body) for body in bodies]
 
 
-def address_of(url: str, *, anywhere: bool) -> tuple[str, int]:
-    """Return host and port of ``url``.
-
-    Raises ``ValueError`` if it is not HTTP, or names another machine without ``anywhere``.
-    """
+def address_of(url: str) -> tuple[str, int]:
+    """Return host and port of ``url``. Raises ``ValueError`` if it is not HTTP, or names another machine."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError(f"{url} is not an http:// address")
-    if not anywhere and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+    if parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         raise ValueError(f"{parts.hostname}: load is sent to this machine only")
     return (parts.hostname, parts.port or 80)
 
@@ -112,15 +109,13 @@ class _Connection:
 class Load:
     """One load on one address: its connections, the requests (sent in turn), and the result.
 
-    Raises ``ValueError`` for an address of another machine without ``anywhere``, ``OSError`` if nothing listens.
+    Raises ``ValueError`` for an address of another machine, ``OSError`` if nothing listens.
     """
 
-    def __init__(
-        self, url: str, requests: Sequence[bytes], *, connections: int, start: int = 0, anywhere: bool = False
-    ) -> None:
+    def __init__(self, url: str, requests: Sequence[bytes], *, connections: int, start: int = 0) -> None:
         if not 1 <= connections <= _MAX_CONNECTIONS:
             raise ValueError(f"connections must be between 1 and {_MAX_CONNECTIONS}")
-        self._address = address_of(url, anywhere=anywhere)
+        self._address = address_of(url)
         self._requests = requests
         self._next = start % len(requests)
         self._epoll = select.epoll()
