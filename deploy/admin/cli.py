@@ -37,7 +37,7 @@ _COMMANDS = {
     "history": "Show who changed endpoints, weights, keys and quotas.",
     "drift": "Detect drift: capture references, report and explain changes.",
     "dashboards": "Put the Grafana dashboards into a Grafana or into files.",
-    "hook": "Test a Preprocess class, or re-upload it on every change.",
+    "hook": "Test a Preprocess class on this machine.",
     "canary": "Split requests between versions, or roll one out safely.",
     "export": "Write the state of a serving Task to a file.",
     "diff": "Compare a serving Task with such a file.",

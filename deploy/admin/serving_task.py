@@ -13,9 +13,7 @@ from deploy.tools.errors import DeployError, RegistryRefused
 from gateway import preview, registry, spec
 
 Registry = registry.ClearMLRegistry
-RegistryWriter = registry.RegistryWriter
 ServingSpec = spec.ServingSpec
-EndpointSpec = spec.EndpointSpec
 Preview = preview.Preview
 
 check_weights = preview.check_weights

@@ -27,7 +27,7 @@ from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import TaskContents, read_contents
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
-from deploy.tools import http_client, ports, process_logs
+from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError, StateDirUnusable
@@ -81,7 +81,6 @@ class UpOptions:
     demo: bool = False
     model: tuple[str, ...] = ()
     """Arguments of ``deploy`` for a model to serve once everything is up; empty for none."""
-    watch: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,6 @@ class Stack:
         self._options = options
         self._state = options.state
         self._screen = screen
-        self._relaying: asyncio.Task[None] | None = None
         self.supervisor = Supervisor(logs=self._state.logs, record=self._state.children, report=self._show)
 
     async def bring_up(self) -> None:
@@ -191,8 +189,6 @@ class Stack:
             await gateway_up
             await self._start_prometheus(gateway, triton, chosen, env)
             state.remember(gateway=gateway)
-            if options.watch is not None:
-                await self._start_watch(options.watch, gateway, env)
             variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
             if bundle is not None and exporting is not None:
@@ -205,8 +201,6 @@ class Stack:
 
     async def take_down(self) -> None:
         """Stop all parts, the last started first. No process is left afterwards."""
-        if self._relaying is not None:
-            self._relaying.cancel()
         await self.supervisor.stop()
         self._state.clear_scratch()
 
@@ -370,31 +364,6 @@ class Stack:
         await self._start(
             ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
-
-    async def _start_watch(self, folder: Path, gateway: str, env: Mapping[str, str]) -> None:
-        """Start the command that re-uploads changed code, and show its output."""
-        argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "hook", "watch", str(folder), "--url", gateway)
-        log = self._state.logs / "watch.log"
-        offset = process_logs.log_end(log)
-
-        async def has_begun() -> bool:
-            return bool(process_logs.read_from(log, offset).strip())
-
-        await self._start(ChildSpec("watch", argv, {**env, "PYTHONUNBUFFERED": "1"}, has_begun), str(folder))
-        self._relaying = asyncio.create_task(self._relay(log, offset))
-
-    async def _relay(self, log: Path, offset: int) -> None:
-        """Show each line that is added to a log."""
-        with log.open("rb") as file:
-            file.seek(offset)
-            line = b""
-            while True:
-                line += file.readline()
-                if line.endswith(b"\n"):
-                    self._screen.say(f"watch: {line.decode(errors='replace').rstrip()}")
-                    line = b""
-                else:
-                    await asyncio.sleep(0.5)
 
     async def _start_prometheus(
         self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]

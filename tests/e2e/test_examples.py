@@ -71,8 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     out = folder / "out"
     with out.open("w") as log:
         up = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.admin.cli", "up", "--port", "0", "--controlplane-port", "0",
-             "--watch", "examples"],
+            [sys.executable, "-P", "-m", "deploy.admin.cli", "up", "--port", "0", "--controlplane-port", "0"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
         )  # fmt: skip
     try:
@@ -103,23 +102,6 @@ def test_example_trains_registers_is_added_and_answers(running: Running, name: s
         # 404 and 503 mean that it is not live yet, as does a pipeline whose parts are not.
         assert time.monotonic() < until, f"{got}\nis not\n{answer}"
         time.sleep(0.5)
-
-
-def test_code_that_is_edited_is_live_by_itself(running: Running) -> None:
-    """`up --watch`: the changed file is uploaded and taken over; one that is no Python is told and not uploaded."""
-    file = running.folder / "examples" / "custom" / "preprocess.py"
-    source = file.read_text()
-    ask = f"curl -s 127.0.0.1:{running.port}/serve/custom-example -H 'content-type: application/json' "
-    ask += "-d '{\"point\": [0, 0]}'"
-    until = time.monotonic() + LIMIT_S
-    file.write_text(source + "    def broken(:\n")
-    while "preprocess.py:" not in running.out.read_text():
-        assert time.monotonic() < until, running.out.read_text()
-        time.sleep(0.2)
-    file.write_text(source.replace('{"class":', '{"edited": True, "class":'))
-    while '"edited":true' not in running.type("custom", ask):
-        assert time.monotonic() < until, running.out.read_text()
-        time.sleep(0.2)
 
 
 def test_typed_example_tells_what_is_wrong(running: Running) -> None:

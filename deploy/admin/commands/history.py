@@ -42,7 +42,7 @@ def command(
 ) -> int:  # fmt: skip
     """Show who changed endpoints, weights, defaults, keys and quotas, when, and from what to what. Oldest first.
 
-    Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `hook watch`, `deploy`) and by rollouts carry a
+    Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `deploy`) and by rollouts carry a
     name: TRITON_GATEWAY_USER, else the user of the machine.
 
     Changes by `clearml-serving` or in ClearML's web pages carry no name. Model sync notices them at its next check, or

@@ -1,4 +1,4 @@
-"""``triton-gateway hook``: test a ``Preprocess`` class on this machine, or re-upload deployed code on every change."""
+"""``triton-gateway hook``: test a ``Preprocess`` class on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import DURATION, SIZE, Group, OpenRegistry, gateway_options, registry_options, who
+from deploy.admin.commands._options import DURATION, SIZE, Group
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
@@ -20,7 +20,7 @@ _REFUSED = 3
 
 @click.group(name="hook", cls=Group)
 def command() -> None:
-    """Test a Preprocess class on this machine, or re-upload it on every change while you write it."""
+    """Test a Preprocess class on this machine."""
 
 
 @command.command(name="test", short_help="Run a Preprocess class on one body.")
@@ -118,26 +118,3 @@ def _body(text: str) -> object:
         raise DeployError(
             f"{name} is not JSON: {error}", hint="""quote it for the shell: --body '{"text": "…"}'"""
         ) from error
-
-
-@command.command(name="watch", short_help="Re-upload deployed code whenever its file changes.")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@gateway_options
-@registry_options
-def watch(folder: Path, gateway: str, open_registry: OpenRegistry) -> int:
-    """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` does.
-
-    A file belongs to an endpoint if it equals the endpoint's uploaded code, or if its path has the endpoint's name:
-    FOLDER/NAME.py or FOLDER/NAME/preprocess.py. A file that is not valid Python is not uploaded. After each upload the
-    command shows the gateway's result.
-
-    \b
-    Example:
-      triton-gateway hook watch ./hooks
-    """
-    from deploy.admin import hook_watch
-
-    try:
-        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=gateway, say=click.echo, me=who()).run()
-    except KeyboardInterrupt:
-        return 0

@@ -92,11 +92,6 @@ from deploy.admin.terminal import Terminal
     help="Number of gateway worker processes.",
 )  # fmt: skip
 @click.option(
-    "--watch", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,
-    envvar="TRITON_GATEWAY_WATCH", show_envvar=True,
-    help="For development: when a file in this folder changes, upload it again as the code of its endpoint.",
-)  # fmt: skip
-@click.option(
     "--poll-freq", type=CLEARML_DURATION, default="2s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
@@ -111,7 +106,6 @@ def command(
     triton_grpc: str,
     model_repository: Path | None,
     state_dir: Path,
-    watch: Path | None,
     **given: Any,
 ) -> int:
     """Start everything on this machine: control plane, Triton, model sync and gateway.
@@ -124,7 +118,6 @@ def command(
     Examples:
       triton-gateway up --demo
       triton-gateway up --model ./my-model
-      triton-gateway up --watch ./hooks
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
     from deploy.tools.errors import DeployError
@@ -165,6 +158,6 @@ def command(
         state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
         model=tuple(asked) if model else (),
         model_repository=model_repository.absolute() if model_repository else None,
-        watch=watch.absolute() if watch else None, **given,
+        **given,
     )  # fmt: skip
     return asyncio.run(run(options, Terminal(sys.stdout)))
