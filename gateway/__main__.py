@@ -58,10 +58,7 @@ def run(settings: Settings) -> int:
         return 2
     for line in misspelled(os.environ):
         print(f"warning: {line}", file=sys.stderr)  # noqa: T201 - as above
-    problem = (
-        _problem_of_callers(settings) or _problem_of_tls(settings) or _problem_of_payloads(settings)
-        or _problem_of_feedback(settings)
-    )  # fmt: skip
+    problem = _problem_of_callers(settings) or _problem_of_tls(settings) or _problem_of_payloads(settings)
     if problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
         return 2
@@ -248,17 +245,6 @@ def _problem_of_payloads(settings: Settings) -> str:
     try:
         check(settings)
     except (ValueError, ModuleNotFoundError) as error:
-        return str(error)
-    return ""
-
-
-def _problem_of_feedback(settings: Settings) -> str:
-    """Return why feedback ids cannot be signed as configured; empty if they can, or if there is no key."""
-    from gateway.metrics.feedback_ids import feedback_ids
-
-    try:
-        feedback_ids(settings.feedback_key_file)
-    except ValueError as error:
         return str(error)
     return ""
 

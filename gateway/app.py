@@ -68,7 +68,6 @@ from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.memory import Leftovers
 from gateway.metrics.accuracy import Accuracy
-from gateway.metrics.feedback_ids import feedback_ids
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
@@ -164,9 +163,6 @@ class Gateway:
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
         self._payloads = payload_log(settings, self.observer.logged, source=socket.gethostname())
-        ids = feedback_ids(settings.feedback_key_file)
-        if ids is not None:
-            self.plane.records.subscribe(ids.answered)
         self._callers = self._known_callers()
         self._gateways = Gateways(settings.gateways)
         access = None if self._callers is None else self._callers.access
@@ -190,7 +186,7 @@ class Gateway:
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
         )  # fmt: skip
-        self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access, ids)
+        self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.

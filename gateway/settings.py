@@ -192,12 +192,6 @@ class Settings(BaseSettings):
         description="File of the secret (pepper) that keys were hashed with. Empty: the name of the key file plus "
         "`.pepper`.",
     )  # fmt: skip
-    feedback_key_file: str = Field(
-        "", validation_alias=_names("feedback_key_file"),
-        description="File of the key that signs feedback ids, the same for all gateways. If set, answers with labels "
-        "carry `x-feedback-id`, and `/v1/feedback` accepts labels with that id alone ([feedback](feedback.md#by-id)). "
-        "One key per line: the first signs, all are accepted. Read at the start.",
-    )  # fmt: skip
     jwt_issuer: str = Field(
         "", validation_alias=_names("jwt_issuer"),
         description="Issuer whose tokens (JWT, OpenID Connect) are accepted, exactly as in their claim `iss`. If "

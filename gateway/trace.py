@@ -90,7 +90,7 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "body_bytes", "caller", "charged", "custom", "encoded", "endpoint", "error", "feedback_id",
+        "answer", "body", "body_bytes", "caller", "charged", "custom", "encoded", "endpoint", "error",
         "finish_ns", "flow", "generated_tokens", "infer_ns", "model_id", "outcome", "pieces", "prepare_ns",
         "prepared", "queue_ns", "quota", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns",
         "trace_id", "truncated", "unknown_tokens", "url", "version",
@@ -115,8 +115,6 @@ class Trace:
         self.caller: object = None
         """The caller (``callers.rights.Caller``), if callers must authenticate."""
         self.flow = DEFAULT_FLOW
-        self.feedback_id = b""
-        """What the answer says in ``x-feedback-id``; empty if it has no such id."""
         self.quota: object = None
         """The quota of its tenant (``callers.quotas.Quota``), if there is one."""
         self.charged = 0

@@ -38,8 +38,6 @@ ANSWERED: Final = {
     "x-compute-time": "milliseconds: total time without waiting",
     "x-content-type-options": "`nosniff` on pages for browsers",
     "x-error-code": "gRPC trailer: the `code` of the refusal",
-    "x-feedback-id": "what to send [the true label](feedback.md#by-id) with, if the gateway has a feedback key "
-    "and the answer has labels",
     "x-inference-time": "milliseconds: the call to Triton",
     "x-model-id": "ClearML id of the model that answered",
     "x-queue-time": "milliseconds: waiting for a call to Triton",

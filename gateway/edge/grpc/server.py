@@ -552,8 +552,6 @@ def _trailing_metadata(flight: InFlight) -> tuple[tuple[str, str], ...]:
     times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_TIME_HEADERS, parts, strict=True)]
     headers = [(name.decode(), value.decode("latin-1")) for name, value in endpoint.headers] if endpoint else []
     quota = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
-    if trace.feedback_id:
-        quota.append(("x-feedback-id", trace.feedback_id.decode()))
     return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *quota)
 
 

@@ -68,8 +68,6 @@ def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
         own: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
     else:
         own = [*flight.endpoint.headers, *labels(trace)]
-    if trace.feedback_id:
-        own.append((b"x-feedback-id", trace.feedback_id))
     if trace.quota is not None:
         own += quota_left(trace)
     return status, [*headers, *own, (b"content-length", str(len(content)).encode())], content
@@ -137,8 +135,6 @@ _HEAD: Final = (
 
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
     """Return the whole head of a JSON answer as bytes, without the empty line that ends it."""
-    if trace.feedback_id:
-        endpoint_head += b"x-feedback-id: %b\r\n" % trace.feedback_id
     if trace.quota is not None:
         endpoint_head += quota_head(trace)
     prepare, infer = trace.prepare_ns, trace.infer_ns

@@ -1,7 +1,7 @@
 """``POST /v1/feedback``: the true labels of earlier answers, one or many. Only counts are stored.
 
-A label comes with its answer (version, predicted label, score), which the caller has, or with the answer's signed id,
-which says the same. Any worker of any gateway can therefore count it, at any later time.
+A label comes with its answer (version, predicted label, score), which the caller has. Any worker of any gateway can
+therefore count it, at any later time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from gateway.errors import (
 )
 from gateway.health import Health
 from gateway.metrics.feedback import Labelled
-from gateway.metrics.feedback_ids import MAX_CHARS, FeedbackIds
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
 from gateway.trace import DEFAULT, new_id
@@ -62,10 +61,7 @@ class _Version(NamedTuple):
 
 
 class FeedbackRoute:
-    """Takes labels; ``takes`` says at which path. ``count`` counts one; ``access`` None: anybody may send them.
-
-    ``ids`` reads the ids of answers; None: they have none.
-    """
+    """Takes labels; ``takes`` says at which path. ``count`` counts one; ``access`` None: anybody may send them."""
 
     def __init__(
         self,
@@ -74,14 +70,12 @@ class FeedbackRoute:
         permits: Permits,
         count: Count,
         access: Access | None = None,
-        ids: FeedbackIds | None = None,
     ) -> None:
         self._table = table
         self._health = health
         self._permits = permits
         self._count = count
         self._access = access
-        self._ids = ids
 
     def takes(self, path: str) -> bool:
         """True for the path that is answered here."""
@@ -134,8 +128,6 @@ class FeedbackRoute:
     ) -> Labelled:
         if not isinstance(one, Mapping):
             raise InputRefused(f"{where} is not an object", hint=f"send {_FORM}")
-        if "feedback_id" in one:
-            return self._by_id(one, where, caller, snapshot, versions)
         answer = one.get("answer")
         given: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
         predicted = _text(one.get("predicted", given.get("label")), f"{where}.predicted")
@@ -148,35 +140,6 @@ class FeedbackRoute:
         url = normalize_url(path, None if version is None else _text(str(version), f"{where}.version"))
         return self._checked(url, predicted, label, None if score is None else float(score), where, caller, snapshot,
                              versions)  # fmt: skip
-
-    def _by_id(
-        self, one: Mapping[Any, Any], where: str, caller: Caller | None, snapshot: Snapshot,
-        versions: dict[str, _Version],
-    ) -> Labelled:  # fmt: skip
-        if self._ids is None:
-            raise InputRefused(
-                f"{where}.feedback_id: this gateway has no feedback key",
-                hint="set TRITON_GATEWAY_FEEDBACK_KEY_FILE, or send what was answered: " + _FORM,
-            )
-        both = sorted({"endpoint", "version", "predicted", "score", "answer"}.intersection(one))
-        if both:
-            raise InputRefused(f"{where}: feedback_id says already what {both[0]} says", hint=f"leave out {both[0]}")
-        text, row = one["feedback_id"], one.get("row", 0)
-        answered = self._ids.read(text) if isinstance(text, str) and len(text) <= MAX_CHARS else None
-        if answered is None:
-            raise InputRefused(
-                f"{where}.feedback_id was not written by these gateways, or their key has changed",
-                hint="send x-feedback-id as the answer had it; it is not x-request-id",
-            )
-        if type(row) is not int or not 0 <= row < len(answered.rows):
-            raise InputRefused(
-                f"{where}.row must be a number from 0 to {len(answered.rows) - 1}",
-                hint="the place of the text in the request; 0 if there was one",
-            )
-        predicted, score = answered.rows[row]
-        label = _text(one.get("label"), f"{where}.label")
-        url = normalize_url(answered.endpoint, answered.version or None)
-        return self._checked(url, predicted, label, score, where, caller, snapshot, versions)
 
     def _checked(
         self, url: str, predicted: str, label: str, score: float | None, where: str, caller: Caller | None,

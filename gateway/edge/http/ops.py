@@ -65,28 +65,17 @@ _LABEL: Final = {
         "label": {"type": "string", "description": "The true label."},
     },
 }
-_LABEL_BY_ID: Final = {
-    "type": "object",
-    "required": ["feedback_id", "label"],
-    "properties": {
-        "feedback_id": {"type": "string", "description": "`x-feedback-id` of the answer."},
-        "row": {"type": "integer", "minimum": 0, "description": "The text's place in the request; 0 if left out."},
-        "label": {"type": "string", "description": "The true label."},
-    },
-}
 _MANY_LABELS: Final = {
     "type": "object",
     "required": ["feedback"],
-    "properties": {
-        "feedback": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": {"anyOf": [_LABEL, _LABEL_BY_ID]}}
-    },
+    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": _LABEL}},
 }
 _FEEDBACK: Final = {
     "summary": "Send true labels of answers",
     "tags": ["operations"],
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"anyOf": [_LABEL, _LABEL_BY_ID, _MANY_LABELS]}}},
+        "content": {"application/json": {"schema": {"anyOf": [_LABEL, _MANY_LABELS]}}},
     },
     "responses": {
         "200": {

@@ -81,12 +81,6 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
         assert 1 == error.count("\n")
 
 
-def test_an_unusable_feedback_key_prevents_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Answers without ids would be noticed only when the labels come."""
-    assert 2 == run(Settings(feedback_key_file=str(tmp_path / "none"), port=0, state_dir=tmp_path))
-    assert "TRITON_GATEWAY_FEEDBACK_KEY_FILE" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway.callers.keys import Key, digest, new_key
-from gateway.edge.http.edge import head_of
 from gateway.edge.http.feedback import MAX_ITEMS
-from gateway.trace import Trace
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.waiting import LIMIT_S
 
@@ -180,80 +176,3 @@ async def test_feedback_counts_towards_the_bytes_in_flight(make_stack: Callable[
         for one in held:
             one.release()
         assert 200 == (await stack.client.post("/v1/feedback", json=ONE)).status_code
-
-
-@pytest.fixture
-def keyed(make_stack: Callable[..., Any], tmp_path: Any) -> Any:
-    """A gateway with a feedback key; not started."""
-    (tmp_path / "feedback.key").write_text("k" * 32)
-    return make_stack(feedback_key_file=str(tmp_path / "feedback.key"))
-
-
-async def test_an_id_alone_is_enough(keyed: Any) -> None:
-    """The version, the label and the bin of the score are in it, for each text, whatever the caller's parameters."""
-    async with keyed.gateway.running(), keyed.client:
-        await served(keyed)
-        one = await keyed.client.post("/serve/e/2", json={"text": "good", "parameters": {"function_to_apply": "none"}})
-        two = await keyed.client.post("/serve/e/1", json={"text": ["good", "bad"]}, headers={"traceparent": "x"})
-        hook = await keyed.client.post("/serve/h", json={})
-        said = [
-            {"feedback_id": one.headers["x-feedback-id"], "label": one.json()["label"]},
-            {"feedback_id": two.headers["x-feedback-id"], "row": 1, "label": two.json()["results"][1]["label"]},
-            {"feedback_id": hook.headers["x-feedback-id"], "label": "ham"},
-        ]
-        reply = await keyed.client.post("/v1/feedback", json={"feedback": said})
-        assert (200, {"counted": 3}) == (reply.status_code, reply.json())
-        text = (await keyed.client.get("/metrics")).text
-    for version in ("1", "2"):
-        counted = re.search(
-            rf'gateway_feedback_answers_total{{endpoint="e",outcome="right",score="([^"]+)",version="{version}"}} 1.0',
-            text,
-        )
-        assert counted is not None
-        assert "none" != counted[1]
-    assert 'gateway_feedback_answers_total{endpoint="h",outcome="wrong",score="none",version=""} 1.0' in text
-
-
-async def test_an_id_that_does_not_fit_is_refused(keyed: Any) -> None:
-    """A changed one, a request id, a row that the answer did not have, and other fields beside it. None is counted."""
-    async with keyed.gateway.running(), keyed.client:
-        await served(keyed)
-        answer = await keyed.client.post("/serve/e/2", json={"text": "good"})
-        known = answer.headers["x-feedback-id"]
-        raw = bytearray(urlsafe_b64decode(known + "=" * (-len(known) % 4)))
-        raw[raw.index(b'"e"') + 1] = ord("f")
-        for fields, part in (
-            ({"feedback_id": urlsafe_b64encode(raw).decode()}, "was not written by these gateways"),
-            ({"feedback_id": answer.headers["x-request-id"]}, "was not written by these gateways"),
-            ({"feedback_id": "é" * 3000}, "was not written by these gateways"),
-            ({"feedback_id": "é"}, "was not written by these gateways"),
-            ({"feedback_id": 3}, "was not written by these gateways"),
-            ({"feedback_id": known, "row": 1}, "row must be a number from 0 to 0"),
-            ({"feedback_id": known, "row": True}, "row must be a number"),
-            ({"feedback_id": known, "predicted": "GOOD"}, "says already what predicted says"),
-            ({"feedback_id": known, "label": "neutral"}, "e has no label neutral"),
-        ):
-            reply = await keyed.client.post("/v1/feedback", json={"label": "GOOD", **fields})
-            assert 422 == reply.status_code, reply.text
-            assert part in reply.json()["error"]
-        assert "gateway_feedback_answers_total{" not in (await keyed.client.get("/metrics")).text
-
-
-async def test_without_a_key_answers_have_no_id_and_ids_are_refused(stack: Any) -> None:
-    """The refusal says what to set."""
-    await served(stack)
-    answer = await stack.client.post("/serve/e/2", json={"text": "good"})
-    assert "x-feedback-id" not in answer.headers
-    reply = await stack.client.post("/v1/feedback", json={"feedback_id": "x", "label": "GOOD"})
-    assert 422 == reply.status_code
-    assert "TRITON_GATEWAY_FEEDBACK_KEY_FILE" in reply.json()["hint"]
-
-
-def test_the_fast_path_has_the_id_too() -> None:
-    """It writes its heads itself; without an id nothing is added."""
-    trace = Trace("r")
-    assert b"x-feedback-id" not in head_of(trace, b"x-served-by: e/1\r\n", 2)
-    trace.feedback_id = b"abc"
-    assert b"\r\nx-served-by: e/1\r\nx-feedback-id: abc\r\nx-request-id: r\r\n" in head_of(
-        trace, b"x-served-by: e/1\r\n", 2
-    )
