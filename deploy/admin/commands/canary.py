@@ -155,7 +155,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "--looks", type=click.File("a", lazy=False), help="Append the data of each comparison (the counters of both "
     "versions) to this file, one JSON object per line.",
 )  # fmt: skip
-@gateways_options
+@gateways_options("--gateway", "Address of a gateway. Repeat the option for every gateway.")
 @_JSON
 @registry_options
 def run(

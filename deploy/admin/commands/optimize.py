@@ -130,7 +130,7 @@ def command(
         click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
         return 0
     if deploy is not None:
-        click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway wait` waits until it is live")
+        click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway status --wait` waits until it is live")
     elif model_id != "MODEL_ID":
         click.echo(f"serve it:\n  {line}")
     else:

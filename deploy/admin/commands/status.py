@@ -1,8 +1,9 @@
-"""``triton-gateway status``: show what is served, from the status of a gateway and of model sync."""
+"""``triton-gateway status``: show what is served, what would change, or wait until a change is live."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,8 +12,8 @@ import click
 
 from deploy.admin import drift_counts
 from deploy.admin.commands import shadow
-from deploy.admin.commands._options import chosen_state_dir, gateway_options
-from deploy.admin.terminal import table
+from deploy.admin.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
+from deploy.admin.terminal import Terminal, table
 from deploy.laptop.state_dir import StateDir
 from deploy.rollout import objective
 from deploy.tools import http_client
@@ -26,19 +27,80 @@ _NAMED = 10
 
 
 @click.command(name="status")
-@gateway_options
+@gateways_options("--url", "Address of the gateway. With --wait, repeat it for every gateway.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(gateway: str, as_json: bool) -> int:
+@click.option(
+    "--plan", "plans", is_flag=True, help="Show what the gateway would change to follow the serving Task, and what in "
+    "the Task cannot be served.",
+)  # fmt: skip
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait until every gateway serves the current serving Task, including changes "
+    "made while it waits, and the name without a version.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
+    show_envvar=True, help="With --wait: longest time to wait.",
+)  # fmt: skip
+@registry_options
+def command(
+    gateways: tuple[str, ...], as_json: bool, plans: bool, waits: bool, timeout: float, open_registry: OpenRegistry
+) -> int:
     """Show every endpoint with its versions, model ids and states, and all faults of the configuration.
 
     The exit code is 0 if everything that is configured is served, 3 if something is not or the configuration cannot be
     read now, and 1 if no gateway answers.
 
+    With --plan it is 3 if something in the serving Task cannot be served, else 0. With --wait it is 0 if the change is
+    live, 3 if a version was refused (at once, with the reason) or has failed for ten seconds, 1 if the time is over.
+
     \b
     Examples:
       triton-gateway status
       triton-gateway status --url http://gateway:8080 --json | jq .
+      triton-gateway status --plan --url http://gateway:8080
+      triton-gateway status --wait --url http://gateway-1:8080 --url http://gateway-2:8080
     """
+    if waits:
+        if plans or as_json:
+            raise click.UsageError("--wait cannot be used with --plan or --json")
+        from deploy.admin import until_live
+
+        return until_live.wait(gateways, timeout, open_registry())
+    if len(gateways) > 1:
+        raise click.UsageError("several --url need --wait")
+    return _plan(gateways[0], open_registry, as_json=as_json) if plans else _status(gateways[0], as_json=as_json)
+
+
+def _status(gateway: str, *, as_json: bool) -> int:
+    content = _asked(gateway)
+    sync = read_sync_status(chosen_state_dir())
+    if as_json:
+        click.echo(json.dumps({"gateway": content, "sync": sync}, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(gateway, content, sync):
+            click.echo(line)
+        if content.get("shadows"):
+            for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")):
+                click.echo(line)
+    return 0 if all_is_well(content, sync) else 3
+
+
+def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
+    from deploy.admin import planned_changes
+    from deploy.admin.serving_task import planned
+
+    with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
+        wanted = planned(open_registry())
+    found = planned_changes.changes(wanted, _asked(gateway))
+    for line in (
+        [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else planned_changes.describe(gateway, found)
+    ):
+        click.echo(line)
+    return 3 if found["faults"] else 0
+
+
+def _asked(gateway: str) -> Mapping[str, Any]:
+    """Return the gateway's status. Raises ``DeployError``."""
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None:
         raise DeployError(
@@ -55,18 +117,7 @@ def command(gateway: str, as_json: bool) -> int:
             f"{gateway}/v1/status answered {answer.status} instead of a status",
             hint="check that --url is the address of a triton-gateway",
         )
-    sync = read_sync_status(chosen_state_dir())
-    if as_json:
-        click.echo(json.dumps({"gateway": answer.content, "sync": sync}, indent=2, ensure_ascii=False))
-    else:
-        for line in describe(gateway, answer.content, sync):
-            click.echo(line)
-        if answer.content.get("shadows"):
-            for line in shadow.describe(
-                answer.content, http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")
-            ):
-                click.echo(line)
-    return 0 if all_is_well(answer.content, sync) else 3
+    return answer.content
 
 
 def read_sync_status(state: StateDir) -> dict[str, Any] | None:

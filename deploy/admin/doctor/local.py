@@ -259,7 +259,7 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
         first = plan.faults[0]
         yield Finding(
             "serving Task", "missing", f"{what}, {len(plan.faults)} faults: {first.subject} {first.message}",
-            "`triton-gateway plan` shows them all",
+            "`triton-gateway status --plan` shows them all",
         )  # fmt: skip
     else:
         yield Finding("serving Task", "ok", what)

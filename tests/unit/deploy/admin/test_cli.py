@@ -25,12 +25,12 @@ from gateway.errors import RegistryRefused, SpecFault
 from gateway.settings import Settings
 from tests.sites import site
 
-COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
+COMMANDS = ["up", "serve", "sync", "controlplane", "status", "lineage", "clearml-log", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
-HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
-"""Options that say what to print once; everything else can come from the environment."""
+HAS_NO_VARIABLE = {"help", "as_json", "plans", "waits", "show_env", "version"}
+"""Options that say what to do once; everything else can come from the environment."""
 
 
 def load(name: str) -> click.Command:

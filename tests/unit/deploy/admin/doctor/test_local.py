@@ -98,7 +98,7 @@ def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> No
 
 
 def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
-    """The faults are those of `plan`."""
+    """The faults are those of `status --plan`."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m0", engine="custom")
     assert {"ClearML": "ok", "serving Task": "ok"} == states(local.clearml("", {}, connect=lambda _id: registry))

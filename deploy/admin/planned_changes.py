@@ -1,52 +1,12 @@
-"""``triton-gateway plan``: compare the serving Task with what a gateway serves, and show faults."""
+"""What a gateway would change to follow the serving Task, and what it could not serve: ``status --plan``. Pure."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from deploy.admin.commands._options import OpenRegistry, gateway_options, registry_options
-from deploy.admin.serving_task import Preview, planned
-from deploy.admin.terminal import Terminal
-from deploy.tools.errors import DeployError
-
-
-@click.command(name="plan")
-@gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@registry_options
-def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show what a gateway would change to follow the serving Task, and what it could not serve.
-
-    The exit code is 3 if something in the Task cannot be served, else 0.
-
-    \b
-    Example:
-      triton-gateway plan --url http://gateway:8080
-    """
-    from deploy.tools import http_client
-
-    with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
-        wanted = planned(open_registry())
-    answer = http_client.call_gateway(f"{gateway}/v1/status")
-    if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
-        raise DeployError(f"no gateway answers at {gateway}", hint="give its address with --url")
-    found = changes(wanted, answer.content)
-    if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        signs = {"add": "+", "change": "~", "remove": "-"}
-        for change in found["changes"]:
-            click.echo(f"{signs[change['what']]} {change['subject']}  {change['how']}".rstrip())
-        for fault in found["faults"]:
-            click.echo(f"! {fault['subject']}: {fault['message']}")
-        if not found["changes"] and not found["faults"]:
-            click.echo(f"{gateway} already serves everything in the serving Task")
-    return 3 if found["faults"] else 0
+if TYPE_CHECKING:
+    from deploy.admin.serving_task import Preview
 
 
 def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,3 +37,11 @@ def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(shares: Mapping[str, float] | None) -> str:
     return ", ".join(f"{share:.1%} {url}" for url, share in sorted((shares or {}).items()) if share > 0)
+
+
+def describe(gateway: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the result of ``changes`` to the gateway at an address as text lines."""
+    signs = {"add": "+", "change": "~", "remove": "-"}
+    lines = [f"{signs[one['what']]} {one['subject']}  {one['how']}".rstrip() for one in found["changes"]]
+    lines += [f"! {fault['subject']}: {fault['message']}" for fault in found["faults"]]
+    return lines or [f"{gateway} already serves everything in the serving Task"]

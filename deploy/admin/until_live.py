@@ -1,17 +1,18 @@
-"""``triton-gateway wait``: wait until every gateway serves the current serving Task."""
+"""Waits until every gateway serves the current serving Task: ``status --wait``."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from deploy.admin.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.admin.terminal import Terminal
+from deploy.rollout import default_versions
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError, RegistryUnavailable
 
 if TYPE_CHECKING:
@@ -30,32 +31,13 @@ Outlook = Literal["open", "failing", "final"]
 """``open``: the version may still become live. ``failing``: it failed and is retried. ``final``: waiting is useless."""
 
 
-@click.command(name="wait")
-@gateways_options
-@click.option(
-    "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
-    show_envvar=True, help="Longest time to wait.",
-)  # fmt: skip
-@registry_options
-def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegistry) -> int:
-    """Wait until every gateway serves the current serving Task, including changes made while it waits.
+def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
+    """Wait until every gateway serves the serving Task, including changes made meanwhile. Return an exit code.
 
-    This includes the name without a version: model sync records which version it means soon after the first was added.
-
-    The exit code is 0 if the change is live, 3 if a gateway reports a failed version, and 1 if the time is over.
-
-    If a version is refused (by Triton, by model sync, or for its configuration), the command ends at once and shows the
-    reason. If a version keeps failing for a reason that may pass, it ends after ten seconds.
-
-    \b
-    Example:
-      triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
+    It is 0 if the change is live and 3 if a gateway reports a failed version. Raises ``DeployError`` if the time is
+    over or a section of the Task cannot be read.
     """
-    from deploy.rollout import default_versions
-    from deploy.tools import http_client
-
     terminal = Terminal(sys.stderr)
-    registry = open_registry()
     spec, read_at = _spec(registry), time.monotonic()
     defaults_until = read_at + min(default_versions.RECORDED_S, timeout / 2)
     agreed = dict.fromkeys(gateways, 0)

@@ -1,4 +1,4 @@
-"""`plan` shows what would change, and `wait` waits for it."""
+"""`status --plan` shows what would change, and `status --wait` waits for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.admin.commands.plan import changes
-from deploy.admin.commands.wait import command, missing
+from deploy.admin.commands.status import command
+from deploy.admin.planned_changes import changes
+from deploy.admin.until_live import missing
 from deploy.rollout.default_versions import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
@@ -102,7 +103,7 @@ def test_a_change_is_live_when_it_was_seen_and_everything_is_built(status, reaso
 
 
 class Following:
-    """A serving Task that changes while `wait` waits, and a gateway that follows one look later."""
+    """A serving Task that changes while `status --wait` waits, and a gateway that follows one look later."""
 
     def __init__(self, *names, pending=()):
         self.tasks = [{"configuration": {"endpoints": {"value": json.dumps({
@@ -132,21 +133,21 @@ def wait():
 
         def run(store, *arguments):
             address = sites.enter_context(site(lambda _: (200, store.status())))
-            values = command.make_context("wait", ["--gateway", address, *arguments]).params
-            given = {name: values[name] for name in ("gateways", "timeout")}
+            values = command.make_context("status", ["--wait", "--url", address, *arguments]).params
+            given = {name: values[name] for name in ("gateways", "timeout", "as_json", "plans", "waits")}
             return inspect.unwrap(command.callback)(**given, open_registry=lambda: store)
 
         yield run
 
 
 def test_a_change_made_meanwhile_is_waited_for_too(wait):
-    """After a change by auto-update or a colleague, `wait` waits for the current Task."""
+    """After a change by auto-update or a colleague, `status --wait` waits for the current Task."""
     assert 0 == wait(Following("a", "b"), "--timeout", "30s")
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_name_without_a_version_is_waited_for(wait, capsys, keeps):
-    """Model sync records after `model add` which version it means. Without a model sync `wait` says what lacks."""
+    """Model sync records after `model add` which version it means. Without a model sync it says what lacks."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m", version="1")
     store = Following()
@@ -160,7 +161,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, keeps):
 
 
 def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
-    """A refusal by model sync ends `wait` at once, with its reason."""
+    """A refusal by model sync ends it at once, with its reason."""
     reason = "model sync refuses the model: it holds no files"
     store = Following("a", pending=[{"url": "a", "state": "failed", "reason": reason, "is_final": True}])
     assert 3 == wait(store, "--timeout", "300s")
