@@ -26,8 +26,6 @@ from deploy.admin.terminal import Terminal, table
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
 
-_BAR = 40
-"""Length of the longest bar of --plot, in characters."""
 _LOADED_S = 30.0
 """Seconds in which a gateway loads a reference: a few polls of the serving Task."""
 _MAX_WORDS = 10
@@ -351,11 +349,6 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--from", "start", type=explain.TIME, metavar="TIME",
               help="With --by: ignore requests before this time. A time in UTC or an age (`2h`).")  # fmt: skip
 @explain.LOG
-@click.option(
-    "--plot",
-    is_flag=True,
-    help="Draw each variable's distribution in the terminal: the current one over the reference.",
-)
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw the distributions into this file (.png, .svg, .pdf). Needs matplotlib.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
@@ -363,7 +356,7 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None,
-    compare: str | None, by: str | None, start: datetime | None, log: Path | None, plot: bool, picture: Path | None,
+    compare: str | None, by: str | None, start: datetime | None, log: Path | None, picture: Path | None,
     output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Report which variables have drifted from their reference, since when, how certainly, and what changed.
@@ -388,7 +381,6 @@ def report(
 
     \b
     Examples:
-      triton-gateway drift report --plot
       triton-gateway drift report --endpoint sentiment --version 2
       triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
       triton-gateway drift report --output report.html
@@ -468,9 +460,6 @@ def report(
     ]
     for line in () if as_json else right:
         click.echo(f"accuracy {line}")
-    if found and not as_json:
-        for verdict in found if plot else ():
-            click.echo("\n".join(_drawn(verdict)))
     if output is not None:
         source = f"the last {window}, from Prometheus" if prometheus else "the counts of one gateway since it started"
         page = drift_page.render(
@@ -537,22 +526,10 @@ def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:
             raise
         raise DeployError(
             "the Python package matplotlib is not installed",
-            hint='run `pip install "triton-gateway[plot]"`, or use --plot, which draws in the terminal',
+            hint='run `pip install "triton-gateway[plot]"`',
         ) from error
     return draw
 
 
 def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
-
-
-def _drawn(verdict: drift_counts.Verdict) -> list[str]:
-    lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
-    width = max(len(name) for name in verdict.bins)
-    now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]
-    scale = _BAR / max(*now, *verdict.reference)
-    for name, share, reference in zip(verdict.bins, now, verdict.reference, strict=True):
-        bar, mark = round(share * scale), round(reference * scale)
-        line = "".join("#" if i < bar else "." if i < mark else " " for i in range(_BAR))
-        lines.append(f"  {name.rjust(width)} |{line}| {share:6.1%} was {reference:6.1%}")
-    return lines

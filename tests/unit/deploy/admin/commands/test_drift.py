@@ -87,7 +87,7 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     gateway.watch(references)
     gateway.see([], [])
     gateway.see(rng.normal(size=1000), rng.choice(["cat", "dog"], size=1000))
-    steady = run("report", "--url", url, "--plot")
+    steady = run("report", "--url", url)
     assert (0, 2) == (steady.return_value, steady.output.count("  steady"))
     for _ in range(2):
         gateway.see(rng.normal(0.8, 1, size=1500), rng.choice(["cat", "eel"], size=1500))
