@@ -33,7 +33,7 @@ _COMMANDS = {
     "optimize": "Make the fastest bundle that still answers correctly.",
     "keys": "Create, list, rotate and revoke API keys, and set quotas.",
     "history": "Show who changed endpoints, weights, keys and quotas.",
-    "drift": "Detect drift: capture references, report and explain changes.",
+    "drift": "Detect drift: capture references, report changes.",
     "dashboards": "Put the Grafana dashboards into a Grafana or into files.",
     "hook": "Test a Preprocess class on this machine.",
     "canary": "Split requests between versions, or roll one out safely.",

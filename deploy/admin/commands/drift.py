@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -17,11 +17,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from deploy.admin import data_rows, drift_counts, drift_data, drift_page, drift_segments
-from deploy.admin.commands import explain
+from deploy.admin import data_rows, drift_counts, drift_data
 from deploy.admin.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
-from deploy.admin.payload_texts import Read, Wanted
 from deploy.admin.terminal import Terminal, table
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
@@ -46,9 +44,6 @@ def _sources(command: Any) -> Any:
 @click.group(name="drift", cls=Group)
 def command() -> None:
     """Detect drift: compare current requests and answers with a reference from when the model was good."""
-
-
-command.add_command(explain.command)
 
 
 @command.command()
@@ -344,20 +339,10 @@ def _url(endpoint: str, version: str) -> str:
 @click.option("--compare", metavar="canary|VERSION",
               help="Compare versions that serve at the same time, instead of with a reference: every canary with its "
               "stable version (`canary`), or only those that involve VERSION.")  # fmt: skip
-@click.option("--by", metavar="KEY", help="With --endpoint: split the requests by this field (e.g. `user.country`), "
-"or by tenant, caller, route or model_id, as the payload log recorded them.")  # fmt: skip
-@click.option("--from", "start", type=explain.TIME, metavar="TIME",
-              help="With --by: ignore requests before this time. A time in UTC or an age (`2h`).")  # fmt: skip
-@explain.LOG
-@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
-              help="Draw the distributions into this file (.png, .svg, .pdf). Needs matplotlib.")  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write the report to this file: .html (one self-contained file) or .json.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None,
-    compare: str | None, by: str | None, start: datetime | None, log: Path | None, picture: Path | None,
-    output: Path | None, as_json: bool,
+    compare: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Report which variables have drifted from their reference, since when, how certainly, and what changed.
 
@@ -376,23 +361,13 @@ def report(
     --compare compares a version that gets a share of the requests with the stable version that answers the others,
     over the same time, instead of with a reference.
 
-    --by counts the requests in a payload log separately for each value of a key (the eight most frequent values; all
-    others together) and compares each group with the same reference. It shows whose requests drifted.
-
     \b
     Examples:
       triton-gateway drift report --endpoint sentiment --version 2
-      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
-      triton-gateway drift report --output report.html
+      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d
       triton-gateway drift report --endpoint sentiment --compare canary
-      triton-gateway drift report --endpoint sentiment --by tenant --from 1d --output report.html
       triton-gateway drift report --json | jq .
     """
-    draw = _drawer() if picture else None
-    if output is not None and output.suffix.lower() not in (".html", ".htm", ".json"):
-        raise click.UsageError(f"--output writes .html or .json, not {output.name}")
-    if by is not None and (endpoint is None or compare is not None):
-        raise click.UsageError("--by needs --endpoint and cannot be used with --compare")
     if compare is not None:
         if prometheus and click.get_current_context().get_parameter_source("prometheus") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--compare reads from a gateway: leave --prometheus out")
@@ -412,26 +387,14 @@ def report(
                 f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
                 hint=f"there are references for {known}; make others with `triton-gateway drift capture`",
             )
-    parts: drift_segments.Parts = {}
-    if by is not None and endpoint is not None:
-        where = log or chosen_state_dir().root / "payloads"
-        parts = drift_segments.of_log(where, Wanted(endpoint, model_version, start), by, found, Read())
-        if not parts:
-            raise DeployError(
-                f"the requests in {where} contain no variable of {endpoint} that has a reference",
-                hint=f"only these variables can be split: {', '.join(sorted(drift_segments.VARIABLES))}",
-            )
     moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
     described = [one.described() for one in versions] or [
         {**v.described(), **({"words": moved[v.endpoint, v.version]}
-                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {}),
-         **({"by": by, "segments": [one.described() for one in of]}
-            if (of := parts.get((v.endpoint, v.version, v.variable))) else {})}
+                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
         for v in found
     ]  # fmt: skip
-    values = json.dumps(described, indent=2, ensure_ascii=False)
     if as_json:
-        click.echo(values)
+        click.echo(json.dumps(described, indent=2, ensure_ascii=False))
     elif not found:
         click.echo("no variable has a reference; make one with `triton-gateway drift capture`", err=True)
     else:
@@ -451,7 +414,7 @@ def report(
                         f"words of {_url(*pair)} that {name}: "
                         + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MAX_WORDS])
                     )
-    for line in () if as_json else (*apart, *drift_segments.sentences(parts, by or "")):
+    for line in () if as_json else apart:
         click.echo(line)
     right = [
         drift_counts.accuracy_in_words(one)
@@ -460,21 +423,6 @@ def report(
     ]
     for line in () if as_json else right:
         click.echo(f"accuracy {line}")
-    if output is not None:
-        source = f"the last {window}, from Prometheus" if prometheus else "the counts of one gateway since it started"
-        page = drift_page.render(
-            found, moved, made=datetime.now(UTC), sections={"Versions side by side": apart, "Right answers": right},
-            source="the counts of one gateway while both versions served" if versions else source,
-            against="stable version" if versions else "reference", parts=parts, by=by or "",
-        )  # fmt: skip
-        _write(output, values if output.suffix.lower() == ".json" else page)
-        click.echo(f"written to {output}", err=True)
-    if picture and draw and found:
-        try:
-            draw(found, picture)
-        except (OSError, ValueError) as error:
-            raise DeployError(f"{picture} cannot be written: {error}") from error
-        click.echo(f"drawn into {picture}", err=True)
     return 3 if any(v.state == "drift" for v in found) else 0
 
 
@@ -516,19 +464,6 @@ def _since(verdict: drift_counts.Verdict) -> str:
 
 def _visible(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.1%}"
-
-
-def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:
-    try:
-        from deploy.admin.drift_picture import draw
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise DeployError(
-            "the Python package matplotlib is not installed",
-            hint='run `pip install "triton-gateway[plot]"`',
-        ) from error
-    return draw
 
 
 def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:

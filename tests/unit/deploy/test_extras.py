@@ -140,7 +140,6 @@ def test_every_extra_that_is_named_somewhere_exists() -> None:
         ("starlette", "up", '"triton-gateway[laptop]"'),
         ("onnxruntime", "triton", '"triton-gateway[triton]"'),
         ("torch", "optimize", '"triton-gateway[bundles]"'),
-        ("matplotlib.figure", "drift", '"triton-gateway[plot]"'),
         ("opentelemetry.sdk", "serve", '"triton-gateway[otel]"'),
         ("google.protobuf", "sync", '"triton-gateway"'),
         ("nobodys", "up", "`pip install nobodys`"),

@@ -100,23 +100,6 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     assert {"dog", "other"} <= set(found["a"]["moved"])
 
 
-def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """PNG or SVG by the suffix; an unknown suffix or a missing folder is an error of one line."""
-    gateway, url = served
-    rng = np.random.default_rng(1)
-    gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 50, "dog": 50})})
-    gateway.see(rng.normal(size=50), rng.choice(["cat", "eel"], size=50))
-    run("report", "--url", url, "--picture", tmp_path / "drift.png")
-    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
-    run("report", "--url", url, "--picture", tmp_path / "drift.svg")
-    drawn = (tmp_path / "drift.svg").read_text()
-    assert "<svg" in drawn
-    for path in (tmp_path / "drift.doc", tmp_path / "nowhere" / "drift.png"):
-        with pytest.raises(DeployError) as caught:
-            run("report", "--url", url, "--picture", path)
-        assert f"{path} cannot be written" in caught.value.message
-
-
 def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
     """The message says how many values there are."""
     gateway, url = served
@@ -408,25 +391,6 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
     assert {"script", "language", "letter_case", "duplicate"} == set(reference)
 
 
-def test_report_is_written_as_a_page_or_as_json(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """The file is written atomically; another suffix is refused before the gateway is called."""
-    gateway, url = served
-    rng = np.random.default_rng(1)
-    gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 9, "<b>": 1})})
-    gateway.see(rng.normal(size=500), ["<b>"] * 500)
-    page, values = tmp_path / "new" / "report.html", tmp_path / "report.json"
-    assert 0 == run("report", "--url", url, "--output", page).return_value
-    assert "&lt;b&gt;" in page.read_text()
-    assert 0 == run("report", "--url", url, "--output", values).return_value
-    assert ["a", "x"] == sorted(one["variable"] for one in json.loads(values.read_text()))
-    with pytest.raises(click.UsageError, match=r"writes .html or .json, not report.txt"):
-        run("report", "--url", "http://127.0.0.1:1", "--output", tmp_path / "report.txt")
-    (tmp_path / "file").write_text("")
-    assert [] == [*tmp_path.glob("**/*.new")]
-    with pytest.raises(DeployError, match="cannot be written"):
-        run("report", "--url", url, "--output", tmp_path / "file" / "report.html")
-
-
 def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str]) -> None:
     """By labels, and of what is answered now by its scores; of the endpoint that is asked for."""
     gateway, url = served
@@ -447,14 +411,13 @@ def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str
 
 
 def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
-    """By `canary`, by a version, or by both; differences are shown as sentences, JSON and HTML."""
+    """By `canary`, by a version, or by both; differences are shown as sentences and JSON."""
     compared = [
         one("language", "texts", {"en": 360.0, "de": 40.0}),
         one("predicted_label", "answers", {"good": 200.0, "bad": 200.0}, days=0.1),
     ]
-    page = tmp_path / "page.html"
     with site(lambda asked: (200, {"compared": compared}) if asked.path == "/v1/status" else (404, b"")) as url:
-        found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary", "--output", page)
+        found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary")
         by_names = run("report", "--url", url, "--version", "2", "--compare", "1", "--json")
         with pytest.raises(DeployError, match="compared now: e/2 beside 1"):
             run("report", "--url", url, "--compare", "3")
@@ -463,10 +426,6 @@ def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
     assert re.search(r"e +2 beside 1 +predicted_label .*steady", found.output)
     assert "e/2: it gets other texts than stable (language: en 89.7%, stable 50.0%)" in found.output
     assert [("1", "texts"), ("1", "answers")] == [(v["beside"], v["kind"]) for v in json.loads(by_names.output)]
-    html = page.read_text()
-    assert "split unevenly" in html
-    assert "2 beside 1" in html
-    assert "in the stable version" in html
 
 
 def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
@@ -476,30 +435,3 @@ def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
             run("report", "--url", url, "--compare", "canary")
     with pytest.raises(click.UsageError, match="reads from a gateway"):
         run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")
-
-
-def test_segments_of_a_payload_log_are_in_the_report(served: tuple[Gateway, str], tmp_path: Path) -> None:
-    """Segments are shown as sentences, JSON and a table in the HTML; --by without --endpoint is refused."""
-    gateway, address = served
-    labels = drift.enum_bins({"GOOD": 7000, "BAD": 3000})
-    served_ = Served("e", "1", is_text=True, labels=("GOOD", "BAD"), reference={"predicted_label": labels})
-    gateway.observer.watch.configure({"e/1": served_}, {}, 1.0)
-    gateway.page = exposition.render(gateway.observer.snapshot())
-    (tmp_path / "payloads.jsonl").write_text("".join(
-        json.dumps({"time": "2026-11-20T08:00:00Z", "endpoint": "e", "version": "1", "tenant": tenant,
-                    "request": {"text": "a"}, "answer": {"label": label}}) + "\n"
-        for tenant, labels in (("acme", "GGGGGGGBBB"), ("bolt", "BBBBBBBBBG")) for label in
-        [{"G": "GOOD", "B": "BAD"}[one] for one in labels] * 20
-    ))  # fmt: skip
-    options = ("report", "--url", address, "--endpoint", "e", "--by", "tenant", "--log", tmp_path)
-    shown = run(*options, "--output", tmp_path / "report.html")
-    assert "tenant acme (50.0% of 400 requests of e/1): nothing moved" in shown.stdout
-    assert "tenant bolt (50.0% of 400 requests of e/1): predicted_label GOOD -5" in shown.stdout
-    assert "<td title='bolt'>bolt</td>" in (tmp_path / "report.html").read_text()
-    (told,) = json.loads(run(*options, "--json").stdout)
-    assert ("tenant", ["acme", "bolt"]) == (told["by"], [one["segment"] for one in told["segments"]])
-    assert [{}, ["BAD", "GOOD"]] == [told["segments"][0]["moved"], sorted(told["segments"][1]["moved"])]
-    with pytest.raises(click.UsageError, match="--by needs --endpoint"):
-        run("report", "--url", address, "--by", "tenant")
-    with pytest.raises(DeployError, match=r"no request of e in .* has tenant"):
-        run(*options, "--version", "1", "--from", "2026-11-21T00:00")
