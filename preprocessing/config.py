@@ -379,16 +379,58 @@ def _labelling(
 
 
 _SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens")
+_NOT_GENERATED: Final[Mapping[str, tuple[object, ...]]] = {
+    "num_beams": (1,), "num_beam_groups": (1,), "penalty_alpha": (0,), "num_return_sequences": (1,), "dola_layers": (),
+    "min_length": (0,), "min_new_tokens": (0,), "max_time": (), "stop_strings": ([],),
+    "exponential_decay_length_penalty": (),
+    "typical_p": (1,), "min_p": (0,), "top_h": (), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "guidance_scale": (1,),
+    "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,),
+    "bad_words_ids": ([],), "force_words_ids": ([],), "constraints": ([],), "sequence_bias": ([], {}),
+    "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "forced_bos_token_id": (), "forced_eos_token_id": (),
+    "forced_decoder_ids": ([],), "token_healing": (False,), "watermarking_config": (),
+}  # fmt: skip
+"""Settings of `generate` that change texts and that the runtime does not have → their values that change nothing."""
+_NOT_OF_TEXTS: Final = frozenset({
+    "transformers_version", "eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "max_length",
+    "use_cache", "low_memory", "max_cache_len", "return_legacy_cache", "disable_compile", "prefill_chunk_size",
+    "early_stopping", "length_penalty", "diversity_penalty", "remove_invalid_values", "renormalize_logits",
+    "return_dict_in_generate", "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
+    "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "target_lookbehind",
+})  # fmt: skip
+"""Settings of `generate` that are read here, are for beams, or change only how a text is made."""
+_NOT_OF_TEXTS_BEGIN: Final = ("_", "output_", "cache_", "assistant_", "compile_", "continuous_batching_")
 
 
 def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sampling parameters and end tokens from generation_config.json, or else from config.json."""
-    own = _read_json(folder / "generation_config.json")
+    """Return sampling parameters and end tokens from generation_config.json, or else from config.json.
+
+    Raises InvalidBundle for a setting that the runtime does not have. A key that is not known is refused, too: it may
+    be a setting of a newer transformers.
+    """
+    name, own = "generation_config.json", _read_json(folder / "generation_config.json")
+    if not own:
+        name, known = "config.json", {"eos_token_id", *_SAMPLING, *_NOT_GENERATED}
+        own = {key: value for key, value in model.items() if key in known}
+    for key, value in own.items():
+        if value is None or key in _NOT_OF_TEXTS or key.startswith(_NOT_OF_TEXTS_BEGIN):
+            continue
+        if key in _SAMPLING:
+            if isinstance(value, bool) is not (key == "do_sample") or not isinstance(value, int | float):
+                kind = "true or false" if key == "do_sample" else "a number"
+                raise InvalidBundle(f"{name}: {key} must be {kind}, not {value!r}")
+        elif not any(
+            value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
+            for neutral in _NOT_GENERATED.get(key, ())
+        ):
+            raise InvalidBundle(
+                f"{name}: {key} is {value!r}, which text generation here does not do",
+                hint=f"remove {key} from {name} if texts may differ from those of `generate`",
+            )
     eos = own.get("eos_token_id", model.get("eos_token_id"))
     found = eos if isinstance(eos, list) else [eos]
     return {
         "eos_ids": tuple(id_ for id_ in found if isinstance(id_, int) and not isinstance(id_, bool)),
-        "generation": {name: own[name] for name in _SAMPLING if isinstance(own.get(name), bool | int | float)},
+        "generation": {key: own[key] for key in _SAMPLING if own.get(key) is not None},
     }
 
 

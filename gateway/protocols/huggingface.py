@@ -6,7 +6,7 @@ serve route uses it for bodies with ``inputs``, ``POST /predict`` for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -395,6 +395,23 @@ def split_pipeline_path(path: str) -> tuple[str, str]:
 
 
 # --- parts shared with other forms ------------------------------------------------------------------------------------
+
+
+def refuse_other_fields(
+    body: Body, known: Collection[str], neutral: Mapping[str, Sequence[object]], harmless: Collection[str] = ()
+) -> None:
+    """Raise ``InputRefused`` for the first field of ``body`` that would be ignored.
+
+    ``neutral``: fields that are not offered → their values that ask for nothing. ``harmless`` fields change no answer.
+    Null asks for nothing in any field: clients send unset fields so.
+    """
+    for name, value in body.items():
+        if value is None or name in known or name in harmless:
+            continue
+        if name not in neutral:
+            raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(known)}")
+        if not _is_among(value, neutral[name]):
+            raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
 
 
 def whole_number(value: object, name: str) -> int:

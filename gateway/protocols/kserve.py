@@ -9,6 +9,7 @@ from typing import Any
 from gateway.call import Call, Reply
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
+from gateway.protocols.huggingface import refuse_other_fields
 from gateway.protocols.json_body import dumps, require_field
 from gateway.trace import Trace
 
@@ -33,6 +34,7 @@ class PredictCall(Call):
         """See ``Call.question``."""
         if endpoint.text is None:
             return self._body
+        refuse_other_fields(self._body, ("instances", "parameters"), {}, ("signature_name",))
         texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item
                  for item in self._body["instances"]]  # fmt: skip
         parameters = self._body.get("parameters")

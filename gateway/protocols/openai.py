@@ -16,7 +16,7 @@ from gateway.call import Call
 from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.endpoints.endpoint import Endpoint, translate
 from gateway.errors import InputRefused
-from gateway.protocols.huggingface import shorten, whole_number
+from gateway.protocols.huggingface import refuse_other_fields, shorten, whole_number
 from gateway.protocols.json_body import dumps, require_field
 from gateway.spec import normalize_url
 from gateway.trace import Trace
@@ -25,6 +25,12 @@ from preprocessing.errors import PreprocessingError
 from preprocessing.types import Prepared
 
 _OWNER: Final = "triton-gateway"
+HARMLESS: Final = (
+    "user", "metadata", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention", "request_id",
+    "priority",
+)  # fmt: skip
+"""Fields of OpenAI's and vLLM's requests that say who asks, or how soon; they change no answer and are ignored."""
+_FIELDS: Final = ("model", "input", "encoding_format", "dimensions")
 
 
 class EmbeddingsCall(Call):
@@ -38,6 +44,7 @@ class EmbeddingsCall(Call):
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object", hint=f"send {self.form}")
         require_field(body, "input", self.form)
+        refuse_other_fields(body, _FIELDS, {}, HARMLESS)
         self._model = model_of(body)
         self.path = normalize_url(self._model, None)
         self._format = body.get("encoding_format") or "float"

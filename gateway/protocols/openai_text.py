@@ -1,7 +1,8 @@
 """OpenAI's completions and chat completions for text-generation endpoints, whole or streamed.
 
 Converts bodies to requests of ``GenerationHandler``, and its answers and events to OpenAI's. Fields that the models
-cannot fulfil (several choices, tools, log probabilities) are refused, unless their value asks for nothing. Pure.
+cannot fulfil (several choices, tools, log probabilities) are refused, unless their value asks for nothing, and so are
+unknown ones. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import orjson
 from gateway.call import Call
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import InputRefused
-from gateway.protocols.huggingface import whole_number
+from gateway.protocols.huggingface import refuse_other_fields, whole_number
 from gateway.protocols.json_body import dumps, require_field
-from gateway.protocols.openai import model_of, now
+from gateway.protocols.openai import HARMLESS, model_of, now
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.chat import Chat, TokenPrompts
@@ -25,11 +26,19 @@ from preprocessing.config import GENERATION
 
 _REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
 _SAME: Final = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
+_COMMON: Final = ("model", "stream", "stream_options", "stop")
+_STREAM_OPTIONS: Final = ("include_usage", "include_obfuscation")
+"""The second one asks for padding against eavesdroppers, which changes no text."""
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},),
     "logprobs": (False, 0), "top_logprobs": (0,), "suffix": ("",), "tools": ([],), "functions": ([],),
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
-    "response_format": ({"type": "text"},), "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},), "parallel_tool_calls": (True, False), "store": (False,),
+    # vLLM's
+    "min_p": (0,), "min_tokens": (0,), "length_penalty": (1,), "use_beam_search": (False,), "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,), "stop_token_ids": ([],), "bad_words": ([],),
+    "continue_final_message": (False,), "add_generation_prompt": (True,), "chat_template_kwargs": ({},),
+    "documents": ([],),
 }  # fmt: skip
 """Fields that are not supported → their values that ask for nothing and are accepted."""
 _COMPLETION_TOKENS: Final = 16
@@ -46,6 +55,8 @@ class TextCall(Call):
     """An example of a body."""
     texts: str
     """The field with the texts."""
+    own: Sequence[str]
+    """Its other fields that the other form does not have."""
 
     def __init__(self, body: object) -> None:
         """Read the fields of both forms. Raises ``InputRefused``."""
@@ -54,16 +65,14 @@ class TextCall(Call):
         require_field(body, self.texts, self.form)
         self._model = model_of(body)
         self.path = normalize_url(self._model, None)
-        for name, neutral in _NEUTRAL.items():
-            value = body.get(name)
-            if value is not None and value not in neutral:
-                raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
+        refuse_other_fields(body, (*_COMMON, *_SAME, self.texts, *self.own), _NEUTRAL, HARMLESS)
         stream = body.get("stream")
         if stream is not None and not isinstance(stream, bool):
             raise InputRefused("stream must be true or false")
         options = body.get("stream_options") or {}
         if not isinstance(options, dict):
             raise InputRefused("stream_options must be an object")
+        refuse_other_fields(options, _STREAM_OPTIONS, {"continuous_usage_stats": (False,)})
         self.streams = bool(stream)
         self._tells_usage = options.get("include_usage") is True
         self._parameters = {name: body[name] for name in _SAME if body.get(name) is not None}
@@ -107,6 +116,7 @@ class CompletionsCall(TextCall):
     kind = "cmpl"
     form = '{"model": "NAME", "prompt": "…", "max_tokens": 16}'
     texts = "prompt"
+    own = ("max_tokens", "echo")
 
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
@@ -164,6 +174,7 @@ class ChatCall(TextCall):
     kind = "chatcmpl"
     form = '{"model": "NAME", "messages": [{"role": "user", "content": "…"}]}'
     texts = "messages"
+    own = ("max_tokens", "max_completion_tokens")
 
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""

@@ -14,14 +14,14 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
 from gateway.protocols import huggingface, tei
 from gateway.protocols.json_body import dumps
-from gateway.protocols.openai import model_of
+from gateway.protocols.openai import HARMLESS, model_of
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.config import RANKING
 
 _FIELDS: Final = ("model", "query", "documents", "top_n", "return_documents", "truncation", "max_tokens_per_doc")
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "max_chunks_per_doc": (1,), "rank_fields": (["text"],), "priority": (0,), "relevant_spans": (), "user": (),
+    "max_chunks_per_doc": (1,), "rank_fields": (["text"],), "relevant_spans": (),
     "return_embeddings": (False,), "stream": (False,),
 }  # fmt: skip
 """Fields that are not supported → their values that ask for nothing and are accepted."""
@@ -42,11 +42,8 @@ class RerankCall(Call):
             raise InputRefused("the body must be an object", hint=f"send {self.form}")
         self._version = version
         self.path = normalize_url(model_of(body), None) if path is None else path
-        for name, neutral in _NEUTRAL.items():
-            value = body.get(name)
-            if value is not None and value not in neutral:
-                raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
-        known = {name: value for name, value in body.items() if name not in _NEUTRAL}
+        huggingface.refuse_other_fields(body, _FIELDS, _NEUTRAL, HARMLESS)
+        known = {name: value for name, value in body.items() if name in _FIELDS}
         self._body = tei.fields_of(known, _FIELDS, ("query", "documents"), self.form)
         tei.refuse_empty(body.get("documents"), "documents")
         top_n = body.get("top_n")

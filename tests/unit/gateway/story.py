@@ -41,8 +41,16 @@ def failing(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def serve(stack: Any) -> None:
     """Let a stack serve the model as ``story``, with a chat template."""
+    deploy(stack, "story", "m")
+    await stack.served("story")
+
+
+def deploy(stack: Any, url: str, model_id: str, **files: Any) -> None:
+    """Register, configure and load the model; ``files``: more files of its bundle, by name without ``.json``."""
     folder = stack.folder / "bundle"
     folder.mkdir()
+    for file, content in files.items():
+        (folder / f"{file}.json").write_text(json.dumps(content))
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -50,9 +58,9 @@ async def serve(stack: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
     (folder / "model.onnx").write_bytes(b"not read by the gateway")
-    stack.add_package("m", folder)
-    stack.registry.add_endpoint("story", "m")
-    name = stack.triton_name("story")
+    stack.add_package(model_id, folder)
+    stack.registry.add_endpoint(url, model_id)
+    name = stack.triton_name(url)
     info = ModelInfo(
         name,
         (TensorInfo("input_ids", "int64", (-1,)), TensorInfo("parameters", "object", (1,))),
@@ -61,4 +69,3 @@ async def serve(stack: Any) -> None:
     )
     stack.backend.models[name] = (info, lambda _: {})
     stack.backend.streams[name] = counting
-    await stack.served("story")

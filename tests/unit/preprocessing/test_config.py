@@ -311,3 +311,59 @@ def test_options_may_be_text(make_folder: MakeFolder) -> None:
     """A command line can pass only text."""
     config = read(make_folder(**CLASSIFIER), max_length="7", truncate="false", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)
+
+
+GENERATOR = {"architectures": ["GPT2LMHeadModel"], "n_positions": 64, "eos_token_id": 3}
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize(
+    ("key", "value", "neutral"),
+    [
+        ("no_repeat_ngram_size", 3, 0), ("num_beams", 4, 1), ("suppress_tokens", [5], []),
+        ("begin_suppress_tokens", [5], []), ("bad_words_ids", [[5]], []), ("min_new_tokens", 5, 0),
+        ("min_length", 5, 0), ("min_p", 0.1, 0.0), ("typical_p", 0.9, 1.0), ("sequence_bias", [[[5], 1.0]], []),
+        ("stop_strings", ["a"], []), ("num_return_sequences", 2, 1), ("token_healing", True, False),
+        ("forced_eos_token_id", 5, None), ("guidance_scale", 1.5, 1.0), ("watermarking_config", {"seed": 1}, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_text_generation_does_not_do_is_refused_by_name(
+    make_folder: MakeFolder, file: str, key: str, value: object, neutral: object
+) -> None:
+    """Of either file that transformers reads it from. Null and the value that changes nothing are accepted."""
+
+    def folder(setting: object) -> Path:
+        if file == "config.json":
+            return make_folder(**GENERATOR, **{key: setting})
+        return make_folder({file: {key: setting}}, **GENERATOR)
+
+    with pytest.raises(InvalidBundle, match=rf"^{file}: {key} is .*, which text generation here does not do") as found:
+        read(folder(value))
+    assert f"remove {key}" in (found.value.hint or "")
+    for accepted in (neutral, None):
+        assert "text-generation" == read(folder(accepted)).task
+
+
+def test_a_setting_of_a_newer_transformers_is_refused_by_name(make_folder: MakeFolder) -> None:
+    """It may change texts. What only makes them faster, or is for beams, is accepted."""
+    with pytest.raises(InvalidBundle, match=r"^generation_config\.json: top_q is 2, which"):
+        read(make_folder({"generation_config.json": {"top_q": 2}}, **GENERATOR))
+    usual = {
+        "_from_model_config": True, "bos_token_id": 1, "eos_token_id": [3, 4], "pad_token_id": 0, "max_length": 4096,
+        "cache_implementation": "hybrid", "use_cache": False, "transformers_version": "4.57.0", "length_penalty": 2.0,
+        "output_attentions": True, "do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20,
+        "repetition_penalty": 1.1, "max_new_tokens": 9,
+    }  # fmt: skip
+    config = read(make_folder({"generation_config.json": usual}, **GENERATOR))
+    assert (3, 4) == config.eos_ids
+    assert {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1,
+            "max_new_tokens": 9} == config.generation  # fmt: skip
+    assert {"temperature": 0.5} == read(make_folder(**GENERATOR, temperature=0.5)).generation
+
+
+@pytest.mark.parametrize(("key", "value"), [("temperature", "0.7"), ("do_sample", 1), ("top_k", True), ("top_p", [1])])
+def test_sampling_parameters_of_another_type_are_refused(make_folder: MakeFolder, key: str, value: object) -> None:
+    """They were not read, and texts were drawn otherwise."""
+    with pytest.raises(InvalidBundle, match=rf"generation_config\.json: {key} must be"):
+        read(make_folder({"generation_config.json": {key: value}}, **GENERATOR))

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.call import InternalCall
 from gateway.dataplane.inflight import InFlight
 from gateway.errors import ModelFailed
-from tests.unit.gateway.story import counting
+from tests.unit.gateway.story import counting, deploy
 from tests.waiting import soon
 
 
@@ -153,3 +153,11 @@ async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert 1 == len(story.backend.ended)
+
+
+async def test_a_model_with_settings_that_are_not_done_is_refused_by_their_name(story: Any) -> None:
+    """It would write other texts than `generate`."""
+    deploy(story, "other", "m2", generation_config={"no_repeat_ngram_size": 3})
+    await story.until(lambda: story.state("other")[0] in ("failed", "refused"))
+    why = "generation_config.json: no_repeat_ngram_size is 3, which text generation here does not do"
+    assert why in story.state("other")[1]

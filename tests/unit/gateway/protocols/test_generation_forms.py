@@ -186,6 +186,43 @@ async def test_invalid_and_unsupported_fields_are_400_in_openais_form(story: Any
     assert (400, "invalid_request_error") == (reply.status_code, reply.json()["error"]["type"]), reply.text
 
 
+CHAT = {"model": "story", "messages": [{"role": "user", "content": "one"}], "max_tokens": 1}
+COMPLETION = {"model": "story", "prompt": "one", "max_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("guided_json", {"type": "object"}), ("min_p", 0.1), ("min_tokens", 5), ("no_repeat_ngram_size", 2),
+        ("chat_template_kwargs", {"enable_thinking": False}), ("continue_final_message", True), ("store", True),
+        ("reasoning_effort", "high"), ("n", True), ("maxtokens", 5), ("truncate_prompt_tokens", 3), ("é", 1),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_field_that_would_be_ignored_is_refused_by_name(story: Any, field: str, value: object) -> None:
+    """As at ``/serve``. It was answered with 200, as if it had been followed."""
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
+        reply = await story.client.post(path, json={**body, field: value})
+        assert 400 == reply.status_code, reply.text
+        assert ascii(field)[1:-1] in reply.json()["error"]["message"]
+        assert 200 == (await story.client.post(path, json={**body, field: None})).status_code
+    stream = {**CHAT, "stream": True, "stream_options": {field: value}}
+    assert 400 == (await story.client.post("/v1/chat/completions", json=stream)).status_code
+
+
+async def test_fields_that_clients_send_by_themselves_are_accepted(story: Any) -> None:
+    """What says who asks, and what asks for nothing."""
+    usual = {
+        "user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "service_tier": "auto", "request_id": "r",
+        "prompt_cache_key": "k", "n": 1, "frequency_penalty": 0.0, "presence_penalty": 0, "logprobs": False, "seed": 1,
+        "temperature": 0.0, "top_p": 1.0, "stop": ["x"], "store": False, "min_p": 0.0, "logit_bias": None, "tools": [],
+        "stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False},
+    }  # fmt: skip
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
+        reply = await story.client.post(path, json={**body, **usual})
+        assert (200, "[DONE]") == (reply.status_code, chunks(reply)[-1]), reply.text
+
+
 async def test_a_temperature_below_zero_is_refused_with_the_limit(story: Any) -> None:
     """The message used to name the internal limit -1e-09."""
     reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "temperature": -1})

@@ -168,6 +168,17 @@ _TENSOR = st.fixed_dictionaries(
 _PATHS = ("/serve/e", "/predict", "/v1/embeddings", "/v1/models/e:predict", "/v2/models/e/infer")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/embeddings", {"model": "e", "input": "good"}), ("/v1/models/e:predict", {"instances": ["good"]})],
+)
+async def test_unknown_fields_under_v1_are_refused_by_name(served: Any, path: str, body: dict[str, Any]) -> None:
+    """They were ignored."""
+    reply = await served.client.post(path, json={**body, "truncate_prompt_tokens": 3})
+    assert 400 <= reply.status_code < 500
+    assert "unknown field truncate_prompt_tokens" in reply.text
+
+
 async def test_no_body_causes_a_server_error(served: Any) -> None:
     """The answer is 200 or a 4xx in the form's error shape, never a 500 or a hang."""
 
