@@ -105,13 +105,3 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return super().remove_node(node)
 
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-@pytest.fixture(params=["kind", "strict"])
-def strict(request: pytest.FixtureRequest) -> bool:
-    """Both modes of the embedded control plane: with its protections, and as a real ClearML server 2.3.0 is.
-
-    A test that takes this runs in both: ``control_plane(folder, strict=strict)`` or ``in_process(folder,
-    strict=strict)``, from ``deploy.controlplane.testing``.
-    """
-    return bool(request.param == "strict")

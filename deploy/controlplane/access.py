@@ -49,4 +49,4 @@ class Access:
         right_secret = hmac.compare_digest(secret.encode(), self._credentials.secret_key.encode())
         if not (right_key and right_secret):
             raise invalid_credentials()
-        return Identity(user=self._credentials.user, company=self._credentials.company, session=None)
+        return Identity(user=self._credentials.user, company=self._credentials.company)

@@ -42,8 +42,6 @@ from deploy.controlplane.envelope import (
 from deploy.controlplane.files import Files
 from deploy.controlplane.fileserver import FileServer
 from deploy.controlplane.pages import Pages
-from deploy.controlplane.protections import PROTECTED, Protections
-from deploy.controlplane.reads import ReadLog
 from deploy.controlplane.store import Store, dumps, loads
 from deploy.controlplane.tokens import Identity, Tokens
 
@@ -130,32 +128,22 @@ def build(
     credentials: Credentials,
     clock: Clock | None = None,
     ids: Callable[[], str] = new_id,
-    protections: Protections = PROTECTED,
     limits: Limits = LIMITS,
 ) -> Starlette:
     """The application over an open store.
 
-    It first removes leftovers of a crash. The caller closes the store afterwards. `protections` says how it differs
-    from a ClearML server.
+    It first removes leftovers of a crash. The caller closes the store afterwards.
     """
     clock = clock or Clock()
     tokens = Tokens(secret=credentials.token_secret, new_id=ids)
     access = Access(credentials=credentials, tokens=tokens)
-    files = Files(store=store, directory=state_dir / "files", clock=clock, protections=protections)
+    files = Files(store=store, directory=state_dir / "files")
     files.clean()
-    models = ModelsApi(store=store, files=files, clock=clock, new_id=ids, protections=protections)
-    tasks = TasksApi(
-        store=store,
-        files=files,
-        reads=ReadLog(),
-        clock=clock,
-        new_id=ids,
-        publish_model=models.publish_in,
-        protections=protections,
-    )
+    models = ModelsApi(store=store, clock=clock, new_id=ids)
+    tasks = TasksApi(store=store, clock=clock, new_id=ids, publish_model=models.publish_in)
     services = (
         AuthApi(tokens=tokens),
-        ProjectsApi(store=store, clock=clock, new_id=ids, protections=protections),
+        ProjectsApi(store=store, clock=clock, new_id=ids),
         tasks,
         models,
         EventsApi(store=store, clock=clock),
@@ -163,7 +151,7 @@ def build(
     )
     endpoints = {name: handler for service in services for name, handler in service.endpoints().items()}
     api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids, limits=limits)
-    file_server = FileServer(files=files, access=access, protections=protections, limits=limits)
+    file_server = FileServer(files=files, access=access, limits=limits)
     return Starlette(
         routes=[
             Route("/healthz", _health),
@@ -188,7 +176,6 @@ def _call(handler: Handler, endpoint: EndpointName, identity: Identity, request:
             identity=identity,
             body=values,
             lines=lines,
-            client=request.headers.get("x-clearml-client", request.headers.get("x-trains-client", "")),
             query=dict(request.query_params),
         )
     )

@@ -104,21 +104,6 @@ def invalid_model_id(model_id: str, company: str) -> ApiError:
     return ApiError(400, 201, f"Invalid model id (no such public or company model): id={model_id}, company={company}")
 
 
-def invalid_model_uri(model_id: str, uri: str) -> ApiError:
-    """400/204: the model's upload has failed, so there is nothing to publish."""
-    return ApiError(
-        400,
-        204,
-        f"Invalid model uri: model {model_id} has no data (its upload failed or did not finish: uri={uri});"
-        " upload it again before publishing",
-    )
-
-
-def filter_failed() -> ApiError:
-    """500/0, in the words of a recorded answer."""
-    return ApiError(500, 0, "'NoneType' object is not callable")
-
-
 def invalid_project_id(project_id: str) -> ApiError:
     """400/401."""
     return ApiError(400, 401, f"Invalid project id: id={project_id}")

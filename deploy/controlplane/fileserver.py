@@ -12,12 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
-from deploy.controlplane import bodies, uris
+from deploy.controlplane import bodies
 from deploy.controlplane.access import Access
 from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.envelope import ApiError, StoreBusy
-from deploy.controlplane.files import Files, Upload
-from deploy.controlplane.protections import PROTECTED, Protections
+from deploy.controlplane.files import BadPath, Files, Upload, normalised
 
 # Bytes that are hashed and written per call to a worker thread.
 PIECE = 1 << 20
@@ -29,12 +28,9 @@ MAX_HEADER = 16 << 10
 class FileServer:
     """Three handlers over `Files`."""
 
-    def __init__(
-        self, *, files: Files, access: Access, protections: Protections = PROTECTED, limits: Limits = LIMITS
-    ) -> None:
+    def __init__(self, *, files: Files, access: Access, limits: Limits = LIMITS) -> None:
         self._files = files
         self._limits = limits
-        self._protections = protections
         self._access = access
 
     async def handle(self, request: Request) -> Response:
@@ -54,7 +50,7 @@ class FileServer:
         except ApiError as error:
             await bodies.discard(request, self._limits)
             return PlainTextResponse(error.message, error.code)
-        except uris.BadPath as error:
+        except BadPath as error:
             await bodies.discard(request, self._limits)
             return PlainTextResponse(str(error), 400)
         except OSError as error:
@@ -69,9 +65,6 @@ class FileServer:
             return PlainTextResponse("OK")
         self._identify(request)
         found = await run_in_threadpool(self._files.find, path)
-        if found is None and request.url.query and self._protections.pins_addresses:
-            # a raw "?" in a stored URI: the text after it is part of the name
-            found = await run_in_threadpool(self._files.find, f"{path}?{request.url.query}")
         if found is None:
             return PlainTextResponse("Not found", 404)
         return FileResponse(
@@ -85,13 +78,13 @@ class FileServer:
     async def _delete(self, request: Request) -> Response:
         self._identify(request)
         path = _path(request)
-        uris.normalised(uris.split_version(path)[0])
+        normalised(path)
         if await run_in_threadpool(self._files.delete, path):
             return PlainTextResponse(path)
         return PlainTextResponse("Not found", 404)
 
     async def _upload(self, request: Request) -> Response:
-        session = self._identify(request)
+        self._identify(request)
         media_type, options = parse_options_header(request.headers.get("content-type", ""))
         if media_type != b"multipart/form-data" or b"boundary" not in options:
             return PlainTextResponse("Expected multipart/form-data with one part per file, named by its path", 400)
@@ -100,7 +93,7 @@ class FileServer:
             await self._receive(request, receiver)
             if not receiver.is_complete:
                 return PlainTextResponse("The upload is incomplete", 400)
-            return JSONResponse(await run_in_threadpool(receiver.commit, session))
+            return JSONResponse(await run_in_threadpool(receiver.commit))
         except (MultipartParseError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"Malformed upload: {error}", 400)
         except ClientDisconnect:
@@ -118,8 +111,8 @@ class FileServer:
                 piece.clear()
         await run_in_threadpool(receiver.feed, bytes(piece))
 
-    def _identify(self, request: Request) -> str | None:
-        return self._access.identify(request.headers.get("authorization")).session
+    def _identify(self, request: Request) -> None:
+        self._access.identify(request.headers.get("authorization"))
 
 
 class _Receiver:
@@ -150,16 +143,16 @@ class _Receiver:
 
         Raises:
             MultipartParseError, UnicodeDecodeError: the body is malformed.
-            uris.BadPath: a part names a path that is refused.
+            BadPath: a part names a path that is refused.
         """
         if data:
             self._parser.write(data)
 
-    def commit(self, session: str | None) -> list[str]:
+    def commit(self) -> list[str]:
         """Store all parts under their paths; return the paths."""
         paths = []
         for path, upload in self._received:
-            self._files.commit(upload, path, session=session)
+            self._files.commit(upload, path)
             paths.append(path)
         return paths
 
@@ -197,7 +190,7 @@ class _Receiver:
             raise MultipartParseError("a part has no name")
         if len(self._received) == MAX_PARTS:
             raise MultipartParseError(f"more than {MAX_PARTS} parts")
-        path = uris.normalised(name.decode("utf-8").replace("%22", '"'))
+        path = normalised(name.decode("utf-8").replace("%22", '"'))
         self._target = self._files.begin()
         self._received.append((path, self._target))
 

@@ -9,11 +9,12 @@ from html import escape
 from typing import Any
 
 from deploy.controlplane.api import models, projects, tasks
-from deploy.controlplane.edits import GUARDED, SERVING_TAG
 from deploy.controlplane.envelope import JsonObject
 from deploy.controlplane.store import Store
 
 LIMIT = 200
+SERVING_TAG = "serving-control-plane"
+_SECTIONS = frozenset({"endpoints", "canary", "model_monitoring", "model_monitoring_eps", "metric_logging"})
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1c2733}"
@@ -58,7 +59,7 @@ class Pages:
                         _code(doc["id"]),
                         names.get(doc.get("project"), ""),
                         _status(doc),
-                        ", ".join(sorted(GUARDED & (doc.get("configuration") or {}).keys())),
+                        ", ".join(sorted(_SECTIONS & (doc.get("configuration") or {}).keys())),
                         _when(doc),
                     )
                     for doc in services

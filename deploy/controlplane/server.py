@@ -24,7 +24,6 @@ from deploy.controlplane.app import build
 from deploy.controlplane.clock import Clock
 from deploy.controlplane.credentials import BadCredentials, Credentials, client_config, write_private
 from deploy.controlplane.envelope import StoreBusy
-from deploy.controlplane.protections import CLEARML_SILENCE_S, PROTECTED, STRICT
 from deploy.controlplane.store import Store
 from deploy.controlplane.watchdog import Watchdog
 
@@ -58,17 +57,8 @@ class ControlPlaneSettings:
     client_config: Path | None = None
     busy_timeout_s: float = 10.0
     stop_timeout_s: int = 5
-    # answer like a ClearML server 2.3.0, without `protections`
-    strict: bool = False
-    # seconds of silence after which a Task in progress is stopped; None: never, or two hours with `strict`
+    # seconds of silence after which a Task in progress is stopped (ClearML: two hours); None: never, as laptops sleep
     stop_silent_after_s: float | None = None
-
-    @property
-    def silence_s(self) -> float | None:
-        """Seconds that a Task in progress may be silent; None: without limit."""
-        if self.stop_silent_after_s is None:
-            return CLEARML_SILENCE_S if self.strict else None
-        return self.stop_silent_after_s
 
 
 def run(settings: ControlPlaneSettings) -> int:
@@ -112,10 +102,7 @@ async def serve(
             store=store,
             credentials=credentials,
             clock=clock,
-            protections=STRICT if settings.strict else PROTECTED,
         )
-        if settings.strict:
-            _log.warning("strict mode: like ClearML server 2.3.0, no protections of docs/clearml-compatibility.md")
         base_url = settings.public_url or url_of(listener)
         server = _Server(
             uvicorn.Config(
@@ -147,9 +134,10 @@ async def serve(
         with _signals(asyncio.get_running_loop(), stop):
             async with asyncio.TaskGroup() as group:
                 group.create_task(_stop_when(stop, server))
-                if settings.silence_s is not None:
-                    watchdog = Watchdog(store=store, clock=clock, silence_s=settings.silence_s)
-                    group.create_task(_watch(watchdog, stop, every_s=min(WATCH_EVERY_S, settings.silence_s / 4)))
+                if settings.stop_silent_after_s is not None:
+                    silence_s = settings.stop_silent_after_s
+                    watchdog = Watchdog(store=store, clock=clock, silence_s=silence_s)
+                    group.create_task(_watch(watchdog, stop, every_s=min(WATCH_EVERY_S, silence_s / 4)))
                 try:
                     await server.serve(sockets=[listener])
                 finally:

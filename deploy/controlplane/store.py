@@ -11,7 +11,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ MIGRATIONS: tuple[str, ...] = (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
         kind TEXT NOT NULL,
         id TEXT NOT NULL,
-        rev INTEGER NOT NULL,
         project TEXT,
         doc TEXT NOT NULL,
         UNIQUE (kind, id)
@@ -43,30 +41,16 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX events_by_owner ON events (owner, type, timestamp);
     CREATE TABLE uploads (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        path TEXT NOT NULL,
-        version TEXT NOT NULL,
+        path TEXT PRIMARY KEY,
         sha TEXT NOT NULL,
         size INTEGER NOT NULL,
-        content_type TEXT NOT NULL,
-        session TEXT,
-        created TEXT NOT NULL,
-        current INTEGER NOT NULL
+        content_type TEXT NOT NULL
     );
-    CREATE UNIQUE INDEX uploads_by_version ON uploads (path, version);
     CREATE INDEX uploads_by_sha ON uploads (sha);
     """,
 )
 
 _BUSY = ("locked", "busy")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A document and its revision number, which grows with every write."""
-
-    doc: JsonObject
-    rev: int
 
 
 class Reader:
@@ -75,10 +59,10 @@ class Reader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def get(self, kind: str, document_id: str) -> Stored | None:
+    def get(self, kind: str, document_id: str) -> JsonObject | None:
         """One document, None if there is none."""
-        row = self.one("SELECT doc, rev FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
-        return Stored(doc=loads(row[0]), rev=row[1]) if row else None
+        row = self.one("SELECT doc FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
+        return loads(row[0]) if row else None
 
     def scan(
         self, kind: str, *, ids: Sequence[str] | None = None, projects: Sequence[str] | None = None
@@ -109,8 +93,8 @@ class Writer(Reader):
     def put(self, kind: str, doc: JsonObject) -> None:
         """Insert or replace the document with `doc["id"]`; its place in the insertion order stays."""
         self._connection.execute(
-            "INSERT INTO documents (kind, id, rev, project, doc) VALUES (:kind, :id, 1, :project, :doc)"
-            " ON CONFLICT (kind, id) DO UPDATE SET rev = rev + 1, project = :project, doc = :doc",
+            "INSERT INTO documents (kind, id, project, doc) VALUES (:kind, :id, :project, :doc)"
+            " ON CONFLICT (kind, id) DO UPDATE SET project = :project, doc = :doc",
             {"kind": kind, "id": doc["id"], "project": doc.get("project"), "doc": dumps(doc)},
         )
 

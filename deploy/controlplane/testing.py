@@ -1,7 +1,6 @@
 """A control plane for tests: as a real process on loopback (`control_plane`), or in this process (`in_process`).
 
-Both run with protections or, with `strict`, like a ClearML server 2.3.0. The fixture `strict` (tests/conftest.py) runs
-a test in both modes. Tests of everything that talks to ClearML use it; the product does not.
+Tests of everything that talks to ClearML use it; the product does not.
 """
 
 import base64
@@ -21,7 +20,6 @@ from starlette.testclient import TestClient
 
 from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
-from deploy.controlplane.protections import PROTECTED, STRICT
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
 
@@ -31,9 +29,9 @@ BASE = "http://controlplane:8008"
 _PROGRAM = (
     "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[3]);"
     "from deploy.controlplane import ControlPlaneSettings, run;"
-    "silence = float(sys.argv[5]) if sys.argv[5] else None;"
+    "silence = float(sys.argv[4]) if sys.argv[4] else None;"
     "sys.exit(run(ControlPlaneSettings(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]),"
-    " strict=sys.argv[4] == 'strict', stop_silent_after_s=silence)))"
+    " stop_silent_after_s=silence)))"
 )
 
 
@@ -89,7 +87,6 @@ def control_plane(
     *,
     port: int = 0,
     timeout_s: float = 30.0,
-    strict: bool = False,
     stop_silent_after_s: float | None = None,
 ) -> Iterator[RunningControlPlane]:
     """A started control plane; stopped when the block ends, killed if it does not stop.
@@ -98,16 +95,14 @@ def control_plane(
         state_dir: where it keeps its state; made when missing.
         port: 0 takes a free one.
         timeout_s: for its start and its stop, each.
-        strict: without its protections, as a ClearML server 2.3.0 (see `protections`).
-        stop_silent_after_s: seconds after which a silent Task in progress is stopped; None: never, or two hours where
-            strict.
+        stop_silent_after_s: seconds after which a silent Task in progress is stopped; None: never.
 
     Raises:
         RuntimeError: it did not start in time; its own message is on stderr.
     """
     root = Path(__file__).resolve().parents[2]
-    mode, silence = "strict" if strict else "", "" if stop_silent_after_s is None else str(stop_silent_after_s)
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root), mode, silence])
+    silence = "" if stop_silent_after_s is None else str(stop_silent_after_s)
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root), silence])
     try:
         deadline = time.monotonic() + timeout_s
         while (endpoint := read_endpoint(state_dir)) is None or endpoint["pid"] != str(process.pid):
@@ -209,11 +204,11 @@ class InProcess:
 
 
 @contextmanager
-def in_process(state_dir: Path, *, strict: bool = False, busy_timeout_s: float = 0.2) -> Iterator[InProcess]:
+def in_process(state_dir: Path, *, busy_timeout_s: float = 0.2) -> Iterator[InProcess]:
     """A control plane in this process, and a client of it, for the length of the block."""
     credentials = Credentials.load_or_create(state_dir)
     store = Store(state_dir / "db", busy_timeout_s=busy_timeout_s)
-    app = build(state_dir=state_dir, store=store, credentials=credentials, protections=STRICT if strict else PROTECTED)
+    app = build(state_dir=state_dir, store=store, credentials=credentials)
     with TestClient(app, base_url=BASE) as http:
         yield InProcess(http, store, credentials)
     store.close()

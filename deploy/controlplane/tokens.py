@@ -22,11 +22,10 @@ MAX_LIFETIME_S = 366 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The caller. `session` identifies one login, i.e. one client process; it is None for calls with access keys."""
+    """The caller."""
 
     user: str
     company: str
-    session: str | None
 
 
 class Tokens:
@@ -73,14 +72,13 @@ class Tokens:
             )
             identity = claims["identity"]
             expires, user, company = int(claims["exp"]), str(identity["user"]), str(identity["company"])
-            session = str(claims["session_id"])
         except jwt.PyJWTError as exc:
             raise _refused(f"failed decoding token: {exc}") from exc
         except (KeyError, TypeError, ValueError) as exc:
             raise _refused("claims are missing") from exc
         if expires <= self._time_s():
             raise _refused("token has expired")
-        return Identity(user=user, company=company, session=session)
+        return Identity(user=user, company=company)
 
 
 def _refused(why: str) -> ApiError:

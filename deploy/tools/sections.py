@@ -1,6 +1,6 @@
-"""The HOCON text of one configuration section of a serving Task: parse, render, repair. Pure.
+"""The HOCON text of one configuration section of a serving Task: parse, render. Pure.
 
-Called by the control plane (`merge`, and the guard of `tasks.edit`), by rollouts and by `apply`. A text parses here if
+Called by rollouts and by `apply`. A text parses here if
 the clearml SDK can parse it (`gateway.hocon` uses pyhocon, within limits of size, depth and time). Substitutions are
 never resolved and `include` is never followed: a text from outside must not read the server's environment, files or
 network. Such texts are `Dynamic` and are passed on unchanged.
@@ -20,7 +20,6 @@ _PLAIN_KEY = re.compile(r"^[A-Za-z_](?:[A-Za-z0-9_/-]| (?=[A-Za-z0-9_/-]))*$")
 _MAX_S = 5.0
 _QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _INCLUDE = re.compile(r"(?m)^\s*include\s*(?:$|url|file|package|required|\()")
-_ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\S.*?)(?P<sep> = | \{$| \{\}$)(?P<rest>.*)$")
 
 
 class Unparsable(ValueError):
@@ -59,66 +58,6 @@ def render(section: Mapping[str, Any]) -> str:
     if parse(text) != _plain(section):
         raise Unparsable("the section has no text form that reads back unchanged")
     return text
-
-
-def repair(text: str) -> str:
-    r"""Return a parsable text with the same content, for the three kinds of unreadable sections of the stock CLI.
-
-    These are: keys without the quotes that they need (non-ASCII letters, braces, commas), triple-quoted strings that
-    contain triple quotes, and periods of time. Works only on the regular layout that the SDK writes.
-
-    Raises:
-        Unparsable: no lossless repair is known.
-    """
-    lines = hocon.mended(text).split("\n")
-    out: list[str] = []
-    keys: list[str] = []
-    at = 0
-    while at < len(lines):
-        line = lines[at]
-        entry = _ENTRY.match(line)
-        if entry is None:
-            out.append(line)
-            at += 1
-            continue
-        indent, key, sep, rest = entry.group("indent", "key", "sep", "rest")
-        if not (len(key) > 1 and key[0] == key[-1] == '"'):
-            if not indent:
-                keys.append(key)
-            key = _key(key)
-        elif not indent:
-            keys.append(key[1:-1])
-        if sep == " = " and rest.startswith('"""'):
-            value, at = _long_string(lines, at, len(indent), rest)
-            out.append(f"{indent}{key} = {value}")
-            continue
-        out.append(f"{indent}{key}{sep}{rest}")
-        at += 1
-    repaired = "\n".join(out)
-    if list(parse(repaired)) != keys:
-        raise Unparsable("the names in the section cannot be written in a form that reads back unchanged")
-    return repaired
-
-
-def _long_string(lines: list[str], at: int, indent: int, rest: str) -> tuple[str, int]:
-    """Return the triple-quoted string at line `at`, as a quoted string if needed, and the next line's index.
-
-    It ends at the first closing line before regular layout: a sibling entry, the parent's brace or the end.
-    """
-    parts = [rest[3:]]
-    follows = re.compile(rf"^(?: {{{indent}}}\S.*(?: = .*| \{{| \{{\}})| {{{max(indent - 2, 0)}}}\}})$")
-    while True:
-        last = parts[-1]
-        closes = last.endswith('"""')
-        after = at + 1
-        if closes and (after >= len(lines) or not lines[after].strip() or follows.match(lines[after])):
-            break
-        if after >= len(lines):
-            raise Unparsable("a multi-line string has no end")
-        parts.append(lines[after])
-        at = after
-    value = "\n".join(parts)[:-3]
-    return (json.dumps(value, ensure_ascii=False) if '"""' in value else f'"""{value}"""'), at + 1
 
 
 def _entries(section: Mapping[str, Any], indent: str) -> list[str]:

@@ -2,9 +2,7 @@
 
 Ids differ, so recorded ones are translated as they are handed out. Compared are status, result subcode, the message of
 every refusal, the shape of every answer (each recorded key must be there with the recorded JSON type, what was empty
-must be), and every value of the Tasks and models that were read. What differs on purpose is listed in `DELIBERATE` and
-`DELIBERATE_VALUES`, with the protection that is the reason; docs/clearml-compatibility.md explains them. Without the
-protections (`strict`) nothing differs.
+must be), and every value of the Tasks and models that were read.
 """
 
 # ruff: noqa: D103 - a test's name states its rule
@@ -21,28 +19,14 @@ from starlette.testclient import TestClient
 
 from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials
-from deploy.controlplane.protections import PROTECTED, STRICT
 from deploy.controlplane.store import Store
 
 DATA = Path(__file__).parents[1] / "data" / "clearml" / "exchanges.jsonl.gz"
 BASE = "http://controlplane:8008"
 
-# n of an exchange -> (recorded, ours): status and subcode that differ by design
-DELIBERATE: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {
-    # a filter on metadata crashed the real server
-    404: ((500, 0), (200, 0)),
-    # the real server publishes a model whose upload has failed
-    732: ((200, 0), (400, 204)),
-}
 
-# (n of an exchange, field of the Task or model): values that differ by design
-DELIBERATE_VALUES = {
-    # the model whose upload has failed is not published
-    (733, "ready"),
-    # of two `model add` at once, the endpoint of one was lost
-    (1491, "configuration"),
-    (1492, "configuration"),
-}
+METADATA_FILTER = 404
+"""n of the one exchange that differs: the recording's in-memory database failed at a filter on metadata."""
 
 
 class Replay:
@@ -133,12 +117,6 @@ def differences(wanted: Any, got: Any, path: str = "data") -> Iterator[str]:
         yield f"{path}: expected {wanted}, got {got!r:.60}"
 
 
-def unpinned(value: Any) -> Any:
-    """Addresses as their uploaders sent them, where the embedded server has pinned them (`pins_addresses`)."""
-    text = re.sub(r"/\.v/[0-9a-f]{12}/", "/", json.dumps(value, ensure_ascii=False))
-    return json.loads(text.replace("%23", "#").replace("%3F", "?"))
-
-
 def other_values(record: dict[str, Any], known: dict[str, dict[str, Any]], replay: Replay, data: Any) -> dict[str, str]:
     """Field -> how it differs, of a Task or model that was read.
 
@@ -150,7 +128,7 @@ def other_values(record: dict[str, Any], known: dict[str, dict[str, Any]], repla
     document |= record["values"]
     found = {}
     for name, value in json.loads(replay.live(json.dumps(document, ensure_ascii=False))).items():
-        got = unpinned(data[kind].get(name))
+        got = data[kind].get(name)
         if name == "models":
             got = {role: [{k: v for k, v in item.items() if k != "updated"} for item in got[role]] for role in got}
         if got != value and name not in record.get("outside", ()):
@@ -169,21 +147,20 @@ def json_type(value: Any) -> str:
 
 
 @pytest.fixture
-def replay(tmp_path: Path, strict: bool) -> Iterator[Replay]:
+def replay(tmp_path: Path) -> Iterator[Replay]:
     credentials = Credentials.generate()
     store = Store(tmp_path / "registry.sqlite3")
-    app = build(state_dir=tmp_path, store=store, credentials=credentials, protections=STRICT if strict else PROTECTED)
+    app = build(state_dir=tmp_path, store=store, credentials=credentials)
     with TestClient(app, base_url=BASE) as client:
         yield Replay(client, credentials)
     store.close()
 
 
-def test_recorded_exchanges_get_the_recorded_answers(replay: Replay, strict: bool) -> None:
+def test_recorded_exchanges_get_the_recorded_answers(replay: Replay) -> None:
     """Status, subcode, all recorded keys with their types; and the messages, which people read in the CLI's output."""
     found: list[str] = []
     told: dict[str, str] = {}
     known: dict[str, dict[str, Any]] = {}
-    differing: set[tuple[float, str]] = set()
     compared = 0
     for record in recorded():
         where = f"{record['n']} {record.get('label')} {record.get('path')}"
@@ -205,10 +182,10 @@ def test_recorded_exchanges_get_the_recorded_answers(replay: Replay, strict: boo
         response = replay.api(record)
         meta, data = response.json()["meta"], response.json()["data"]
         outcome, expected = (response.status_code, meta["result_subcode"]), (record["status"], record.get("subcode", 0))
-        if record["status"] in ((400, 401, 500) if strict else (400, 401)):
+        if record["status"] in (400, 401):
             told[replay.live(record["msg"])] = meta["result_msg"]
-        if record["n"] in DELIBERATE and not strict:
-            assert (expected, outcome) == DELIBERATE[record["n"]], where
+        if record["n"] == METADATA_FILTER:
+            assert ((500, 0), (200, 0)) == (expected, outcome), where
             continue
         if outcome != expected:
             found.append(f"{where}: {outcome} {meta['result_msg']}, recorded {expected}")
@@ -221,15 +198,9 @@ def test_recorded_exchanges_get_the_recorded_answers(replay: Replay, strict: boo
         found += [f"{where}: {difference}" for difference in differences(record["shape"], data)]
         if "values" in record:
             other = other_values(record, known, replay, data)
-            differing |= {(record["n"], name) for name in other}
-            found += [
-                f"{where}: {name}: {how}"
-                for name, how in other.items()
-                if strict or (record["n"], name) not in DELIBERATE_VALUES
-            ]
+            found += [f"{where}: {name}: {how}" for name, how in other.items()]
         assert response.status_code == meta["result_code"], where
     assert not found, "\n".join(found)
     assert compared == 977
-    assert strict or differing == DELIBERATE_VALUES
     assert len(told) >= 5
     assert list(told) == list(told.values())

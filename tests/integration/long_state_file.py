@@ -67,7 +67,7 @@ def test_staging_becomes_production(tmp_path: Path) -> None:
     weights.write_bytes(os.urandom(2000))
     code.write_text(CODE)
     (tmp_path / "a").mkdir()
-    with control_plane(tmp_path / "a" / "state", strict=True) as server:
+    with control_plane(tmp_path / "a" / "state") as server:
         staging = Shell(server.client_environment(os.environ, tmp_path / "a"), tmp_path)
         task = staging.service(weights)
         tensors = ("--input-name", "x", "--input-type", "float32", "--input-size", "[1, 4]",

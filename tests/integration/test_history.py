@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Client]:
-    with control_plane(tmp_path / "state", strict=True) as server:
+    with control_plane(tmp_path / "state") as server:
         client = Client(server, tmp_path, TRITON_GATEWAY_USER="ann")
         client.create("history")
         with client.here():

@@ -29,7 +29,7 @@ Open = Callable[[], Ledger]
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A serving Task that the tests of this file share: each uses keys of its own."""
     folder = tmp_path_factory.mktemp("served")
-    with control_plane(folder / "state", strict=True) as server:
+    with control_plane(folder / "state") as server:
         client = Client(server, folder)
         client.create("contract")
         with client.here():

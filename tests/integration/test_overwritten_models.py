@@ -59,7 +59,7 @@ def failed(gateway: GatewayProcess) -> list[Any]:
 
 def test_a_second_upload_of_the_same_folder_name_is_never_served_under_the_first_id(tmp_path: Path) -> None:
     """Who serves the first goes on, a new replica refuses it by name, the page's status and doctor say so."""
-    with control_plane(tmp_path / "plane", strict=True) as server:
+    with control_plane(tmp_path / "plane") as server:
         world = World(server, tmp_path)
         first = world.publish("one", "first")
         world.serve("e", first)

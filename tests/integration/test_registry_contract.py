@@ -55,11 +55,10 @@ def _files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return weights, code, folder
 
 
-@pytest.fixture(params=["fake", "clearml", pytest.param("strict", marks=pytest.mark.long)], scope="module")
+@pytest.fixture(params=["fake", "clearml"], scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same content in a fake and in a real registry, the latter written by the stock CLI.
 
-    The real one is the embedded control plane, and the same as strict as a ClearML server: nothing is merged.
     Shared by the tests of this file; the one that ends it comes last.
     """
     tmp_path = tmp_path_factory.mktemp("world")
@@ -82,7 +81,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fake.attach, stop_fake,
         )  # fmt: skip
         return
-    with control_plane(tmp_path / "state", strict=request.param == "strict") as server:
+    with control_plane(tmp_path / "state") as server:
         client = Client(server, tmp_path)
         task = client.create("contract")
         model = client.upload("one", weights, project="contract")

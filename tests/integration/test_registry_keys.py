@@ -62,7 +62,7 @@ def asked(process: GatewayProcess, key: str) -> tuple[int, str]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """See the class."""
-    with control_plane(tmp_path / "controlplane", strict=True) as server:
+    with control_plane(tmp_path / "controlplane") as server:
         yield Service(server, tmp_path)
 
 

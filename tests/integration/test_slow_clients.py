@@ -119,7 +119,7 @@ class Service(Client):
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Shared by the tests of this file; each begins with weights of its own."""
     folder = tmp_path_factory.mktemp("slow")
-    with control_plane(folder / "state", strict=True) as server:
+    with control_plane(folder / "state") as server:
         client = Service(server, folder)
         with client.here():
             yield client

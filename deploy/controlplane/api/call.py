@@ -12,14 +12,13 @@ from deploy.controlplane.tokens import Identity
 class Call:
     """The body of one call and its sender.
 
-    `lines` are the objects of a JSON-lines body (`events.add_batch`); `client` is the `X-ClearML-Client` header.
+    `lines` are the objects of a JSON-lines body (`events.add_batch`).
     """
 
     endpoint: EndpointName
     identity: Identity
     body: JsonObject
     lines: list[JsonObject] = field(default_factory=list)
-    client: str = ""
     query: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str:

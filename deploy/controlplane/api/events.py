@@ -84,7 +84,7 @@ class EventsApi:
                 stored_owner = tx.get(kind, owner_id)
                 if stored_owner is not None:
                     now = self._clock.stamp()
-                    tx.put(kind, _with_statistics(stored_owner.doc, events, now, is_model=is_model))
+                    tx.put(kind, _with_statistics(stored_owner, events, now, is_model=is_model))
         return {"added": sum(map(len, by_owner.values())), "errors": sum(refused.values()), "errors_info": refused}
 
     def get_task_log(self, call: Call) -> JsonObject:
@@ -208,13 +208,13 @@ class EventsApi:
                             key: event.get(key) for key in ("metric", "variant", "value", "timestamp")
                         }
                 if stored is not None and latest:
-                    answers.append({"task": owner, "task_name": stored.doc["name"], "values": [*latest.values()]})
+                    answers.append({"task": owner, "task_name": stored["name"], "values": [*latest.values()]})
         return {"tasks": answers}
 
     def get_task_latest_scalar_values(self, call: Call) -> JsonObject:
         """The latest value of every scalar."""
         with self._store.read() as tx:
-            doc = tasks.require(tx, call.text("task")).doc
+            doc = tasks.require(tx, call.text("task"))
         metrics: dict[str, list[JsonObject]] = {}
         for variants in (doc.get("last_metrics") or {}).values():
             for item in variants.values():
@@ -237,7 +237,7 @@ def _malformed(event: JsonObject) -> str | None:
 def _refusal(tx: Reader, owner: str, *, is_model: bool, allow_locked: bool) -> str | None:
     """Why events of `owner` are refused; None if they are accepted."""
     stored = tx.get(models.KIND if is_model else tasks.KIND, owner)
-    locked = stored is not None and (stored.doc["ready"] if is_model else stored.doc["status"] == "published")
+    locked = stored is not None and (stored["ready"] if is_model else stored["status"] == "published")
     if stored is None or (locked and not allow_locked):
         return f"Invalid {'model' if is_model else 'task'} id {owner}"
     return None

@@ -1,28 +1,21 @@
-"""`models.*`: registration, lookup, publishing.
-
-A published model keeps its bytes: a recorded URI is pinned to one upload.
-"""
+"""`models.*`: registration, lookup, publishing."""
 
 from collections.abc import Callable, Mapping
 
-from deploy.controlplane import query, uris
+from deploy.controlplane import query
 from deploy.controlplane.api import projects, tasks
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
 from deploy.controlplane.envelope import (
     ApiError,
     JsonObject,
-    filter_failed,
     invalid_model_id,
-    invalid_model_uri,
     missing_fields,
     model_creating_task_exists,
     model_in_use,
     too_short,
     validation_error,
 )
-from deploy.controlplane.files import Files
-from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 
 KIND = "models"
@@ -30,8 +23,6 @@ MIN_NAME = 3
 ARCHIVED = "archived"
 # prefix of a deleted model's id in Tasks that still name it
 DELETED = "__DELETED__"
-# set on a model that was published during its upload: it becomes ready together with its data
-HELD = "publish_when_uploaded"
 SCHEMA = query.Schema(
     list_fields=frozenset({"id", "tags", "system_tags", "project", "task", "uri", "framework", "user", "parent"}),
     flag_fields=frozenset({"ready"}),
@@ -56,18 +47,8 @@ _EDITABLE = (
 class ModelsApi:
     """Models of the store."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        files: Files,
-        clock: Clock,
-        new_id: Callable[[], str],
-        protections: Protections = PROTECTED,
-    ) -> None:
+    def __init__(self, *, store: Store, clock: Clock, new_id: Callable[[], str]) -> None:
         self._store = store
-        self._protections = protections
-        self._files = files
         self._clock = clock
         self._new_id = new_id
 
@@ -115,7 +96,7 @@ class ModelsApi:
             "last_metrics": {},
         }
         with self._store.write() as tx:
-            doc |= self._fields(tx, call) | {"uri": self._pinned(tx, call, uri)}
+            doc |= self._fields(tx, call) | {"uri": uri}
             doc = {key: value for key, value in doc.items() if value is not None}
             tx.put(KIND, doc)
             if call.flag("ready"):
@@ -128,31 +109,17 @@ class ModelsApi:
             return {"model": require(tx, call.text("model"), call.identity.company)}
 
     def get_all(self, call: Call) -> JsonObject:
-        """`{models: […]}`. A URI is found both as its uploader wrote it and in its pinned form."""
+        """`{models: […]}`."""
         body = call.body
-        if not self._protections.filters_metadata and any(key.startswith("metadata.") for key in body):
-            raise filter_failed()
         with self._store.read() as tx:
             if call.flag("include_subprojects") and call.items("project"):
                 body = body | {"project": projects.subtree(tx, call.items("project"))}
             documents = list(tx.scan(KIND, ids=query.exact(body.get("id")), projects=query.exact(body.get("project"))))
-        if body.get("uri"):
-            wanted = query.ListFilter.parse(call.items("uri"))
-            documents = [
-                doc
-                for doc in documents
-                if wanted.accepts(doc.get("uri")) or wanted.accepts(uris.unversioned(doc.get("uri", "")))
-            ]
-            body = {key: value for key, value in body.items() if key != "uri"}
         found = query.select(documents, body, SCHEMA)
         return {"models": [query.project(doc, body.get("only_fields")) for doc in found]}
 
     def edit(self, call: Call) -> JsonObject:
-        """Edit any fields, also of a published model. A URI is pinned to the bytes that it means now.
-
-        A model that was published during its upload becomes ready with the URI of its data, and a model that has data
-        keeps its URI if an edit brings the placeholder of an upload.
-        """
+        """Edit any fields, also of a published model."""
         name = call.body.get("name")
         if name is not None and len(str(name)) < MIN_NAME:
             raise too_short("name")
@@ -160,26 +127,15 @@ class ModelsApi:
             doc = require(tx, call.text("model"), call.identity.company)
             fields = self._fields(tx, call)
             if call.body.get("uri"):
-                fields["uri"] = self._pinned(tx, call, str(call.body["uri"]))
-                if self._protections.publishes_only_data:
-                    is_empty = uris.has_no_data(fields["uri"])
-                    if doc["ready"] and is_empty:
-                        raise invalid_model_uri(doc["id"], fields["uri"])
-                    if is_empty and not uris.has_no_data(doc.get("uri") or ""):
-                        # A thread of the SDK read the model before its upload ended, and writes it back after.
-                        fields["uri"] = doc["uri"]
-                    if doc.get(HELD) and not is_empty:
-                        fields |= {"ready": True, HELD: None}
-            if not self._protections.publishes_only_data and isinstance(call.body.get("ready"), bool):
+                fields["uri"] = str(call.body["uri"])
+            if isinstance(call.body.get("ready"), bool):
                 fields["ready"] = call.body["ready"]
             self._count_iteration(tx, call, doc.get("task") or fields.get("task"))
             saved = self._save(tx, call, doc, fields)
-            if self._protections.publishes_only_data and call.flag("ready"):
-                self.publish_in(tx, call, doc["id"])
         return {"updated": 1, "fields": {**saved, "ui_cache": {}} if call.body.get("uri") else saved}
 
     def set_ready(self, call: Call) -> JsonObject:
-        """Publish. Refused for a model whose upload has failed, and delayed during an upload."""
+        """Publish, with or without data."""
         with self._store.write() as tx:
             doc = require(tx, call.text("model"), call.identity.company)
             if doc["ready"]:
@@ -188,7 +144,7 @@ class ModelsApi:
         return {"updated": 1, "fields": {}}
 
     def publish_many(self, call: Call) -> JsonObject:
-        """Publish several models; those without data are listed in `failed`."""
+        """Publish several models; those that there are not are listed in `failed`."""
         succeeded: list[JsonObject] = []
         failed: list[JsonObject] = []
         for model_id in call.items("ids"):
@@ -201,22 +157,12 @@ class ModelsApi:
         return {"succeeded": succeeded, "failed": failed}
 
     def publish_in(self, tx: Writer, call: Call, model_id: str) -> None:
-        """Publish within a transaction of the caller's, pinning the URI for good.
-
-        The SDK uploads in the background, so a script may publish before the bytes are there. Such a model is
-        published when they are (`edit`): until then no query for published models finds it.
+        """Publish within a transaction of the caller's.
 
         Raises:
-            ApiError: 400/204 when the model's upload has failed, 400/201 when there is no such model.
+            ApiError: 400/201 when there is no such model.
         """
-        doc = require(tx, model_id, call.identity.company)
-        uri = doc.get("uri") or ""
-        if self._protections.publishes_only_data and uris.has_no_data(uri):
-            if not uris.is_uploading(uri):
-                raise invalid_model_uri(model_id, uri)
-            self._save(tx, call, doc, {HELD: True})
-            return
-        self._save(tx, call, doc, {"ready": True, "uri": self._pinned(tx, call, doc["uri"])})
+        self._save(tx, call, require(tx, model_id, call.identity.company), {"ready": True})
 
     def add_or_update_metadata(self, call: Call) -> JsonObject:
         """Add or replace metadata by key; `replace_metadata` drops the others."""
@@ -250,8 +196,7 @@ class ModelsApi:
     def delete(self, call: Call) -> JsonObject:
         """Remove a model; the client then deletes the file at `url`.
 
-        A published one needs `force`. (A real server asks for `force` where a Task uses the model as an input or a
-        published Task has made it.)
+        It needs `force` where a Task uses the model as an input or a published Task has made it.
         """
         with self._store.write() as tx:
             doc = require(tx, call.text("model"), call.identity.company)
@@ -263,10 +208,6 @@ class ModelsApi:
         return {"deleted": True, "url": doc.get("uri")}
 
     def _require_deletable(self, tx: Reader, doc: JsonObject) -> None:
-        if self._protections.keeps_published_models:
-            if doc["ready"]:
-                raise ApiError(400, 203, f"Model is ready: id={doc['id']}; use force=true")
-            return
         known = list(tx.scan(tasks.KIND))
         used = [
             task
@@ -312,8 +253,8 @@ class ModelsApi:
                         {"id": model_id, "error": {"codes": [error.code, error.subcode], "msg": error.message}}
                     )
                     continue
-                tags = [tag for tag in stored.doc.get("system_tags") or [] if tag != ARCHIVED]
-                self._save(tx, call, stored.doc, {"system_tags": [*tags, ARCHIVED] if add else tags})
+                tags = [tag for tag in stored.get("system_tags") or [] if tag != ARCHIVED]
+                self._save(tx, call, stored, {"system_tags": [*tags, ARCHIVED] if add else tags})
                 succeeded.append({"id": model_id, verb: True})
         return {"succeeded": succeeded, "failed": failed}
 
@@ -330,11 +271,8 @@ class ModelsApi:
         if stored is None:
             return
         now = self._clock.stamp()
-        reached = max(call.body["iteration"], stored.doc.get("last_iteration") or 0)
-        tx.put(tasks.KIND, stored.doc | {"last_iteration": reached, "last_update": now, "last_change": now})
-
-    def _pinned(self, tx: Reader, call: Call, uri: str) -> str:
-        return self._files.pin(tx, uri, session=call.identity.session)
+        reached = max(call.body["iteration"], stored.get("last_iteration") or 0)
+        tx.put(tasks.KIND, stored | {"last_iteration": reached, "last_update": now, "last_change": now})
 
     def _save(self, tx: Writer, call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
         now = self._clock.stamp()
@@ -353,4 +291,4 @@ def require(tx: Reader, model_id: str, company: str) -> JsonObject:
     stored = tx.get(KIND, model_id)
     if stored is None:
         raise invalid_model_id(model_id, company)
-    return stored.doc
+    return stored

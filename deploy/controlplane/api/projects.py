@@ -6,12 +6,11 @@ from deploy.controlplane import query
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
 from deploy.controlplane.envelope import ApiError, JsonObject, invalid_project_id, not_unique
-from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 from deploy.controlplane.tokens import Identity
 
 KIND = "projects"
-# fewest characters of a name on a real server; here names of any length are accepted (`finds_or_creates_projects`)
+# fewest characters of each part of a name
 MIN_NAME = 3
 SCHEMA = query.Schema(list_fields=frozenset({"id", "tags", "system_tags", "user", "parent", "basename"}))
 
@@ -21,11 +20,8 @@ _EDITABLE = ("description", "tags", "system_tags", "default_output_destination")
 class ProjectsApi:
     """Projects of the store."""
 
-    def __init__(
-        self, *, store: Store, clock: Clock, new_id: Callable[[], str], protections: Protections = PROTECTED
-    ) -> None:
+    def __init__(self, *, store: Store, clock: Clock, new_id: Callable[[], str]) -> None:
         self._store = store
-        self._protections = protections
         self._clock = clock
         self._new_id = new_id
 
@@ -40,21 +36,18 @@ class ProjectsApi:
         }
 
     def create(self, call: Call) -> JsonObject:
-        """Return the id of the project with that name; create it and its parents if they do not exist.
+        """Create the project, and its parents if they do not exist; return its id.
 
-        A stock server answers a second creation with an error, which two clients that create the same project at once
-        would see. It also refuses names of one or two letters.
+        A second creation is refused, which two clients see that create the same project at once. So are names of one
+        or two letters.
         """
-        lenient = self._protections.finds_or_creates_projects
         name = "/".join(part.strip() for part in str(call.body.get("name") or "").split("/") if part.strip())
-        if not name or (not lenient and any(len(ancestor) < MIN_NAME for ancestor in _with_ancestors(name))):
+        if not name or any(len(ancestor) < MIN_NAME for ancestor in _with_ancestors(name)):
             raise ApiError(400, 12, "Validation error (Project name cannot be blank)")
         with self._store.write() as tx:
             existing = {doc["name"]: doc for doc in tx.scan(KIND)}
-            if name in existing and not lenient:
-                raise not_unique("Project with the same name already exists", name=name, company=call.identity.company)
             if name in existing:
-                return {"id": existing[name]["id"]}
+                raise not_unique("Project with the same name already exists", name=name, company=call.identity.company)
             parents: list[str] = []
             for ancestor in _with_ancestors(name):
                 doc = existing.get(ancestor)
@@ -120,14 +113,14 @@ def require(tx: Reader, project_id: str) -> JsonObject:
     stored = tx.get(KIND, project_id)
     if stored is None:
         raise invalid_project_id(project_id)
-    return stored.doc
+    return stored
 
 
 def touch(tx: Writer, project_id: str | None, now: str) -> None:
     """Update the project's `last_update`: something in it has changed."""
     stored = tx.get(KIND, project_id) if project_id else None
     if stored is not None:
-        tx.put(KIND, stored.doc | {"last_update": now})
+        tx.put(KIND, stored | {"last_update": now})
 
 
 def subtree(tx: Reader, project_ids: list[str]) -> list[str]:

@@ -1,10 +1,13 @@
-"""`tasks.*`: creation, reading, whole-field edits that merge, statuses, artifacts, models, hyperparameters."""
+"""`tasks.*`: creation, reading, edits of whole fields, statuses, artifacts, models, hyperparameters.
 
-from collections.abc import Callable, Mapping
+Two clients that change a Task at once lose one change, as on a ClearML server 2.3.0.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from deploy.controlplane import edits, merge, query
+from deploy.controlplane import query
 from deploy.controlplane.api import projects
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
@@ -18,10 +21,7 @@ from deploy.controlplane.envelope import (
     unexpected_task_status,
     validation_error,
 )
-from deploy.controlplane.files import Files
-from deploy.controlplane.protections import PROTECTED, Protections
-from deploy.controlplane.reads import ReadLog
-from deploy.controlplane.store import Reader, Store, Stored, Writer
+from deploy.controlplane.store import Reader, Store, Writer
 
 KIND = "tasks"
 MIN_NAME = 3
@@ -45,6 +45,11 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
 _DESCRIPTIVE = frozenset({"tags", "system_tags", "name", "comment", "project"})
 _REPLACED = ("name", "comment", "tags", "system_tags", "project", "parent", "type", "container")
 _EMBEDDED = ("script", "output")
+_OBJECTS = ("configuration", "hyperparams", "runtime", "execution", "models")
+# of a Task's `execution`; clients send other fields too ("dataviews"), which a server does not store
+_EXECUTION_FIELDS = frozenset(
+    {"test_split", "parameters", "model_desc", "model_labels", "framework", "artifacts", "queue"}
+)
 
 
 class TasksApi:
@@ -54,20 +59,14 @@ class TasksApi:
         self,
         *,
         store: Store,
-        files: Files,
-        reads: ReadLog,
         clock: Clock,
         new_id: Callable[[], str],
         publish_model: Callable[[Writer, Call, str], None],
-        protections: Protections = PROTECTED,
     ) -> None:
         self._store = store
-        self._files = files
-        self._reads = reads
         self._clock = clock
         self._new_id = new_id
         self._publish_model = publish_model
-        self._protections = protections
 
     def endpoints(self) -> Mapping[str, Handler]:
         """Name -> handler."""
@@ -116,16 +115,15 @@ class TasksApi:
             doc = self._new(call, name, call.text("type"))
             if doc.get("project"):
                 projects.require(tx, doc["project"])
-            edit = self._edit_of(tx, call, doc)
-            self._apply(edit, {key: value for key, value in call.body.items() if key not in ("name", "type")})
-            tx.put(KIND, doc | edit.fields)
+            sent = {key: value for key, value in call.body.items() if key not in ("name", "type")}
+            tx.put(KIND, doc | _edited(doc, sent))
             projects.touch(tx, doc.get("project"), doc["created"])
         return {"id": doc["id"]}
 
     def clone(self, call: Call) -> JsonObject:
         """A new Task with the same definition: no status, results or output artifacts."""
         with self._store.write() as tx:
-            source = require(tx, call.text("task")).doc
+            source = require(tx, call.text("task"))
             name = call.body.get("new_task_name") or source["name"]
             doc = self._new(call, name, source["type"])
             for key in ("script", "hyperparams", "configuration", "container", "comment", "project"):
@@ -150,11 +148,9 @@ class TasksApi:
         return {"id": doc["id"]}
 
     def get_by_id(self, call: Call) -> JsonObject:
-        """`{task: {…}}`. The read is remembered as a possible base of the session's next write."""
+        """`{task: {…}}`."""
         with self._store.read() as tx:
-            stored = require(tx, call.text("task"))
-        self._reads.saw(call.identity.session, stored.doc["id"], stored.rev, stored.doc)
-        return {"task": stored.doc}
+            return {"task": require(tx, call.text("task"))}
 
     def get_all(self, call: Call) -> JsonObject:
         """`{tasks: […]}`."""
@@ -168,57 +164,17 @@ class TasksApi:
     # --- edits
 
     def edit(self, call: Call) -> JsonObject:
-        """Change any fields.
-
-        Concurrent changes of configuration, hyperparameters, runtime, artifacts and models survive.
-        """
+        """Replace any fields; `script`, `output`, `execution` and `models` part by part."""
         name = call.body.get("name")
         if name is not None and len(str(name)) < MIN_NAME:
             raise too_short("name")
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             if not call.flag("force") and doc["status"] != "created":
                 raise invalid_task_status(task_id=doc["id"], current=doc["status"], wanted="created")
             if call.body.get("project"):
                 projects.require(tx, call.body["project"])
-            edit = self._edit_of(tx, call, doc)
-            self._apply(edit, call.body)
-            _explain(edit)
-            return {"updated": 1, "fields": self._save(tx, call, doc, edit.fields)}
-
-    def _apply(self, edit: edits.Edit, body: Mapping[str, Any]) -> None:
-        for key in _REPLACED:
-            if body.get(key) is not None:
-                edit.fields[key] = body[key]
-        for key in _EMBEDDED:
-            if isinstance(body.get(key), Mapping):
-                edit.fields[key] = {**(edit.task.get(key) or {}), **body[key]}
-        if body.get("output_dest") is not None:
-            output = edit.fields.get("output") or edit.task.get("output") or {}
-            edit.fields["output"] = {**output, "destination": body["output_dest"]}
-        for key, merged in (
-            ("configuration", edit.configuration),
-            ("hyperparams", edit.hyperparams),
-            ("runtime", edit.runtime),
-            ("execution", edit.execution),
-            ("models", edit.models),
-        ):
-            value = body.get(key)
-            if value is None:
-                continue
-            if not isinstance(value, Mapping):
-                raise validation_error(f"{key} must be an object")
-            merged(value)
-
-    def _edit_of(self, tx: Reader, call: Call, doc: JsonObject) -> edits.Edit:
-        session = call.identity.session
-        return edits.Edit(
-            task=doc,
-            writer=edits.Writer(session=session, client=call.client),
-            reads=self._reads,
-            pin=lambda uri, sha: self._files.pin(tx, uri, session=session, sha=sha),
-            protections=self._protections,
-        )
+            return {"updated": 1, "fields": self._save(tx, call, doc, _edited(doc, call.body))}
 
     def _save(self, tx: Writer, call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
         """Store `fields` and update the time stamps; return the fields as stored."""
@@ -232,7 +188,7 @@ class TasksApi:
 
     def _change(self, call: Call, compute: Callable[[Writer, JsonObject], JsonObject]) -> JsonObject:
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             self._save(tx, call, doc, compute(tx, doc))
         return {"updated": 1}
 
@@ -249,13 +205,13 @@ class TasksApi:
     def add_or_update_artifacts(self, call: Call) -> JsonObject:
         """Add artifacts or replace those with the same key and mode."""
 
-        def compute(tx: Writer, doc: JsonObject) -> JsonObject:
+        def compute(_: Writer, doc: JsonObject) -> JsonObject:
             self._require_open(call, doc)
-            edit = self._edit_of(tx, call, doc)
-            new = merge.keyed([edit.artifact(item) for item in call.items("artifacts")], "key", "mode")
+            new = _keyed([_artifact(item) for item in call.items("artifacts")], "key", "mode")
             execution = doc.get("execution") or {}
-            merged = merge.keyed(execution.get("artifacts") or [], "key", "mode") | new
-            return {"execution": {**execution, "artifacts": edits.sorted_artifacts(merged)}}
+            artifacts = (_keyed(execution.get("artifacts") or [], "key", "mode") | new).values()
+            in_order = sorted(artifacts, key=lambda item: (str(item.get("key")), str(item.get("mode"))))
+            return {"execution": {**execution, "artifacts": in_order}}
 
         return self._change(call, compute)
 
@@ -277,7 +233,7 @@ class TasksApi:
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
             models = doc.get("models") or {}
-            entries = merge.keyed(models.get(kind) or [], "name")
+            entries = _keyed(models.get(kind) or [], "name")
             entry: JsonObject = {"name": name, "model": model, "updated": self._clock.stamp()}
             fields: JsonObject = {
                 "models": {"input": [], "output": [], **models, kind: [*(entries | {(name,): entry}).values()]}
@@ -344,7 +300,10 @@ class TasksApi:
             found = list(tx.scan(KIND, ids=call.items("tasks")))
         return {
             "params": [
-                {"task": doc["id"], "hyperparams": [*merge.flattened(doc.get("hyperparams") or {}).values()]}
+                {
+                    "task": doc["id"],
+                    "hyperparams": [item for part in (doc.get("hyperparams") or {}).values() for item in part.values()],
+                }
                 for doc in found
             ]
         }
@@ -369,16 +328,11 @@ class TasksApi:
     def edit_configuration(self, call: Call) -> JsonObject:
         """Add or replace whole sections (`replace_configuration`: drop the others)."""
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             self._require_editable(call, doc)
             items = {str(item.get("name")): item for item in call.items("configuration")}
-            edit = self._edit_of(tx, call, doc)
-            if call.flag("replace_configuration"):
-                edit.replaced_configuration(items)
-            else:
-                edit.configuration({**(doc.get("configuration") or {}), **items})
-            _explain(edit)
-            self._save(tx, call, doc, edit.fields)
+            kept = {} if call.flag("replace_configuration") else doc.get("configuration") or {}
+            self._save(tx, call, doc, {"configuration": _cleaned({**kept, **items})})
         return {"updated": 1}
 
     def delete_configuration(self, call: Call) -> JsonObject:
@@ -397,7 +351,7 @@ class TasksApi:
     def ping(self, call: Call) -> JsonObject:
         """Record that the Task's process is alive: changes only `last_update`."""
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             tx.put(KIND, doc | {"last_update": self._clock.stamp()})
         return {}
 
@@ -429,13 +383,12 @@ class TasksApi:
         def publish_models(tx: Writer, doc: JsonObject) -> str:
             refused: list[str] = []
             if call.flag("publish_model", default=True):
-                outputs = (doc.get("models") or {}).get("output") or []
-                # a real server publishes only the last one
-                for item in outputs if self._protections.publishes_only_data else outputs[-1:]:
+                # only the last one, as a real server does
+                for item in ((doc.get("models") or {}).get("output") or [])[-1:]:
                     try:
                         self._publish_model(tx, call, str(item.get("model")))
                     except ApiError as error:
-                        # a model without data stays unpublished; the Task is published all the same
+                        # a model that is gone; the Task is published all the same
                         refused.append(error.message)
             return "; ".join(refused)
 
@@ -446,7 +399,7 @@ class TasksApi:
     def reset(self, call: Call) -> JsonObject:
         """Move back to created: results, artifacts and the registration of output models are removed."""
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             if doc["status"] == "published" and not call.flag("force"):
                 raise invalid_task_status(task_id=doc["id"], current=doc["status"], wanted="created")
             execution = doc.get("execution") or {}
@@ -476,14 +429,13 @@ class TasksApi:
     def delete(self, call: Call) -> JsonObject:
         """Remove the Task and its events. The client deletes its files."""
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             if doc["status"] not in ("created", "stopped", "failed", "completed") and not call.flag("force"):
                 raise ApiError(
                     400, 123, f"Task cannot be deleted: task={doc['id']}, status={doc['status']}; use force=true"
                 )
             tx.delete(KIND, doc["id"])
             tx.execute("DELETE FROM events WHERE owner = ?", (doc["id"],))
-        self._reads.forget(doc["id"])
         return {"deleted": True, "updated_children": 0, "updated_models": 0, "deleted_models": 0, "urls": None}
 
     def archive(self, call: Call) -> JsonObject:
@@ -505,7 +457,7 @@ class TasksApi:
     def _tag_many(self, call: Call, ids: list[Any], *, add: bool) -> int:
         with self._store.write() as tx:
             for task_id in ids:
-                doc = require(tx, str(task_id)).doc
+                doc = require(tx, str(task_id))
                 tags = [tag for tag in doc.get("system_tags") or [] if tag != "archived"]
                 self._save(tx, call, doc, {"system_tags": [*tags, "archived"] if add else tags})
         return len(ids)
@@ -521,7 +473,7 @@ class TasksApi:
     ) -> JsonObject:
         """Change the status if the status machine or `force` allows it."""
         with self._store.write() as tx:
-            doc = require(tx, call.text("task")).doc
+            doc = require(tx, call.text("task"))
             current = doc["status"]
             if status != current and status not in TRANSITIONS.get(current, frozenset()) and not call.flag("force"):
                 raise invalid_task_status(task_id=doc["id"], current=current, wanted=status)
@@ -545,7 +497,7 @@ class TasksApi:
 
     def _require_editable(self, call: Call, doc: JsonObject, *, only_properties: bool = False) -> None:
         """A real server changes parts of a Task only in status created, and in progress with `force`."""
-        if self._protections.edits_open_tasks or only_properties:
+        if only_properties:
             return
         if doc["status"] not in (("created", "in_progress") if call.flag("force") else ("created",)):
             raise unexpected_task_status(expected="created", current=doc["status"])
@@ -593,16 +545,16 @@ class TasksApi:
 _EMPTY_EXECUTION: JsonObject = {"test_split": 0, "parameters": {}, "model_desc": {}, "model_labels": {}}
 
 
-def require(tx: Reader, task_id: str) -> Stored:
+def require(tx: Reader, task_id: str) -> JsonObject:
     """The Task.
 
     Raises:
         ApiError: 400/101 when there is none.
     """
-    stored = tx.get(KIND, task_id)
-    if stored is None:
+    doc = tx.get(KIND, task_id)
+    if doc is None:
         raise invalid_task_id(task_id)
-    return stored
+    return doc
 
 
 def _are_properties(items: list[Any]) -> bool:
@@ -610,10 +562,57 @@ def _are_properties(items: list[Any]) -> bool:
     return all(isinstance(item, Mapping) and str(item.get("section")).lower() == "properties" for item in items)
 
 
-def _explain(edit: edits.Edit) -> None:
-    message = edit.message()
-    if message is not None:
-        edit.fields["status_message"] = message
+def _edited(doc: JsonObject, body: Mapping[str, Any]) -> JsonObject:
+    """The fields of a Task that an edit changes, with their new values. Raises ``ApiError``."""
+    fields: JsonObject = {key: body[key] for key in _REPLACED if body.get(key) is not None}
+    for key in _EMBEDDED:
+        if isinstance(body.get(key), Mapping):
+            fields[key] = {**(doc.get(key) or {}), **body[key]}
+    if body.get("output_dest") is not None:
+        output = fields.get("output") or doc.get("output") or {}
+        fields["output"] = {**output, "destination": body["output_dest"]}
+    for key in _OBJECTS:
+        if body.get(key) is not None and not isinstance(body[key], Mapping):
+            raise validation_error(f"{key} must be an object")
+    if body.get("configuration") is not None:
+        fields["configuration"] = _cleaned(body["configuration"])
+    if body.get("hyperparams") is not None:
+        fields["hyperparams"] = {
+            section: {name: _item(item) for name, item in names.items()} if isinstance(names, Mapping) else {}
+            for section, names in body["hyperparams"].items()
+        }
+    if body.get("runtime") is not None:
+        fields["runtime"] = dict(body["runtime"])
+    if body.get("execution") is not None:
+        sent = {name: value for name, value in body["execution"].items() if name in _EXECUTION_FIELDS}
+        if isinstance(sent.get("artifacts"), list):
+            sent["artifacts"] = [_artifact(item) for item in sent["artifacts"] if isinstance(item, Mapping)]
+        fields["execution"] = {**(doc.get("execution") or {}), **sent}
+    if body.get("models") is not None:
+        lists = {kind: items for kind, items in body["models"].items() if isinstance(items, list)}
+        fields["models"] = {**(doc.get("models") or {"input": [], "output": []}), **lists}
+    return fields
+
+
+def _artifact(item: Mapping[str, Any]) -> JsonObject:
+    """An artifact as it is stored: with its mode."""
+    sent = {key: value for key, value in item.items() if value is not None}
+    return {"mode": "output", "display_data": [], **sent}
+
+
+def _item(value: Any) -> JsonObject | None:
+    """A configuration or hyperparameter item without nulls, which clients send or omit at random."""
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, Mapping) else None
+
+
+def _cleaned(sections: Mapping[str, Any]) -> JsonObject:
+    """Configuration sections by name; what is no section is left out."""
+    return {name: item for name, item in ((name, _item(value)) for name, value in sections.items()) if item is not None}
+
+
+def _keyed(items: Iterable[Any], *names: str) -> dict[tuple[str, ...], Any]:
+    """A list of objects as a map by the fields that identify them (artifacts: key and mode; models: name)."""
+    return {tuple(str(item.get(name) or "") for name in names): item for item in items if isinstance(item, Mapping)}
 
 
 def _model_kind(value: str) -> str:

@@ -40,15 +40,14 @@ PNG = bytes.fromhex(
 )
 
 
-@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.long)], ids=["kind", "strict"])
-def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Path, strict: bool) -> None:
+def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Path) -> None:
     """A published model takes no events, of either server: `Events not added: Invalid model id`, and all is lost."""
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "report.png").write_bytes(PNG)
     (bundle / "report.md").write_text("# tiny")
     (bundle / "model.onnx").write_bytes(b"weights")
-    with control_plane(tmp_path / "state", strict=strict) as server:
+    with control_plane(tmp_path / "state") as server:
         environment = server.client_environment(os.environ, tmp_path)
         done = subprocess.run(
             [sys.executable, *warm.registering(SCRIPT)], cwd=tmp_path, text=True, capture_output=True, check=False,

@@ -40,8 +40,8 @@ WRONG = [
 
 
 @pytest.fixture
-def server(tmp_path: Path, strict: bool) -> Iterator[InProcess]:
-    with in_process(tmp_path, strict=strict) as running:
+def server(tmp_path: Path) -> Iterator[InProcess]:
+    with in_process(tmp_path) as running:
         yield running
 
 

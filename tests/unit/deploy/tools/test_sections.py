@@ -1,4 +1,4 @@
-"""Configuration sections are read, written and repaired as the clearml SDK reads them."""
+"""Configuration sections are read and written as the clearml SDK reads them."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -46,31 +46,6 @@ def test_what_the_sdk_writes_and_reads_is_read_the_same_here(name: str) -> None:
     assert sections.parse(config_dict_to_text(section)) == section
 
 
-@pytest.mark.parametrize("name", ["кир", "br{ace", "com,ma", "a(b", "a'b", "//c", "😀", "a|b", "a;b", "a%b"])
-def test_unreadable_names_are_quoted_by_repair(name: str) -> None:
-    """Names that make a service unreadable on a stock server become readable and stay unchanged."""
-    section = {"before": {"v": 1}, name: {"v": 2, "aux": "a\nb"}}
-    text = config_dict_to_text(section)
-    with pytest.raises(sections.Unparsable):
-        sections.parse(text)
-    repaired = sections.repair(text)
-    assert sections.parse(repaired) == section
-    assert text_to_config_dict(repaired) == section
-
-
-def test_triple_quotes_inside_a_multi_line_string_are_repaired() -> None:
-    """A config.pbtxt may have triple quotes in a comment, and lines that look like the section's own layout."""
-    section = {"e": {"engine": "triton", "aux": 'platform: "x" # """ no\n}\nother = 4\n', "last": 1}, "f": {"v": "x"}}
-    repaired = sections.repair(config_dict_to_text(section))
-    assert text_to_config_dict(repaired) == section
-
-
-@pytest.mark.parametrize("name", ['quo"te', "back\\slash"])
-def test_names_without_any_readable_form_are_refused_by_repair(name: str) -> None:
-    with pytest.raises(sections.Unparsable):
-        sections.repair(config_dict_to_text({name: {"v": 1}}))
-
-
 @pytest.mark.parametrize("text", ["{", "a {", "no value", "[1, 2]"])
 def test_broken_text_is_unparsable(text: str) -> None:
     with pytest.raises(sections.Unparsable):
@@ -84,12 +59,6 @@ def test_what_would_read_the_servers_surroundings_is_never_evaluated(text: str) 
     """Substitutions and includes are neither resolved nor refused; they are passed on."""
     with pytest.raises(sections.Dynamic):
         sections.parse(text)
-
-
-def test_periods_of_time_are_repaired() -> None:
-    """`--aux-config gateway.latency=2s`, as the stock CLI writes it."""
-    text = "e {\n  auxiliary_cfg {\n    gateway {\n      latency = relativedelta(seconds=+2)\n    }\n  }\n}"
-    assert {"e": {"auxiliary_cfg": {"gateway": {"latency": "2s"}}}} == sections.parse(sections.repair(text))
 
 
 def test_empty_texts_are_empty_sections() -> None:

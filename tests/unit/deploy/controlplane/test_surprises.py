@@ -1,6 +1,6 @@
-"""What the embedded server does otherwise than ClearML's: a test for each row of the table in the docs, in both modes.
+"""What a ClearML server does that surprises, and this one too: a test for each row of the table in the docs.
 
-`docs/clearml-compatibility.md`, "Protections": every row names its test here, and every test is named by a row.
+`docs/clearml-compatibility.md`, "Surprises": every row names its test here, and every test is named by a row.
 """
 
 # ruff: noqa: D103 - a test's name states its rule
@@ -20,8 +20,8 @@ SCALAR = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value
 
 
 @pytest.fixture
-def server(tmp_path: Path, strict: bool) -> Iterator[InProcess]:
-    with in_process(tmp_path, strict=strict) as running:
+def server(tmp_path: Path) -> Iterator[InProcess]:
+    with in_process(tmp_path) as running:
         yield running
 
 
@@ -50,15 +50,14 @@ def text_of(server: InProcess, task: str, name: str = "endpoints") -> str:
     return text
 
 
-def test_second_upload_to_a_path(server: InProcess, strict: bool) -> None:
+def test_second_upload_to_a_path(server: InProcess) -> None:
     models = [stored(server, content) for content in (b"first", b"second")]
     server.call("models.set_ready", model=models[0])
     bytes_now = [server.download(server.get_model(model)["uri"]) for model in models]
-    assert bytes_now == ([b"second", b"second"] if strict else [b"first", b"second"])
-    assert ("/.v/" in server.get_model(models[0])["uri"]) is not strict
+    assert bytes_now == [b"second", b"second"]
 
 
-def test_two_clients_write_at_once(server: InProcess, strict: bool) -> None:
+def test_two_clients_write_at_once(server: InProcess) -> None:
     task = service(server, endpoints="{}", canary="{}")
     one, other = server.token, server.login()
     for server.token in (one, other):
@@ -66,10 +65,10 @@ def test_two_clients_write_at_once(server: InProcess, strict: bool) -> None:
     for server.token, name in ((one, "a"), (other, "b")):
         text = sections.render({name: {"serving_url": name}})
         server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=text, canary="{}"))
-    assert sections.parse(text_of(server, task)).keys() == ({"b"} if strict else {"a", "b"})
+    assert sections.parse(text_of(server, task)).keys() == {"b"}
 
 
-def test_stale_whole_configuration_is_written_back(server: InProcess, strict: bool) -> None:
+def test_stale_whole_configuration_is_written_back(server: InProcess) -> None:
     task = service(server, endpoints="{}", canary="c {\n  weights = [0.2, 0.8]\n}")
     slow = server.token
     stale = server.get(task)["configuration"]
@@ -80,137 +79,116 @@ def test_stale_whole_configuration_is_written_back(server: InProcess, strict: bo
     server.token = slow
     server.call("tasks.edit", task=task, force=True, configuration=stale)
     weights = sections.parse(text_of(server, task, "canary"))["c"]["weights"]
-    assert weights == ([0.2, 0.8] if strict else [0.0, 1.0])
+    assert weights == [0.2, 0.8]
 
 
-def test_section_that_no_client_can_read(server: InProcess, strict: bool) -> None:
+def test_section_that_no_client_can_read(server: InProcess) -> None:
     good, bad = 'a { serving_url = "a" }', 'quo"te { serving_url = "x" }'
     task = service(server, endpoints=good)
     server.get(task)
     server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=bad))
-    assert text_of(server, task) == (bad if strict else good)
-    assert ("was not accepted" in server.get(task).get("status_message", "")) is not strict
+    assert text_of(server, task) == bad
 
 
-def test_endpoint_name_that_needs_quotes(server: InProcess, strict: bool) -> None:
+def test_endpoint_name_that_needs_quotes(server: InProcess) -> None:
     bad = 'кир {\n  serving_url = "x"\n}'
     task = service(server, endpoints="{}")
     server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=bad))
-    if strict:
-        assert text_of(server, task) == bad
-    else:
-        assert sections.parse(text_of(server, task)) == {"кир": {"serving_url": "x"}}
+    assert text_of(server, task) == bad
 
 
-def test_model_whose_upload_has_failed_is_published(server: InProcess, strict: bool) -> None:
+def test_model_whose_upload_has_failed_is_published(server: InProcess) -> None:
     model = server.model(f"{BASE}/files/failed_uploading")
-    if strict:
-        server.call("models.set_ready", model=model)
-    else:
-        assert server.refused("models.set_ready", model=model) == (400, 204)
-    assert server.get_model(model)["ready"] is strict
+    server.call("models.set_ready", model=model)
+    assert server.get_model(model)["ready"] is True
 
 
-def test_model_is_published_during_its_upload(server: InProcess, strict: bool) -> None:
+def test_model_is_published_during_its_upload(server: InProcess) -> None:
     model = server.model(f"{BASE}/files/uploading_file")
     server.call("models.set_ready", model=model)
-    assert server.get_model(model)["ready"] is strict
+    assert server.get_model(model)["ready"] is True
     server.upload("P/m.onnx", b"data")
     server.call("models.edit", model=model, uri=f"{BASE}/files/P/m.onnx")
     assert server.get_model(model)["ready"] is True
 
 
 @pytest.mark.parametrize("state", ["uploading_file", "failed_uploading"])
-def test_model_gets_the_placeholder_of_an_upload_back(server: InProcess, strict: bool, state: str) -> None:
+def test_model_gets_the_placeholder_of_an_upload_back(server: InProcess, state: str) -> None:
     model = stored(server, b"data")
     address = server.get_model(model)["uri"]
     server.call("models.edit", model=model, uri=f"{BASE}/files/{state}", comment="stale")
-    assert (server.get_model(model)["uri"] == address) is not strict
+    assert server.get_model(model)["uri"] != address
     assert server.get_model(model)["comment"] == "stale"
 
 
-def test_published_model_loses_its_data(server: InProcess, strict: bool) -> None:
+def test_published_model_loses_its_data(server: InProcess) -> None:
     model = stored(server, b"data")
     server.call("models.set_ready", model=model)
-    if strict:
-        server.call("models.edit", model=model, uri=f"{BASE}/files/uploading_file")
-        assert server.get_model(model)["uri"].endswith("uploading_file")
-    else:
-        assert server.refused("models.edit", model=model, uri=f"{BASE}/files/uploading_file") == (400, 204)
+    server.call("models.edit", model=model, uri=f"{BASE}/files/uploading_file")
+    assert server.get_model(model)["uri"].endswith("uploading_file")
 
 
-def test_published_model_is_unpublished_by_an_edit(server: InProcess, strict: bool) -> None:
+def test_published_model_is_unpublished_by_an_edit(server: InProcess) -> None:
     model = stored(server, b"data")
     server.call("models.set_ready", model=model)
     server.call("models.edit", model=model, ready=False)
-    assert server.get_model(model)["ready"] is not strict
+    assert server.get_model(model)["ready"] is False
 
 
-def test_task_is_published(server: InProcess, strict: bool) -> None:
+def test_task_is_published(server: InProcess) -> None:
     task = server.task()
     models = [server.model(f"s3://x/{name}.onnx") for name in "ab"]
     for model in models:
         server.call("tasks.add_or_update_model", task=task, name=model, model=model, type="output")
     server.call("tasks.publish", task=task, force=True)
-    assert [server.get_model(model)["ready"] for model in models] == [not strict, True]
+    assert [server.get_model(model)["ready"] for model in models] == [False, True]
 
 
-def test_published_model_is_deleted(server: InProcess, strict: bool) -> None:
+def test_published_model_is_deleted(server: InProcess) -> None:
     model = stored(server, b"data")
     server.call("models.set_ready", model=model)
-    if strict:
-        assert server.call("models.delete", model=model)["deleted"] is True
-    else:
-        assert server.refused("models.delete", model=model) == (400, 203)
-        assert server.call("models.delete", model=model, force=True)["deleted"] is True
+    assert server.call("models.delete", model=model)["deleted"] is True
 
 
-def test_model_that_tasks_use_is_deleted(server: InProcess, strict: bool) -> None:
+def test_model_that_tasks_use_is_deleted(server: InProcess) -> None:
     user, maker = server.task(), server.task()
     used, made = server.model("s3://x/a"), server.model("s3://x/b", task=maker)
     server.call("tasks.add_or_update_model", task=user, name="in", model=used, type="input")
     server.call("tasks.publish", task=maker, force=True)
     for model, subcode in ((used, 205), (made, 206)):
-        if strict:
-            assert server.refused("models.delete", model=model) == (400, subcode)
+        assert server.refused("models.delete", model=model) == (400, subcode)
         assert server.call("models.delete", model=model, force=True)["deleted"] is True
     assert server.get(user)["models"]["input"][0]["model"] == f"__DELETED__{used}"
 
 
-def test_file_that_another_model_shares_is_deleted(server: InProcess, strict: bool) -> None:
+def test_file_that_another_model_shares_is_deleted(server: InProcess) -> None:
     server.upload("P/shared.onnx", b"shared")
     models = [server.model(f"{BASE}/files/P/shared.onnx") for _ in range(2)]
     uri = server.get_model(models[0])["uri"]
     server.call("models.delete", model=models[0])
     server.http.delete(uri.removeprefix(BASE), headers=server.bearer)
     answer = server.http.get(server.get_model(models[1])["uri"].removeprefix(BASE), headers=server.bearer)
-    assert answer.status_code == (404 if strict else 200)
+    assert answer.status_code == 404
 
 
-def test_file_name_with_a_number_sign_or_a_question_mark(server: InProcess, strict: bool) -> None:
+def test_file_name_with_a_number_sign_or_a_question_mark(server: InProcess) -> None:
     server.upload("P/a#b?.onnx", b"data")
     uri = server.get_model(server.model(f"{BASE}/files/P/a#b?.onnx"))["uri"]
-    assert (uri == f"{BASE}/files/P/a#b?.onnx") is strict
-    assert server.http.get(uri.removeprefix(BASE), headers=server.bearer).status_code == (404 if strict else 200)
+    assert uri == f"{BASE}/files/P/a#b?.onnx"
+    assert server.http.get(uri.removeprefix(BASE), headers=server.bearer).status_code == 404
 
 
-def test_project_with_a_short_name(server: InProcess, strict: bool) -> None:
+def test_project_with_a_short_name(server: InProcess) -> None:
     for name in ("io", "io/below"):
-        if strict:
-            assert server.refused("projects.create", name=name) == (400, 12)
-        else:
-            assert server.call("projects.create", name=name)["id"]
+        assert server.refused("projects.create", name=name) == (400, 12)
 
 
-def test_project_that_exists_is_created(server: InProcess, strict: bool) -> None:
-    created = server.call("projects.create", name="twice")["id"]
-    if strict:
-        assert server.refused("projects.create", name="twice") == (400, 801)
-    else:
-        assert server.call("projects.create", name="twice")["id"] == created
+def test_project_that_exists_is_created(server: InProcess) -> None:
+    server.call("projects.create", name="twice")
+    assert server.refused("projects.create", name="twice") == (400, 801)
 
 
-def test_parts_of_a_task_in_progress_are_edited(server: InProcess, strict: bool) -> None:
+def test_parts_of_a_task_in_progress_are_edited(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.started", task=task)
     item = {"section": "General", "name": "a", "value": "1"}
@@ -220,28 +198,14 @@ def test_parts_of_a_task_in_progress_are_edited(server: InProcess, strict: bool)
         ("tasks.add_or_update_artifacts", {"artifacts": [{"key": "a", "type": "custom"}]}),
     ]
     for name, body in calls:
-        if strict:
-            assert server.refused(name, task=task, **body) == (400, 110), name
-        else:
-            server.call(name, task=task, **body)
+        assert server.refused(name, task=task, **body) == (400, 110), name
         server.call(name, task=task, force=True, **body)
     # user properties are no part of the definition: any Task takes them at any time
     server.call("tasks.edit_hyper_params", task=task, hyperparams=[item | {"section": "properties"}])
 
 
-def test_models_are_searched_by_metadata(server: InProcess, strict: bool) -> None:
-    model, _ = server.model("s3://x/m"), server.model("s3://x/n")
-    item = {"key": "shape", "type": "str", "value": "1x28"}
-    server.call("models.add_or_update_metadata", model=model, metadata=[item])
-    query = {"metadata.shape.value": "1x28"}
-    if strict:
-        assert server.refused("models.get_all", **query) == (500, 0)
-    else:
-        assert [doc["id"] for doc in server.call("models.get_all", **query)["models"]] == [model]
-
-
 def test_events_of_a_published_model_are_refused(server: InProcess) -> None:
-    """The same in both modes: what a real server refuses of a published model."""
+    """Report before publishing."""
     model = stored(server, b"data")
     assert server.add_events(SCALAR | {"task": model, "model_event": True})[0] == 0
     server.call("models.set_ready", model=model)
@@ -250,7 +214,7 @@ def test_events_of_a_published_model_are_refused(server: InProcess) -> None:
 
 
 def test_published_model_is_edited(server: InProcess) -> None:
-    """The same in both modes: a real server takes every edit of a published model, its address included."""
+    """Every field, the address included."""
     model = stored(server, b"data")
     server.call("models.set_ready", model=model)
     server.call("models.edit", model=model, name="renamed", tags=["t"], uri="s3://elsewhere/m.onnx")
@@ -263,10 +227,9 @@ def test_published_model_is_edited(server: InProcess) -> None:
 
 
 def test_every_row_of_the_table_is_held_by_a_test_and_every_test_has_a_row() -> None:
-    table = PAGE.read_text(encoding="utf-8").split("## Protections")[1].split("\n## ")[0]
+    table = PAGE.read_text(encoding="utf-8").split("## Surprises")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
-    assert rows[0] == ["behaviour", "real server 2.3.0", "embedded", "embedded `--strict`"]
+    assert rows[0] == ["behaviour", "what happens"]
     named = {"test_" + re.sub(r"[^a-z]+", "_", row[0].lower().replace("`", "")).strip("_") for row in rows[2:]}
-    # the watchdog's tests are in test_watchdog.py
     here = {name for name in globals() if name.startswith("test_") and "row_of_the_table" not in name}
-    assert named - {"test_task_in_progress_is_silent"} == here
+    assert named == here
