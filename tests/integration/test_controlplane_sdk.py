@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
-from deploy.tools import sections
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -194,56 +193,6 @@ def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path) -> 
             print("RESULT", json.dumps(sorted([m.name, m.url.rpartition("/")[2]] for m in found)))
         """)
     assert published == [[f"model {number}", "model_package.zip"] for number in range(4)]
-
-
-def test_removed_model_takes_its_file_along_but_not_another_models(sdk: Sdk) -> None:
-    result = sdk.run("""
-        import json, pathlib
-        from clearml import Model, OutputModel, StorageManager, Task
-        task = Task.create(project_name="Removal", task_name="removal")
-        ids, urls = [], []
-        for content in ("same", "same", "other"):
-            pathlib.Path("m.onnx").write_text(content)
-            model = OutputModel(task=task, name=f"model {len(ids)}", framework="ONNX")
-            model.set_upload_destination(task.get_logger().get_default_upload_destination())
-            model.update_weights("m.onnx", auto_delete_file=False, async_enable=False)
-            ids.append(model.id)
-            urls.append(Model(model_id=model.id).url)
-        removed = [Model.remove(ids[0]), Model.remove(ids[2])]
-        exists = [StorageManager.exists_file(url) for url in urls[1:]]
-        print("RESULT", json.dumps([removed, exists, pathlib.Path(Model(ids[1]).get_local_copy()).read_text()]))
-    """)
-    assert result == [[True, True], [True, False], "same"]
-
-
-def test_two_scripts_that_change_different_endpoints_at_once_both_succeed(sdk: Sdk) -> None:
-    """Every SDK write sends all sections back; what came in between is nobody's deletion."""
-    service = post(sdk.server, "tasks.create", {"name": "shared service", "type": "service"})["id"]
-    empty = {"endpoints": {"name": "endpoints", "value": "{}"}, "canary": {"name": "canary", "value": "{}"}}
-    tag = {"task": service, "force": True, "system_tags": ["serving-control-plane"]}
-    post(sdk.server, "tasks.edit", tag)
-    post(sdk.server, "tasks.edit", {"task": service, "force": True, "configuration": empty})
-    script = """
-        import json, pathlib, sys, time
-        from clearml import Task
-        service, name, meeting = sys.argv[1:]
-        task = Task.get_task(task_id=service)
-        endpoints = task.get_configuration_object_as_dict("endpoints") or {}
-        pathlib.Path(meeting, name).touch()
-        while len(list(pathlib.Path(meeting).iterdir())) < 2:
-            time.sleep(0.01)
-        endpoints[name] = {"engine_type": "custom", "serving_url": name}
-        task.set_configuration_object("endpoints", config_dict=endpoints)
-        task.set_parameter(f"General/{name}", "1")
-        print("RESULT", "true")
-    """
-    meeting = sdk.directory / "meeting"
-    meeting.mkdir()
-    running = [sdk.start(script, service, name, str(meeting)) for name in ("left", "right")]
-    assert [sdk.finish(process) for process in running] == [True, True]
-    task = post(sdk.server, "tasks.get_by_id", {"task": service})["task"]
-    assert sections.parse(task["configuration"]["endpoints"]["value"]).keys() == {"left", "right"}
-    assert task["hyperparams"]["General"].keys() == {"left", "right"}
 
 
 def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path: Path) -> None:

@@ -56,22 +56,3 @@ def test_model_is_added_by_query_with_folder_and_pbtxt(cli: Client, model: str) 
     artifacts = {item["key"]: item for item in task_of(cli)["execution"]["artifacts"]}
     assert artifacts["py_code_by_query"]["uri"].endswith("/package.zip")
     assert '"by_query": {' in cli.stock("model", "list")
-
-
-def test_upload_that_did_not_finish_is_not_published(cli: Client) -> None:
-    """The stock tools register and publish a model even where its upload failed; there is nothing to serve."""
-    nowhere = ("--publish", "--destination", f"{cli.server.url}/nowhere")
-    cli.stock("model", "upload", "--name", "lost model", "--project", "p", "--path", "model.onnx", *nowhere, code=1)
-    (lost,) = cli.server.call("models.get_all", name="^lost model$")["models"]
-    assert lost["ready"] is False
-
-
-def test_name_that_bricks_a_stock_service_leaves_ours_usable(cli: Client, model: str) -> None:
-    """One endpoint with such a name makes every further command fail on a stock server, for good."""
-    cli.create("fragile service")
-    for name in ("кир", "br{ace", 'quo"te'):
-        cli.add(name, "--model-id", model)
-    assert endpoints_of(cli).keys() == {"кир", "br{ace"}
-    assert "was not accepted" in task_of(cli)["status_message"]
-    cli.stock("model", "remove", "--endpoint", "br{ace")
-    assert endpoints_of(cli).keys() == {"кир"}
