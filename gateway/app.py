@@ -162,7 +162,7 @@ class Gateway:
             self.table, self.observer, self.plane.records.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
-        self._payloads = payload_log(settings, self.observer.logged, source=socket.gethostname())
+        self._payloads = payload_log(settings, self.observer.logged)
         self._callers = self._known_callers()
         self._gateways = Gateways(settings.gateways)
         access = None if self._callers is None else self._callers.access

@@ -567,8 +567,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     payload_log_to: str = Field(
         "", validation_alias=_names("payload_log_to"),
-        description="Target of the payload log: a folder (JSON lines), or an `http://` or `https://` address "
-        "(CloudEvents). Empty: `payloads` in the state folder.",
+        description="Folder of the payload log (JSON lines). Empty: `payloads` in the state folder.",
     )  # fmt: skip
     payload_log_bytes: Bytes = Field(
         1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),
@@ -589,11 +588,6 @@ class Settings(BaseSettings):
         "", validation_alias=_names("payload_log_drop"),
         description="Fields to leave out of the payload log, comma separated: fields of requests and answers at any "
         "depth, or `request`, `answer`, `caller`, `tenant`, `request_id`, `trace_id` as a whole.",
-    )  # fmt: skip
-    payload_log_batch: int = Field(
-        100, ge=1, le=10_000, validation_alias=_names("payload_log_batch"),
-        description="Most CloudEvents in one request. Set 1 for receivers that take no batches, such as Knative's "
-        "brokers.",
     )  # fmt: skip
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),

@@ -288,8 +288,8 @@ SHADOW_SECONDS: Final = Metric(
 )  # fmt: skip
 PAYLOADS: Final = Metric(
     "gateway_payload_log_records_total", "counter",
-    "Requests drawn for the payload log, by outcome: written, or lost because of queue_full (the sink is too slow), "
-    "disk_full, too_large, not_json, not_writable, unreachable, refused.", ("outcome",),
+    "Requests drawn for the payload log, by outcome: written, or lost because of queue_full (the disk is too slow), "
+    "disk_full, too_large, not_json, not_writable.", ("outcome",),
 )  # fmt: skip
 FEEDBACK: Final = Metric(
     "gateway_feedback_total", "counter",

@@ -100,9 +100,6 @@ class Folder:
             if now >= self._sweep_at:
                 self._sweep(now)
 
-    def stop(self) -> None:
-        """See ``Sink.stop``; writes to disk are not interrupted."""
-
     def close(self) -> None:
         """See ``Sink.close``."""
         with contextlib.suppress(OSError):

@@ -139,7 +139,6 @@ class PayloadLog:
         if self._thread is None:
             return
         self._is_closing = True
-        self._sink.stop()
         self._wake.set()
         self._thread.join(_CLOSE_S)
 

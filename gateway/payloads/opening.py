@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from gateway.payloads.events import Address
 from gateway.payloads.files import Folder
 from gateway.payloads.log import Count, PayloadLog
 from gateway.payloads.rules import names, redaction, shares
-from gateway.payloads.sink import Sink
 from gateway.settings import Settings
 
 _SETTING = "TRITON_GATEWAY_PAYLOAD_LOG"
 
 
-def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog | None:
-    """Return the payload log; None if it is off. ``source`` names this gateway in CloudEvents.
+def payload_log(settings: Settings, count: Count) -> PayloadLog | None:
+    """Return the payload log; None if it is off.
 
     Raises ``ValueError`` with the setting's name.
     """
@@ -31,7 +28,11 @@ def payload_log(settings: Settings, count: Count, *, source: str) -> PayloadLog 
         redact = redaction(settings.payload_log_redact, dropped)
     except ValueError as error:
         raise ValueError(f"{_SETTING}_REDACT: {error}") from error
-    return PayloadLog(_sink(settings, source), wanted, count=count, redact=redact, dropped=dropped)
+    folder = Folder(
+        _folder(settings), max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep,
+        writers=settings.workers,
+    )  # fmt: skip
+    return PayloadLog(folder, wanted, count=count, redact=redact, dropped=dropped)
 
 
 def check(settings: Settings) -> None:
@@ -39,7 +40,7 @@ def check(settings: Settings) -> None:
 
     Raises ``ValueError`` with the setting's name.
     """
-    if payload_log(settings, lambda _outcome, _records: None, source="") is None or "://" in settings.payload_log_to:
+    if payload_log(settings, lambda _outcome, _records: None) is None:
         return
     folder = _folder(settings)
     try:
@@ -48,18 +49,10 @@ def check(settings: Settings) -> None:
         raise ValueError(f"{_SETTING}_TO: the folder {folder} cannot be made: {error.strerror}") from error
 
 
-def _sink(settings: Settings, source: str) -> Sink:
-    to = settings.payload_log_to
-    if "://" not in to:
-        return Folder(
-            _folder(settings), max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep,
-            writers=settings.workers,
-        )  # fmt: skip
-    parts = urlsplit(to)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{_SETTING}_TO: {to[:100]} is neither a folder nor an http address")
-    return Address(to, max_records=settings.payload_log_batch, source=f"/triton-gateway/{source}")
-
-
 def _folder(settings: Settings) -> Path:
+    if "://" in settings.payload_log_to:
+        raise ValueError(
+            f"{_SETTING}_TO: {settings.payload_log_to[:100]} is not a folder; have a shipper (Vector, Fluent Bit) read "
+            "the folder and send its lines on"
+        )
     return Path(settings.payload_log_to) if settings.payload_log_to else settings.state_dir / "payloads"

@@ -1,4 +1,4 @@
-"""The port of sinks, which take the records of the payload log: ``files`` and ``events``."""
+"""The port of sinks, which take the records of the payload log: ``files``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ DISK_FULL: Final = "disk_full"
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 NOT_WRITABLE: Final = "not_writable"
-UNREACHABLE: Final = "unreachable"
-REFUSED: Final = "refused"
 
 Record = Mapping[str, Any]
 
@@ -26,7 +24,7 @@ class Sink(Protocol):
     """Takes records. One thread calls it."""
 
     destination: str
-    """The folder or address, without credentials, for messages and the status."""
+    """The folder, for messages and the status."""
     max_records: int
     """The most records in one call of ``write``."""
 
@@ -40,10 +38,6 @@ class Sink(Protocol):
 
     def idle(self) -> None:
         """Do periodic work, such as finishing an old file; called about twice a second."""
-        ...
-
-    def stop(self) -> None:
-        """Make a waiting ``write`` give up soon. Called from another thread."""
         ...
 
     def close(self) -> None:
