@@ -1,7 +1,7 @@
 """The recording rules and alerts, which Prometheus computes from the numbers of all gateways together. Data.
 
 ``RULES`` maps file names to groups; ``python -m dashboards`` writes them, and a test compares. Values that cannot be
-added up (ratios, quantiles, PSI) are computed here, after the sum over workers and pods, never in a gateway.
+added up (ratios, quantiles) are computed here, after the sum over workers and pods, never in a gateway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dashboards.promql import (
     rule_file,
 )
 from gateway.metrics import catalog
-from gateway.metrics.drift import MISSING, OTHER, SHIFT_SIGMAS, SMOOTHING
+from gateway.metrics.drift import MISSING, OTHER, SHIFT_SIGMAS
 from gateway.objectives import BUDGET_S, LEAST_BAD
 
 RUNBOOK: Final = "docs/runbook.md"
@@ -34,7 +34,7 @@ RUNBOOK: Final = "docs/runbook.md"
 SLO_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 _BUDGET: Final = f"{BUDGET_S / 86400:.0f}d"
 """Period of the error budget, which the burn rates below refer to."""
-DRIFT_WINDOWS: Final = ("5m", "1h", "1d")
+_DRIFT_WINDOW: Final = "1h"
 
 _BURN: Final = (
     # burn rate, long window, short window, severity: the SRE workbook's pairs
@@ -58,7 +58,6 @@ _FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
 _KNOWN: Final = 'endpoint!=""'
 
 _GATEWAY: Final = "gateway_requests"
-_PSI: Final = "endpoint_version_variable:gateway_drift:psi"
 
 
 def error_ratio(window: str) -> str:
@@ -71,49 +70,21 @@ def late_ratio(window: str) -> str:
     return f"endpoint_within:{_GATEWAY}_late:ratio_rate{window}"
 
 
-def psi(window: str) -> str:
-    """Return the name of the recorded PSI."""
-    return f"{_PSI}{window}"
+_OF_VARIABLE: Final = "endpoint_version_variable:gateway_drift"
+_OF_BIN: Final = "endpoint_version_variable_bin:gateway_drift"
+DRIFT_N: Final = f"{_OF_VARIABLE}_observations:increase1h"
+"""Number of values of a variable."""
+DRIFT_BIN_N: Final = f"{_OF_BIN}_observations:increase1h"
+DRIFT_SHARE: Final = f"{_OF_BIN}:ratio1h"
+"""Share of each bin now."""
+DRIFT_SHIFT: Final = f"{_OF_BIN}_shift:ratio1h"
+"""Difference of each bin's share to the reference."""
+DRIFT_SHIFT_NOISE: Final = f"{_OF_BIN}_shift_noise:ratio1h"
 
 
-def psi_bound(window: str) -> str:
-    """Return the name of the recorded noise bound of PSI."""
-    return f"{_PSI}_bound{window}"
-
-
-def drift_n(window: str) -> str:
-    """Return the name of the recorded number of observations."""
-    return f"endpoint_version_variable:gateway_drift_observations:increase{window}"
-
-
-def drift_bin_n(window: str) -> str:
-    """Return the name of the recorded number of observations per bin."""
-    return f"endpoint_version_variable_bin:gateway_drift_observations:increase{window}"
-
-
-def drift_share(window: str) -> str:
-    """Return the name of the recorded share of each bin now."""
-    return f"endpoint_version_variable_bin:gateway_drift:ratio{window}"
-
-
-def drift_shift(window: str) -> str:
-    """Return the name of the recorded difference of each bin's share to the reference."""
-    return f"endpoint_version_variable_bin:gateway_drift_shift:ratio{window}"
-
-
-def drift_shift_noise(window: str) -> str:
-    """Return the name of the recorded noise of that difference."""
-    return f"endpoint_version_variable_bin:gateway_drift_shift_noise:ratio{window}"
-
-
-def drift_js(window: str) -> str:
-    """Return the name of the recorded Jensen–Shannon divergence."""
-    return f"endpoint_version_variable:gateway_drift:js{window}"
-
-
-def drift_special(bin_name: str, window: str) -> str:
+def drift_special(bin_name: str) -> str:
     """Return the name of the recorded share of the bin ``other`` or ``missing``."""
-    return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
+    return f"{_OF_VARIABLE}_{bin_name}:ratio1h"
 
 
 AVAILABILITY: Final = "endpoint:gateway_objective_availability:ratio"
@@ -134,13 +105,11 @@ FOUND: Final = "endpoint_version_variable:gateway_drift_found:days"
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
 """Shifts of those variables' bins that are larger than noise."""
 FOUND_NEW: Final = "endpoint_version_variable_value:gateway_drift_found:new"
-"""Share of each named value that the reference of such a variable does not have."""
-_SHOWN: Final = "1h"
-"""Window of the bins in an alert's text."""
+"""How often each named value came that the reference of such a variable does not have. No share: this counter begins
+with the value, so ``increase`` guesses its beginning otherwise than that of the variable's counters.
+"""
 REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
-REFERENCE_BINS: Final = "endpoint_version_variable:gateway_drift_reference:bins"
 REFERENCE_SIZE: Final = "endpoint_version_variable:gateway_drift_reference:observations"
-CHI2: Final = "endpoint_version_variable:gateway_drift:chi2_q99"
 
 
 def _red() -> Group:
@@ -273,49 +242,31 @@ def _budgets() -> Group:
 
 
 def _drift() -> Group:
-    reference = catalog.DRIFT_REFERENCE.name
+    on, seen = f"on ({', '.join(VARIABLE)})", by(BIN, increase(catalog.DRIFT_OBSERVATIONS.name, _DRIFT_WINDOW))
     rules: list[Record | Alert] = [
         # All pods report the same. Bins of a removed reference are NaN, which is not above 0.
-        Record(REFERENCE, by(BIN, f"{reference} > 0", "max")),
-        Record(REFERENCE_BINS, by(VARIABLE, REFERENCE, "count")),
+        Record(REFERENCE, by(BIN, f"{catalog.DRIFT_REFERENCE.name} > 0", "max")),
         Record(REFERENCE_SIZE, by(VARIABLE, catalog.DRIFT_REFERENCE_SIZE.name, "max")),
-        Record(CHI2, by(VARIABLE, catalog.DRIFT_CHI2.name, "max")),
-    ]
-    on = f"on ({', '.join(VARIABLE)})"
-    for window in DRIFT_WINDOWS:
-        p, q, n, bins = REFERENCE, drift_share(window), drift_n(window), REFERENCE_BINS
-        seen = by(BIN, increase(catalog.DRIFT_OBSERVATIONS.name, window))
-        middle = f"(({p} + {q}) / 2)"
-        rules += [
-            Record(drift_bin_n(window), f"{seen}\n  and on ({', '.join(BIN)}) {p}"),
-            Record(n, by(VARIABLE, drift_bin_n(window))),
+        Record(DRIFT_BIN_N, f"{seen}\n  and on ({', '.join(BIN)}) {REFERENCE}"),
+        Record(DRIFT_N, by(VARIABLE, DRIFT_BIN_N)),
+        # Not smoothed: an empty bin has no share.
+        Record(DRIFT_SHARE, f"{DRIFT_BIN_N}\n  / {on} group_left () ({DRIFT_N} > 0)"),
+        Record(DRIFT_SHIFT, f"{DRIFT_SHARE} - {REFERENCE}"),
+        Record(
+            DRIFT_SHIFT_NOISE,
+            f"{SHIFT_SIGMAS} * sqrt({REFERENCE} * (1 - {REFERENCE})\n"
+            f"  * {on} group_left () (1 / ({DRIFT_N} > 0) + 1 / {REFERENCE_SIZE}))",
+        ),
+        *(
             Record(
-                q,
-                # Without observations there is no share: smoothing alone would make all bins equal, far from any
-                # reference.
-                f"({drift_bin_n(window)} + {SMOOTHING})\n"
-                f"  / {on} group_left () (({n} > 0) + {SMOOTHING} * {bins})",
-            ),
-            Record(psi(window), by(VARIABLE, f"({q} - {p}) * ln({q} / {p})")),
-            Record(drift_js(window), by(VARIABLE, f"{p} * ln({p} / {middle}) + {q} * ln({q} / {middle})") + " / 2"),
-            Record(psi_bound(window), f"{CHI2} * (1 / ({n} > 0) + 1 / {REFERENCE_SIZE})"),
-            Record(drift_shift(window), f"{q} - {p}"),
-            Record(
-                drift_shift_noise(window),
-                f"{SHIFT_SIGMAS} * sqrt({p} * (1 - {p})\n"
-                f"  * {on} group_left () (1 / ({n} > 0) + 1 / {REFERENCE_SIZE}))",
-            ),
-        ]  # fmt: skip
-        rules += [
-            Record(
-                drift_special(bin_name, window),
-                by(VARIABLE, f'{drift_bin_n(window)}{{bin="{bin_name}"}}') + f" / ({n} > 0)",
+                drift_special(bin_name), by(VARIABLE, f'{DRIFT_BIN_N}{{bin="{bin_name}"}}') + f" / ({DRIFT_N} > 0)"
             )
             for bin_name in (OTHER, MISSING)
-        ]
+        ),
+    ]  # fmt: skip
     days = f"{catalog.DRIFT_EVIDENCE.name} >= 0"
     every = f"on ({', '.join(SCOPE)}) group_left ()"
-    shift, bins = drift_shift(_SHOWN), "version, variable, bin"
+    bins = "version, variable, bin"
     rules += [
         # The same mean as on the page: over versions, variables and gateways, each of which bets on its own traffic.
         Record(EVIDENCE, by(ENDPOINT, days, "avg")),
@@ -328,13 +279,12 @@ def _drift() -> Group:
         ),
         Record(
             FOUND_SHIFT,
-            f"{shift}\nand abs({shift}) > {drift_shift_noise(_SHOWN)}\n"
+            f"{DRIFT_SHIFT}\nand abs({DRIFT_SHIFT}) > {DRIFT_SHIFT_NOISE}\n"
             f"and on ({', '.join((*VERSION, 'variable'))}) {FOUND}",
         ),
         Record(
             FOUND_NEW,
-            f"{by((*VARIABLE, 'value'), increase(catalog.DRIFT_NEW.name, _SHOWN))}\n"
-            f"/ {on} group_left () ({drift_n(_SHOWN)} > 0)\n"
+            f"{by((*VARIABLE, 'value'), increase(catalog.DRIFT_NEW.name, _DRIFT_WINDOW))}\n"
             f'and {on} ({FOUND_SHIFT}{{bin="{OTHER}"}} > 0)',
         ),
         # One cause moves many bins of many variables, so one alert reports all of it.
@@ -349,8 +299,8 @@ def _drift() -> Group:
             + _listed("Shares that grew most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points")
             + _listed("New values (bin other)",
-                    f"topk(3, 100 * avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
-                    "{{ .Labels.variable }} {{ .Labels.value }}", "%.1f %%"),
+                    f"topk(3, avg by (version, variable, value) ({FOUND_NEW}{_ITS} > 0))",
+                    "{{ .Labels.variable }} {{ .Labels.value }}"),
             "ticket",
         ),
     ]  # fmt: skip
@@ -360,15 +310,19 @@ def _drift() -> Group:
 _ITS: Final = "{its}"
 
 
-def _listed(title: str, query: str, name: str, form: str) -> str:
-    """Return the part of an alert's text that lists an endpoint's series of ``query`` (``_ITS``: of that endpoint)."""
+def _listed(title: str, query: str, name: str, form: str = "") -> str:
+    """Return the part of an alert's text that lists an endpoint's series of ``query`` (``_ITS``: of that endpoint).
+
+    Without a ``form``, the series' values are left out.
+    """
     its = ",".join(f"{label}=%q" for label in ENDPOINT)
     names = " ".join(f"$labels.{label}" for label in ENDPOINT)
     series = f"(query (printf `sort_desc({query.replace(_ITS, f'{{{its}}}')})` {names}))"
     return (
         f"{{{{ with {series} }}}}{title}: {{{{ range $i, $_ := . }}}}"
-        f"{{{{ if $i }}}}; {{{{ end }}}}{name} of version {{{{ .Labels.version }}}}: "
-        f"{{{{ printf `{form}` .Value }}}}{{{{ end }}}}. {{{{ end }}}}"
+        f"{{{{ if $i }}}}; {{{{ end }}}}{name} of version {{{{ .Labels.version }}}}"
+        + (f": {{{{ printf `{form}` .Value }}}}" if form else "")
+        + "{{ end }}. {{ end }}"
     )
 
 

@@ -54,11 +54,9 @@ def compare(status: Status | None, before: Status | None) -> Round:
         if row["rows_per_call"] is not None:
             scalars.append(("rows per call to Triton", series, row["rows_per_call"]))
     for variable in status.get("drift", ()):
-        if variable["psi"] is not None:
+        if variable["days"] is not None:
             series = " ".join((variable["endpoint"], variable["version"], variable["variable"]))
-            scalars += [("drift, PSI", series, variable["psi"]), ("drift, noise", series, variable["noise"])]
-            if variable["days"] is not None:
-                scalars.append(("drift, evidence in days", series, variable["days"]))
+            scalars.append(("drift, evidence in days", series, variable["days"]))
     left_out = len(scalars) - MAX_SCALARS
     lines = _changes(_facts(status), _facts(before) if before is not None else {})
     if left_out > 0:

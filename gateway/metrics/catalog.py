@@ -242,10 +242,6 @@ DRIFT_REFERENCE: Final = Metric(
 DRIFT_REFERENCE_SIZE: Final = Metric(
     "gateway_drift_reference_observations", "gauge", "Number of values in the reference.", _REFERENCE
 )
-DRIFT_CHI2: Final = Metric(
-    "gateway_drift_chi2_q99", "gauge",
-    "99 % quantile of the chi-square distribution with (bins of the reference − 1) degrees of freedom.", _REFERENCE,
-)  # fmt: skip
 DRIFT_EVIDENCE: Final = Metric(
     "gateway_drift_evidence_days", "gauge",
     "Evidence of drift, in days: chance alone gives as much at most once in that many days. An endpoint's evidence is "
@@ -388,7 +384,7 @@ CATALOG: Final = (
     WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
-    DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
+    DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,

@@ -1,13 +1,7 @@
-"""Drift without raw data: bins of a reference distribution, and distances between them and current counts.
+"""Drift without raw data: bins of a reference distribution, and how far the shares of current counts are from them.
 
-Pure. ``variable_counts`` counts observations into these bins. The recording rules (``dashboards.rules``) compute the
-same PSI in Prometheus from sums over all workers, and ``triton-gateway drift`` prints it; a test compares the rules
-with this file.
-
-A distance says how far a distribution has moved. Whether the change is real, and whether to alarm, is decided by
-``evidence`` alone. Two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
-``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it follows a chi-square distribution with ``B−1`` degrees of freedom.
-``noise_bound`` is computed from that and shown beside the PSI.
+Pure. ``variable_counts`` counts observations into these bins. Whether a change is real, and whether to alarm, is
+decided by ``evidence`` alone.
 
 Public: ``deploy`` may import it.
 """
@@ -15,7 +9,6 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import math
@@ -275,17 +268,6 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
     return smoothed
 
 
-def psi(p: Floats, q: Floats) -> float:
-    """Return the population stability index of two arrays of shares over the same bins."""
-    return float(np.sum((q - p) * np.log(q / p)))
-
-
-def jensen_shannon(p: Floats, q: Floats) -> float:
-    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) of two arrays of shares over the same bins."""
-    middle = (p + q) / 2
-    return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
-
-
 State = Literal["drift", "moved", "steady", "too few"]
 
 
@@ -311,26 +293,6 @@ class Verdict:
         return sum(self.counts)
 
     @property
-    def seen(self) -> Floats:
-        """The smoothed share of each bin among the values seen."""
-        return shares(self.counts)
-
-    @property
-    def psi(self) -> float:
-        """The population stability index."""
-        return psi(np.asarray(self.reference), self.seen)
-
-    @property
-    def jensen_shannon(self) -> float:
-        """The Jensen–Shannon divergence in nats."""
-        return jensen_shannon(np.asarray(self.reference), self.seen)
-
-    @property
-    def bound(self) -> float:
-        """The PSI that noise alone exceeds once in 100 times."""
-        return noise_bound(len(self.bins), self.n, self.reference_size)
-
-    @property
     def state(self) -> State:
         """See ``Standing``."""
         return self.standing.state
@@ -340,11 +302,10 @@ class Verdict:
         """The bins whose share moved beyond noise, each with the change of its share; the largest change first."""
         if not self.n:
             return ()
-        p, q = np.asarray(self.reference), shares(self.counts)
+        p, q = np.asarray(self.reference), np.asarray(self.counts) / self.n
         noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.reference_size))
-        # Smoothing alone gives an empty bin half a value, which few values make a large share.
-        plain = np.asarray(self.counts) / self.n
-        is_far = (np.abs(q - p) > noise) & (np.abs(plain - p) > noise)
+        # Of few values a single one is a large share, smoothed a small one; of an empty bin it is the other way round.
+        is_far = (np.abs(q - p) > noise) & (np.abs(shares(self.counts) - p) > noise)
         far = [(name, float(by)) for name, by, is_it in zip(self.bins, q - p, is_far, strict=True) if is_it]
         return tuple(sorted(far, key=lambda one: -abs(one[1])))
 
@@ -354,9 +315,7 @@ class Verdict:
         return {
             "endpoint": self.endpoint, "version": self.version, "variable": self.variable, "bins": self.bins,
             "reference": self.reference, "counts": self.counts, "reference_size": _known(self.reference_size),
-            "state": self.state, **standing, "n": self.n, "psi": self.psi if self.n else None,
-            "noise": self.bound if self.n else None, "jensen_shannon": self.jensen_shannon if self.n else None,
-            "moved": dict(self.moved), "new": self.new,
+            "state": self.state, **standing, "n": self.n, "moved": dict(self.moved), "new": self.new,
         }  # fmt: skip
 
     @property
@@ -440,11 +399,6 @@ def standings(
     }
 
 
-def noise_bound(bins: int, n: float, m: float) -> float:
-    """Return the PSI that two samples (``n`` and ``m`` values) of one distribution exceed once in 100 times."""
-    return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
-
-
 def likelier(
     canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
 ) -> Floats:  # fmt: skip
@@ -468,34 +422,6 @@ def likelier(
     totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
     found: Floats = canary_hits * np.log(odds) - (totals[1:] - totals[0])
     return found
-
-
-@functools.lru_cache(maxsize=256)
-def chi2_quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of the chi-square distribution, by bisection to 1e-12."""
-    if degrees < 1:
-        return 0.0
-    low, high = 0.0, 10.0 * degrees + 100.0
-    while high - low > 1e-12 * max(1.0, high):
-        middle = (low + high) / 2
-        if _gamma_p(degrees / 2, middle / 2) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _gamma_p(shape: float, x: float) -> float:
-    """The regularized lower incomplete gamma function, by its series (exact enough for every x used here)."""
-    if x <= 0:
-        return 0.0
-    term = total = 1.0 / shape
-    k = shape
-    while abs(term) > abs(total) * 1e-16:
-        k += 1
-        term *= x / k
-        total += term
-    return total * math.exp(-x + shape * math.log(x) - math.lgamma(shape))
 
 
 def encode(

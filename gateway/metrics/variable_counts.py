@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
-from gateway.metrics.drift import OTHER, Bins, chi2_quantile
+from gateway.metrics.drift import OTHER, Bins
 from gateway.metrics.served import Served
 from gateway.metrics.values import category_of
 from gateway.spec import MetricVariable
@@ -56,12 +56,11 @@ class VariableSeries:
         return self._numbers.gauge(catalog.VARIABLE_VALUE, *self._pair, name)
 
     def reference(self, name: str, bins: Bins) -> None:
-        """Publish a reference's shares, its size, and the chi-square quantile of its noise bound."""
+        """Publish a reference's shares and its size."""
         labels = (*self._pair, name, bins.id)
         for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels, bin_name).set(ratio)
         self._numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *labels).set(bins.total)
-        self._numbers.gauge(catalog.DRIFT_CHI2, *labels).set(chi2_quantile(0.99, len(bins.names) - 1))
 
 
 class DriftCounts:

@@ -242,32 +242,25 @@ def test_what_is_left_of_an_objective_is_the_same_on_the_board_and_on_the_page(r
     assert "0.3" == within
 
 
-def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> None:
-    """PSI, n and noise of each variable as the rules have them; new and missing shares; a picture."""
-    picture = tmp_path / "drift.png"
-    rows = (
-        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise", 0.1),
-        (rules.drift_js("5m"), "jensen_shannon", 0.05),
-    )  # fmt: skip
+def test_drift_report_reads_any_prometheus(running: Running) -> None:
+    """The number of values of each variable as the rules have it."""
 
     def recorded(name: str) -> dict[tuple[str, ...], float]:
         labels = ("endpoint", "version", "variable")
         return {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
 
-    until(lambda: all(recorded(name) for name, _, _ in rows), what="a record of every rule")
+    until(lambda: recorded(rules.DRIFT_N), what="a record of the rule")
     done = CliRunner().invoke(
-        drift_command, ["report", "--prometheus", running.prometheus, "--window", "5m", "--json", "--picture",
-                        str(picture)], catch_exceptions=False, standalone_mode=False,
+        drift_command, ["report", "--prometheus", running.prometheus, "--window", "1h", "--json"],
+        catch_exceptions=False, standalone_mode=False,
     )  # fmt: skip
     # A version that only mirrors has a reference and no values of its own: the rules say nothing of it.
     found = {(v["endpoint"], v["version"], v["variable"]): v for v in json.loads(done.stdout) if v["n"]}
     assert {"token_length", "predicted_label"} == {key[2] for key in found}
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    for name, told, tolerance in rows:
-        values = until(lambda name=name: known if set(found) <= set(known := recorded(name)) else None, what=name)
-        for key, value in ((key, values[key]) for key in found):
-            # The window has moved by a second or two between the rule and the report.
-            assert found[key][told] == pytest.approx(value, rel=tolerance, abs=0.01), (name, key)
+    values = until(lambda: known if set(found) <= set(known := recorded(rules.DRIFT_N)) else None)
+    for key, verdict in found.items():
+        # The window has moved by a second or two between the rule and the report.
+        assert verdict["n"] == pytest.approx(values[key], rel=0.1, abs=0.01), key
 
 
 def test_page_board_and_alert_show_one_evidence(running: Running) -> None:

@@ -400,11 +400,11 @@ def report(
     else:
         rows = [
             [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.standing.days), _since(v),
-             _visible(v.standing.visible), f"{v.psi:.4f}" if v.n else "-",
+             _visible(v.standing.visible),
              ", ".join(f"{v.named(name)} {by:+.1%}" for name, by in v.moved[:3]) or "-", v.state]
             for v in found
         ]  # fmt: skip
-        head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "PSI", "MOVED", "STATE"]
+        head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "MOVED", "STATE"]
         for line in table(head, rows):
             click.echo(line)
         for pair in sorted({(v.endpoint, v.version) for v in found} & moved.keys()):

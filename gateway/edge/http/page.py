@@ -550,7 +550,6 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
             f"<text x={x + wide / 2:.1f} y=78 text-anchor=middle>{_e(_short(name, wide))}</text></g>"
         )
     state = {"drift": "bad", "moved": "wait", "steady": "ok", "differs": "wait"}.get(variable["state"], "dim")
-    psi = "–" if variable["psi"] is None else f"{variable['psi']:.3f}"
     over = f"over {_e(variable['window'])}: " if "window" in variable else ""
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
@@ -558,7 +557,7 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
         "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
         f"aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>{over}PSI {psi} · n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
+        f"<p class=dim>{over}n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
     )
 
 

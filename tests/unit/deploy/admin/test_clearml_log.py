@@ -12,7 +12,7 @@ from gateway.errors import RegistryUnavailable
 
 ROW = {"endpoint": "e", "version": "1", "route": "direct", "rate": 2.0, "share": 1.0, "failed": 0.0, "p50": 0.01,
        "p95": 0.02, "p99": None, "rows_per_call": 3.0, "history": []}  # fmt: skip
-DRIFT = {"endpoint": "e", "version": "1", "variable": "x", "psi": 0.2, "noise": 0.05, "days": None, "state": "drift"}
+DRIFT = {"endpoint": "e", "version": "1", "variable": "x", "days": 40.0, "state": "drift"}
 
 
 def status(**parts: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_each_version_has_its_numbers() -> None:
     assert {
         ("requests per second", "e 1 direct", 2.0), ("failed, share", "e 1 direct", 0.0),
         ("p50, ms", "e 1 direct", 10.0), ("p95, ms", "e 1 direct", 20.0),
-        ("rows per call to Triton", "e 1 direct", 3.0), ("drift, PSI", "e 1 x", 0.2), ("drift, noise", "e 1 x", 0.05),
+        ("rows per call to Triton", "e 1 direct", 3.0), ("drift, evidence in days", "e 1 x", 40.0),
     } == set(found.scalars)  # fmt: skip
 
 

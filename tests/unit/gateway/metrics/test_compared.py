@@ -31,7 +31,7 @@ def test_differing_texts_are_reported_as_an_uneven_split() -> None:
     """With the variable, the bin that moved most, and both shares."""
     found = sentences(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
     assert ["texts"] == list(found)
-    assert "language: en 89.7%, stable 50.0%" in found["texts"]
+    assert "language: en 90.0%, stable 50.0%" in found["texts"]
     assert "split unevenly" in found["texts"]
     assert "script" not in found["texts"]
 
@@ -75,4 +75,4 @@ def test_bins_of_numbers_are_named_by_their_upper_bounds() -> None:
         Standing(99.0, 99.0, 0.1, math.nan),
     )  # fmt: skip
     found = sentences(read([{"compared": [{**verdict.described(), "beside": "1", "kind": "answers"}]}]))
-    assert "top_score: above 0.9 97.7%, stable 30.0%" in found["answers"]
+    assert "top_score: above 0.9 97.8%, stable 30.0%" in found["answers"]

@@ -424,7 +424,7 @@ def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
     assert 3 == found.return_value
     assert re.search(r"e +2 beside 1 +language +400 .*drift", found.output)
     assert re.search(r"e +2 beside 1 +predicted_label .*steady", found.output)
-    assert "e/2: it gets other texts than stable (language: en 89.7%, stable 50.0%)" in found.output
+    assert "e/2: it gets other texts than stable (language: en 90.0%, stable 50.0%)" in found.output
     assert [("1", "texts"), ("1", "answers")] == [(v["beside"], v["kind"]) for v in json.loads(by_names.output)]
 
 

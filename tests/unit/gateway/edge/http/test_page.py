@@ -40,7 +40,7 @@ STATUS: dict[str, Any] = {
     "objectives": [{"endpoint": EVIL, "objective": EVIL, "target": 0.99, "within": 0.3, "requests": 20.0, "bad": 10.0,
                     "left": -49.0, "seconds": 60.0, "is_default": False}],
     "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
-               "reference": [0.5, 0.5], "window": EVIL, "n": 3, "psi": 0.1, "noise": 0.2, "state": EVIL,
+               "reference": [0.5, 0.5], "window": EVIL, "n": 3, "state": EVIL,
                "days": 2.0, "alarm_days": 30.0, "visible": 0.1, "since": 7.0}],
     "compared": [one(EVIL, "texts", {EVIL: 900.0, "b": 100.0}) | {"endpoint": EVIL, "version": EVIL, "beside": EVIL}],
 }  # fmt: skip
@@ -96,7 +96,7 @@ def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: st
                "refused": refused, "p50": 0.0123, "p95": 1.3, "p99": 12.0, "rows_per_call": 63.96,
                "history": [1.0, 2.0]}  # fmt: skip
     drift = {"endpoint": name, "version": "1", "variable": "length", "bins": ["1", "missing"], "counts": [3000, 0],
-             "reference": [0.5, 0.5], "window": "1h", "n": 3000, "psi": 0.1, "noise": 0.2,
+             "reference": [0.5, 0.5], "window": "1h", "n": 3000,
              "state": drifts or "steady", "days": 40.0 if drifts else 0.2, "alarm_days": 30.0, "visible": 0.08,
              "since": 1_700_000_000.0}  # fmt: skip
     pending = [{"url": f"{name}/2", "state": "failed", "reason": broken}] if broken else []
@@ -131,7 +131,7 @@ def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() 
     answers, texts = one("predicted_label", "answers", UNEVEN), one("language", "texts", UNEVEN)
     page = render_page(status_of(endpoint("e")) | {"compared": [answers]}, "/serve/", ("e",))
     assert "<span class=ok>serving</span>" in page
-    assert "version 2: it answers differently from stable (predicted_label: en 89.7%, stable 50.0%)" in page
+    assert "version 2: it answers differently from stable (predicted_label: en 90.0%, stable 50.0%)" in page
     found = [answers, texts, one("script", "texts", EVEN, days=0.1)]
     page = render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/", ("e",))
     assert "<span class=wait>uneven split</span>" in page
@@ -369,7 +369,7 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
     assert picture.stat().st_size > 20_000, "an empty page"
     tags = Tags(page).tags
     assert tags.count("svg") >= 2 * 3 + 3, "curves and histograms"
-    for text in ("sentiment", "canary", "predicted_label", "p99", "PSI"):
+    for text in ("sentiment", "canary", "predicted_label", "p99", "smallest visible change"):
         assert text in page
 
 
