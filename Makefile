@@ -87,7 +87,7 @@ cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs 
 	@$(BIN)/python -m tests.cluster.programs >/dev/null
 	@$(BIN)/python -m pytest $(GROUPED) tests/cluster $(ARGS)
 
-installs: $(VENV)/.dev ## the part of it without autoscalers: every overlay and values file
+installs: $(VENV)/.dev ## the part of it without autoscalers: every values file
 	@$(BIN)/python -m pytest $(GROUPED) tests/cluster/test_installs.py $(ARGS)
 
 pythons: $(VENV)/.dev ## install the wheel and start `up` on every Python from 3.11 to 3.13 that is here (minutes)

@@ -1,4 +1,4 @@
-"""Rules and boards as files of the Helm chart, which kustomize reads through a kustomization next to them.
+"""Rules and boards as files of the Helm chart.
 
 Pure: texts in, texts out. ``build`` writes them into ``k8s/`` of a checkout; an installed package has no such folder,
 and nothing is written.
@@ -17,7 +17,6 @@ def files(chart: Path, *, rules: Mapping[str, str], boards: Mapping[str, str]) -
     """Return the generated files below the chart's folder by path, from rule files (YAML) and boards (JSON) by name."""
     folder = chart / "files"
     found = {folder / "rules.yaml": _prometheus_rule(text for _, text in sorted(rules.items()))}
-    found[folder / "kustomization.yaml"] = _kustomization(sorted(boards))
     return found | {folder / "boards" / name: text for name, text in boards.items()}
 
 
@@ -34,18 +33,4 @@ def _prometheus_rule(texts: Iterable[str]) -> str:
         f"{_HEAD}apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: triton-gateway\n"
         "  labels:\n    app.kubernetes.io/name: triton-gateway\nspec:\n"
         + "".join(f"  {line}\n" if line else "\n" for line in groups.splitlines())
-    )
-
-
-def _kustomization(boards: Iterable[str]) -> str:
-    # a separate folder, because kustomize reads only files of the folder that a kustomization is in
-    listed = [
-        f"  - {{name: triton-gateway-board-{name.removesuffix('.json')}, files: [boards/{name}]}}" for name in boards
-    ]
-    return (
-        f"{_HEAD}# The chart's rules and boards for kustomize: k8s/base/monitoring refers to this folder.\n"
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [rules.yaml]\n"
-        "generatorOptions:\n  disableNameSuffixHash: true\n  labels:\n    app.kubernetes.io/name: triton-gateway\n"
-        '    grafana_dashboard: "1" # what the Grafana sidecar of kube-prometheus-stack looks for\n'
-        "configMapGenerator:\n" + "\n".join(listed) + "\n"
     )

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from k8s import tools
+from tests import kube_tools
 from tests.cluster import programs
 from tests.cluster.control_plane import NotStarted, started
 from tests.cluster.nodes import Machines, Played
@@ -55,7 +55,7 @@ def main() -> int:
             return 1
         sys.stdout.write(
             f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}\n"
-            f"export PATH={shlex.quote(str(tools.unpacked('kubectl').parent))}:$PATH\n"
+            f"export PATH={shlex.quote(str(kube_tools.unpacked('kubectl').parent))}:$PATH\n"
             "# runs until Ctrl-C\n"
         )
         sys.stdout.flush()

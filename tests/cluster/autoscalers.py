@@ -146,12 +146,10 @@ def _serve(cluster: Cluster, namespace: str, name: str, port: int, groups: list[
     cluster.apply(*objects)
 
 
-def shipped_rules(cluster: Cluster) -> dict[str, Any]:
+def shipped_rules() -> dict[str, Any]:
     """Return prometheus-adapter's configuration as this repository ships it."""
-    done = cluster.kubectl("kustomize", str(ROOT / "k8s" / "autoscaling" / "prometheus-adapter"))
-    maps = [each for each in yaml.safe_load_all(done.stdout) if each and each["kind"] == "ConfigMap"]
-    found: dict[str, Any] = yaml.safe_load(next(iter(maps[0]["data"].values())))
-    return found
+    values = yaml.safe_load((ROOT / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    return {"rules": values["rules"]["custom"]}
 
 
 def target(address: str, path: str, namespace: str, pod: str, *, is_triton: bool = False) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import yaml
 
 from gateway.parent_death import ending_with_parent
-from k8s import tools
+from tests import kube_tools
 from tests.cluster import programs
 from tests.cluster.certificates import Authority
 from tests.cluster.nodes import Machines, Played, stages
@@ -120,7 +120,7 @@ class Cluster:
         self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int], within: float
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [str(tools.unpacked(name)), *arguments], input=given, capture_output=True, text=True, check=False,
+            [str(kube_tools.unpacked(name)), *arguments], input=given, capture_output=True, text=True, check=False,
             env=self.environment, timeout=within,
         )  # fmt: skip
         assert done.returncode in ok, f"{name} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"

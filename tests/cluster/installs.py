@@ -1,10 +1,10 @@
-"""The ways in which our manifests are installed: kustomize overlays by both kinds of apply, and the chart by Helm."""
+"""The ways in which the chart is installed: by Helm, and rendered by `helm template` by both kinds of apply."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +12,12 @@ from typing import Any, Final
 
 import yaml
 
-from tests.cluster.autoscalers import ROOT
 from tests.cluster.control_plane import Cluster
+from tests.kube_tools import CHART
 from tests.waiting import until
 
-CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
-OVERLAYS: Final = tuple(sorted(path.name for path in (ROOT / "k8s" / "overlays").iterdir()))
 VALUES: Final = tuple(sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
-FORMS: Final = tuple(
-    f"{name}-{way}" for names, ways in ((OVERLAYS, ("client", "server")), (VALUES, ("helm",))) for name in names
-    for way in ways
-)  # fmt: skip
+FORMS: Final = tuple(f"{name}-{way}" for name in VALUES for way in ("client", "server", "helm"))
 
 _CHANGED: Final = {
     "gateway": {"resources": {"requests": {"cpu": "150m", "memory": "700Mi"}, "limits": {"memory": "700Mi"}}}
@@ -48,7 +43,7 @@ class Install:
 
     @property
     def name(self) -> str:
-        """The overlay's or the values file's."""
+        """The values file's."""
         return self.form.rpartition("-")[0]
 
     @property
@@ -58,9 +53,9 @@ class Install:
 
     @property
     def namespace(self) -> str:
-        """Where the overlay goes; the values file of that name goes there, too."""
-        content = yaml.safe_load((ROOT / "k8s" / "overlays" / self.name / "kustomization.yaml").read_text())
-        return str(content["namespace"])
+        """Where it goes: to the Triton whose claim it needs, if there is one."""
+        values = yaml.safe_load((CHART / "values" / f"{self.name}.yaml").read_text())
+        return str(values["triton"]["namespace"]) if values.get("sync", {}).get("claim") else "triton-gateway"
 
     def prepare(self) -> None:
         """Make what the documentation says is there before: namespace, Secrets; and volumes, as a provisioner would."""
@@ -83,12 +78,10 @@ class Install:
         """Install or upgrade; returns what was said of every object."""
         if self.way == "helm":
             done = self.cluster.helm(
-                "upgrade", "--install", "triton-gateway", str(CHART), "--namespace", self.namespace, "--reset-values",
-                "--values", str(CHART / "values" / f"{self.name}.yaml"), *(self._given() if changed else ()),
-                within=240,
+                "upgrade", "--install", *self._chart(changed), "--reset-values", within=240
             )  # fmt: skip
         else:
-            done = self.cluster.kubectl("apply", *self._how(), "--kustomize", self._folder(changed), within=240)
+            done = self._kubectl("apply", *self._how(), changed=changed)
         self.warnings += _WARNING.findall(done.stderr)
         return done.stdout
 
@@ -100,7 +93,7 @@ class Install:
                 "diff", "--namespace", self.namespace, "--filename", "-", given=manifest, ok=(0, 1)
             )
         else:
-            done = self.cluster.kubectl("diff", *self._how(), "--kustomize", self._folder(changed), ok=(0, 1))
+            done = self._kubectl("diff", *self._how(), changed=changed, ok=(0, 1))
         return done.stdout
 
     def go_back(self) -> None:
@@ -135,7 +128,7 @@ class Install:
         if self.way == "helm":
             self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait", within=240)
         else:
-            self.cluster.kubectl("delete", "--kustomize", self._folder(False), "--wait", within=240)
+            self._kubectl("delete", "--wait")
 
     def objects(self) -> frozenset[str]:
         """Return what is in the namespace, as kind/name: everything but events, and what comes with a namespace."""
@@ -181,30 +174,27 @@ class Install:
     def _how(self) -> tuple[str, ...]:
         return ("--server-side",) if self.way == "server" else ()
 
-    def _folder(self, changed: bool) -> str:
-        """The overlay, or one of the user's own on top of it, which lies beside ours as kustomize wants it."""
-        overlay = ROOT / "k8s" / "overlays" / self.name
-        if not changed:
-            return str(overlay)
-        self.work.mkdir(exist_ok=True)
-        names = [f"triton-gateway{part}" for part in ("", "-sync", "-triton", "-triton-cpu", "-controlplane")]
-        patch = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "triton-gateway"}, "spec": {
-            "template": {"spec": {"containers": [{"name": "gateway", **_CHANGED["gateway"]}]}},
-        }}  # fmt: skip
-        content = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [os.path.relpath(overlay, self.work.resolve())],
-            "images": [{"name": name, "newTag": "0.1.1"} for name in names],
-            "patches": [{"patch": yaml.safe_dump(patch)}] if self.name not in ("kserve", "sync") else [],
-        }  # fmt: skip
-        (self.work / "kustomization.yaml").write_text(yaml.safe_dump(content))
-        return str(self.work)
+    def _kubectl(
+        self, verb: str, *options: str, changed: bool = False, ok: Sequence[int] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
+        """Give kubectl what `helm template` renders, as people without Helm in their cluster do it."""
+        return self.cluster.kubectl(
+            verb, *options, "--namespace", self.namespace, "--filename", "-", given=self.rendered(changed=changed),
+            ok=ok, within=240,
+        )  # fmt: skip
 
-    def _given(self) -> tuple[str, ...]:
-        self.work.mkdir(exist_ok=True)
-        path = self.work / "changed.yaml"
-        path.write_text(yaml.safe_dump(_CHANGED | {"images": {"tag": "0.1.1"}}))
-        return "--values", str(path)
+    def rendered(self, *, changed: bool = False) -> str:
+        """Return the objects as text."""
+        return self.cluster.helm("template", *self._chart(changed)).stdout
+
+    def _chart(self, changed: bool) -> tuple[str, ...]:
+        values = ["--values", str(CHART / "values" / f"{self.name}.yaml")]
+        if changed:
+            self.work.mkdir(exist_ok=True)
+            path = self.work / "changed.yaml"
+            path.write_text(yaml.safe_dump(_CHANGED | {"images": {"tag": "0.1.1"}}))
+            values += ["--values", str(path)]
+        return ("triton-gateway", str(CHART), "--namespace", self.namespace, *values)
 
 
 def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
@@ -213,8 +203,8 @@ def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
 
 @contextmanager
 def applied(cluster: Cluster, form: str, work: Path) -> Iterator[Install]:
-    """One form, applied once; at the end the namespace goes. ``work`` is a folder for an overlay of ours."""
-    made = Install(cluster, form, work / "overlay")
+    """One form, applied once; at the end the namespace goes. ``work`` is a folder for values of ours."""
+    made = Install(cluster, form, work / "values")
     made.prepare()
     try:
         made.apply()

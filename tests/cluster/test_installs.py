@@ -1,4 +1,4 @@
-"""Every overlay and every values file on a real API: applied, applied again, upgraded, taken back, drained, removed.
+"""Every values file on a real API: applied, applied again, upgraded, taken back, drained, removed.
 
 The tests of one form run in their order on one install; nothing here runs in pods, see ``nodes.py``.
 """

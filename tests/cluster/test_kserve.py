@@ -65,7 +65,7 @@ def documented(controlled: Cluster) -> Iterator[dict[str, Any]]:
 def install(
     request: pytest.FixtureRequest, controlled: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Install]:
-    """The overlay or the values file, applied once."""
+    """The values file, applied once."""
     with applied(controlled, request.param, tmp_path_factory.mktemp("own")) as made:
         yield made
 
@@ -119,8 +119,7 @@ def left_out(written: Any, stored: Any, path: str = "") -> list[str]:
 
 def test_it_is_stored_as_it_was_written(install: Install) -> None:
     """KServe's webhook adds nothing to the resources, above all no CPU limit of one core below a request of two."""
-    rendered = install.cluster.kubectl("kustomize", str(ROOT / "k8s" / "overlays" / "kserve")).stdout
-    [written] = [each for each in yaml.safe_load_all(rendered) if each["kind"] == "InferenceService"]
+    [written] = [each for each in yaml.safe_load_all(install.rendered()) if each and each["kind"] == "InferenceService"]
     stored = service(install)
     assert [] == left_out(written, stored)
     for part in PODS:

@@ -21,9 +21,9 @@ import yaml
 from dashboards import rules
 from deploy.admin.doctor import scaling
 from deploy.admin.doctor.kubectl import Kubectl
-from k8s import render, tools
 from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus, target
 from tests.cluster.control_plane import Cluster
+from tests.kube_tools import CHART, unpacked
 from tests.sites import Asked, site
 
 pytestmark = pytest.mark.xdist_group("metrics")
@@ -153,13 +153,13 @@ def scaled(cluster: Cluster) -> Iterator[tuple[Cluster, str]]:
     for space in SPACES:
         cluster.apply(*objects(space))
         done = cluster.helm(
-            "template", "triton-gateway", str(render.CHART), "--namespace", space, "--show-only",
+            "template", "triton-gateway", str(CHART), "--namespace", space, "--show-only",
             "templates/autoscaling.yaml", "--set", "autoscaling.triton.by=hpa",
         )  # fmt: skip
         cluster.kubectl("apply", "--namespace", space, "--filename", "-", given=done.stdout)
     with site(played.answer) as address:
         prometheus = start_prometheus(cluster, address, scrape="5s")
-        start_adapter(cluster, prometheus, shipped_rules(cluster))
+        start_adapter(cluster, prometheus, shipped_rules())
         start_keda(cluster)
         yield cluster, prometheus
         # An API that nobody answers any more would keep every namespace from going.
@@ -210,7 +210,7 @@ def test_every_metric_but_cpu_has_a_number_and_the_doctor_says_so(scaled: tuple[
     """No kubelet, no CPU: that one metric is what the doctor misses. External metrics are KEDA's."""
     cluster, _ = scaled
     program = cluster.folder / "doctors-kubectl"
-    program.write_text(f'#!/bin/sh\nexport KUBECONFIG={cluster.kubeconfig}\nexec {tools.unpacked("kubectl")} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexport KUBECONFIG={cluster.kubeconfig}\nexec {unpacked("kubectl")} "$@"\n')
     program.chmod(0o755)
     for space in SPACES:
         kubectl = Kubectl(space, program=str(program))

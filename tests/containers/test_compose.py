@@ -28,6 +28,7 @@ import pytest
 import yaml
 
 from dashboards.boards import ANNOTATIONS, BOARDS
+from tests.kube_tools import rendered
 from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -253,12 +254,11 @@ def test_every_panel_of_every_board_has_data(stack: None) -> None:
 def scaling_queries() -> list[str]:
     """What KEDA and prometheus-adapter ask, without labels that a cluster adds, with the placeholders filled in."""
     found = []
-    for path in (ROOT / "k8s" / "autoscaling").glob("*-keda/scaledobject.yaml"):
-        triggers = yaml.safe_load(path.read_text())["spec"]["triggers"]
+    for each in rendered("--set=autoscaling.gateway.by=keda"):
+        triggers = each["spec"]["triggers"] if each["kind"] == "ScaledObject" else ()
         found += [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
-    config = (ROOT / "k8s" / "autoscaling" / "prometheus-adapter" / "config.yaml").read_text()
-    adapter = yaml.safe_load(yaml.safe_load(config)["data"]["config.yaml"])
-    found += [rule["metricsQuery"].replace("<<.GroupBy>>", "instance") for rule in adapter["rules"]]
+    adapter = yaml.safe_load((ROOT / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    found += [rule["metricsQuery"].replace("<<.GroupBy>>", "instance") for rule in adapter["rules"]["custom"]]
     return [re.sub(r"{[^}]*}", "", each) for each in found]
 
 

@@ -7,6 +7,7 @@ is set), so that a page cannot tell what the code no longer does. Pure: values i
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.variables import BUILT_IN
 from gateway.settings import Settings
+from tests.kube_tools import CHART
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"
 _MARK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?\n)??<!-- end -->", re.S)
@@ -96,7 +98,7 @@ def versions_table() -> str:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     cli = next(one for one in project["optional-dependencies"]["cli"] if one.startswith("clearml-serving"))
     image = re.findall(r"^ARG TRITON_IMAGE=(\S+)", (root / "deploy/docker/triton.Dockerfile").read_text(), re.M)[0]
-    chart = yaml.safe_load((root / "k8s/helm/triton-gateway/Chart.yaml").read_text())
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     rows = [
         ("Python", project["requires-python"],
          "3.11, 3.12 and 3.13, each with its numpy ([decision 0054](decisions/0054-pythons-and-their-numpy.md))"),
@@ -111,6 +113,37 @@ def versions_table() -> str:
     ]  # fmt: skip
     table = ["| part | compatible | tested with |", "|---|---|---|"]
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def values_table() -> str:
+    """Return every value of the chart, its default, and the comment above it in values.yaml."""
+    rows = ["| value | default | meaning |", "|---|---|---|"]
+    for path, default, about in chart_values():
+        rows.append(f"| `{path}` | {'' if default is None else f'`{default}`'} | {about} |")
+    return "\n".join(rows)
+
+
+def chart_values() -> Iterator[tuple[str, str | None, str]]:
+    """Yield path, default (None for a group of values) and comment of every value in values.yaml."""
+    text = (CHART / "values.yaml").read_text()
+    lines = text.splitlines()
+
+    def walk(node: yaml.MappingNode, path: str) -> Iterator[tuple[str, str | None, str]]:
+        for key, value in node.value:
+            above = itertools.takewhile(
+                lambda line: line.strip().startswith("#"), reversed(lines[: key.start_mark.line])
+            )
+            about = " ".join(line.strip().removeprefix("#").strip() for line in reversed([*above]))
+            name = f"{path}{key.value}"
+            is_group = isinstance(value, yaml.MappingNode) and not value.flow_style
+            source = text[value.start_mark.index : value.end_mark.index].splitlines()
+            # The source of a block list ends at the next value, so it contains that value's comment.
+            shown = " ".join(" ".join(line for line in source if not line.strip().startswith("#")).split())
+            yield name, None if is_group else shown, about.replace("|", "\\|")
+            if is_group:
+                yield from walk(value, f"{name}.")
+
+    yield from walk(yaml.compose(text, yaml.SafeLoader), "")
 
 
 def commands_reference() -> str:
@@ -135,7 +168,7 @@ def commands(
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
     "addresses": addresses_table, "asked": asked_table, "answered": answered_table, "commands": commands_reference,
-    "versions": versions_table,
+    "versions": versions_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 

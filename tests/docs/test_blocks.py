@@ -32,7 +32,7 @@ from gateway.edge.rules import FEEDBACK_PATH
 from gateway.hocon import parse as hocon
 from gateway.metrics import drift
 from gateway.settings import Settings
-from k8s import tools
+from tests import kube_tools
 from tests.docs.blocks import ROOT, Block, Command, blocks
 
 ALL: Final = list(blocks())
@@ -134,11 +134,9 @@ def _helm(words: list[str], page: Path) -> None:
 
 
 def _kubectl(words: list[str], page: Path) -> None:
-    """`apply -k` renders, `create` makes its object; of other verbs the flags are read. No cluster is asked."""
+    """`create` makes its object; of other verbs the flags are read. No cluster is asked."""
     rest = [word for n, word in enumerate(words[1:]) if word not in ("-n",) and (n == 0 or words[n] != "-n")]
-    if rest[:2] == ["apply", "-k"]:
-        _run("kubectl", ["kustomize", rest[2]], page)
-    elif rest[0] == "create":
+    if rest[0] == "create":
         _run("kubectl", [*rest, "--dry-run=client", "-o", "name"], page)
     else:
         _run("kubectl", [*words[1:], "--help"], page)
@@ -162,7 +160,7 @@ def _tritonserver(words: list[str], _page: Path) -> None:
 
 def _run(program: str, arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
-        [str(tools.unpacked(program)), *arguments], cwd=folder, capture_output=True, text=True, check=False,
+        [str(kube_tools.unpacked(program)), *arguments], cwd=folder, capture_output=True, text=True, check=False,
         env={"KUBECONFIG": "/dev/null", "HOME": str(folder), "PATH": ""},
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
@@ -177,13 +175,9 @@ READ: Final[Mapping[str, Callable[[list[str], Path], None]]] = {
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    """A folder as a reader of the Kubernetes pages has it: the checkout, an overlay, files that a Secret is made of."""
+    """A folder as a reader of the Kubernetes pages has it: the checkout, values, files that a Secret is made of."""
     (tmp_path / "k8s").symlink_to(ROOT / "k8s")
-    overlay = next(block for block in ALL if block.page == "docs/deploy-kubernetes.md" and block.kind == "yaml")
-    (tmp_path / "triton-gateway").symlink_to(ROOT)
-    folder = tmp_path / "my-overlay"
-    folder.mkdir()
-    (folder / "kustomization.yaml").write_text(overlay.text)
+    (tmp_path / "values.yaml").write_text("{}")
     for name in ("keys.json", "keys.json.pepper", "clearml.conf"):
         (tmp_path / name).write_text("{}")
     return tmp_path
@@ -236,12 +230,6 @@ def test_every_line_of_the_stock_tool_is_one_it_takes() -> None:
     assert "refused" not in done.stdout, done.stdout + done.stderr
 
 
-def _overlay(text: str, page: Path) -> None:
-    """Rendered by the test of its `kubectl apply -k`."""
-    (page / "my-overlay" / "kustomization.yaml").write_text(text)
-    _run("kubectl", ["kustomize", "my-overlay"], page)
-
-
 def _values(text: str, page: Path) -> None:
     """The chart takes them."""
     (page / "values.yaml").write_text(text)
@@ -256,12 +244,6 @@ def _kserve(text: str, _page: Path) -> None:
     for one in ours:
         _ours([*one.get("command", ["triton-gateway"]), *map(str, one["args"])], ROOT)
     assert {"kserve-container", "model-sync"} == {one["name"] for one in ours}
-
-
-def _replacements(text: str, page: Path) -> None:
-    """Kustomize takes them beside the autoscalers."""
-    (page / "my-overlay" / "kustomization.yaml").write_text("resources: [../k8s/autoscaling]\n" + text)
-    _run("kubectl", ["kustomize", "my-overlay"], page)
 
 
 def _state(text: str, _page: Path) -> None:
@@ -303,14 +285,12 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/canary.md", "json"): lambda text, _: samples.parse(json.loads(text)),
     ("docs/clearml-compatibility.md", "sh"): _settings,
     ("docs/deploy-compose.md", "dockerfile"): _dockerfile,
-    ("docs/deploy-kubernetes.md", "yaml"): _overlay,
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
     ("docs/feedback.md", "json"): _json,
     ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
     ("docs/payload-log.md", "sh"): _settings,
     ("docs/payload-log.md", "json"): _json,
-    ("docs/scaling.md", "yaml"): _replacements,
     ("docs/state-as-a-file.md", "yaml"): _state,
     ("docs/storage.md", "yaml"): _values,
     ("docs/storage.md", "conf"): lambda text, _: hocon(text),

@@ -7,15 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway.edge import headers
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
-from tests.docs.generated_tables import PARTS, refresh
+from tests.docs.generated_tables import PARTS, chart_values, refresh
+from tests.kube_tools import CHART
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), CHART / "README.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -33,6 +35,22 @@ def test_every_generated_part_is_on_a_page() -> None:
     """Nothing is rendered for nobody."""
     everything = "".join(page.read_text() for page in PAGES)
     assert [] == [name for name in PARTS if f"<!-- generated: {name} -->" not in everything]
+
+
+def test_every_value_of_the_chart_is_described() -> None:
+    """By a comment above it, or above its group, and with the default that Helm reads."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    found = {path: (default, about) for path, default, about in chart_values()}
+    assert [*values] == [path for path in found if "." not in path]
+    assert [] == [
+        path for path, (default, about) in found.items()
+        if not about and not found.get(path.rpartition(".")[0], ("", ""))[1] and default is not None
+    ]  # fmt: skip
+    for path, (default, _) in found.items():
+        value = values
+        for part in path.split("."):
+            value = value[part]
+        assert default is None or value == yaml.safe_load(default), path
 
 
 def test_every_setting_metric_and_error_is_documented() -> None:

@@ -37,6 +37,7 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.kube_tools import rendered
 from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
@@ -314,17 +315,11 @@ class Preprocess:
 """
 
 
-def autoscaling(name: str) -> dict[str, Any]:
-    """An object of k8s/autoscaling."""
-    found: dict[str, Any] = yaml.safe_load((RULES.parents[1] / "k8s" / "autoscaling" / name).read_text())
-    return found
-
-
 @pytest.mark.long
 def test_autoscalers_queries_return_how_many_requests_are_where(running: Running, tmp_path: Path) -> None:
     """Six callers are in the gateway's own hands all the time, three wait for the backend: the queries say 6 and 3.
 
-    By Little's law; the queries are those of k8s/autoscaling, over a shorter window. Every record has a number that the
+    By Little's law; the queries are those of the chart, over a shorter window. Every record has a number that the
     adapter and KEDA can use.
     """
     code = tmp_path / "slow.py"
@@ -360,15 +355,17 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
         stop.set()
         for thread in threads:
             thread.join()
-    for name in ("gateway-keda", "triton-keda"):
-        for trigger in autoscaling(f"{name}/scaledobject.yaml")["spec"]["triggers"]:
+    scaled = [each for each in rendered("--set=autoscaling.gateway.by=keda") if each["kind"] == "ScaledObject"]
+    assert 2 == len(scaled)
+    for one in scaled:
+        for trigger in one["spec"]["triggers"]:
             if trigger["type"] == "prometheus":
                 # One number, or KEDA refuses the answer. There is no namespace here, so none is asked for.
                 query = trigger["metadata"]["query"].replace('namespace="triton-gateway"', 'namespace=""')
                 (series,) = running.query(query)
                 assert 0 <= float(series["value"][1]) < 64, trigger
-    adapter = yaml.safe_load(autoscaling("prometheus-adapter/config.yaml")["data"]["config.yaml"])
-    for rule in adapter["rules"]:
+    adapter = yaml.safe_load((RULES.parents[1] / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    for rule in adapter["rules"]["custom"]:
         query = rule["metricsQuery"].replace("<<.GroupBy>>", "namespace").replace("<<.LabelMatchers>>", 'namespace=""')
         assert 1 == len(running.query(query)), rule
 

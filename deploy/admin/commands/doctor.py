@@ -20,9 +20,9 @@ import click
 @click.option("--context", default="", envvar="TRITON_GATEWAY_KUBE_CONTEXT", show_envvar=True,
               help="kubectl context to use.  [default: the current one]")  # fmt: skip
 @click.option(
-    "--overlay", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve", "sync"]), default="gpu",
-    show_default=True, envvar="TRITON_GATEWAY_OVERLAY", show_envvar=True,
-    help="Overlay that is deployed, or will be. It decides which parts must exist.",
+    "--values", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve", "sync"]), default="gpu",
+    show_default=True, envvar="TRITON_GATEWAY_VALUES", show_envvar=True,
+    help="Values file of the chart that is installed, or will be. It decides which parts must exist.",
 )  # fmt: skip
 @click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,
               help="kubectl program to run.")  # fmt: skip
@@ -45,7 +45,7 @@ import click
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
-    kube: bool, namespace: str, context: str, overlay: str, kubectl: str, state_dir: Path, triton_grpc: str,
+    kube: bool, namespace: str, context: str, values: str, kubectl: str, state_dir: Path, triton_grpc: str,
     triton_key_file: str, serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Check this machine: Python, packages, Triton, ports, disk and registry. With --kube, check a cluster instead.
@@ -54,7 +54,7 @@ def command(
     Examples:
       triton-gateway doctor
       triton-gateway doctor --triton-grpc triton:8001
-      triton-gateway doctor --kube --overlay gpu --namespace triton-gateway
+      triton-gateway doctor --kube --values gpu --namespace triton-gateway
     """
     from deploy.admin.doctor import finding
     from deploy.admin.doctor import kube as cluster
@@ -62,7 +62,7 @@ def command(
     from deploy.admin.doctor.kubectl import Kubectl
 
     if kube:
-        checks = cluster.check(Kubectl(namespace, context, kubectl), overlay)
+        checks = cluster.check(Kubectl(namespace, context, kubectl), values)
     else:
         options = machine.Options(
             state_dir=state_dir, triton_grpc=triton_grpc, serving_task_id=serving_task_id,

@@ -1,4 +1,4 @@
-"""Checks of a cluster through kubectl: whether it has what an overlay (or the chart) needs, and whether the pods run.
+"""Checks of a cluster through kubectl: whether it has what the chart needs, and whether the pods run.
 
 Only reads, with the caller's own rights; anything that they do not permit to read is a note. Tests pass their own
 program in place of kubectl to ``check``.
@@ -33,7 +33,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dev": ("storage",),
     "sync": (),
 }
-"""Overlay → what it needs of the cluster besides Pods and Services."""
+"""Values file of the chart → what it needs of the cluster besides Pods and Services."""
 
 _CRDS: Final = {
     "monitoring": ("servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"),
@@ -48,7 +48,7 @@ _COMPONENT: Final = "app.kubernetes.io/component"
 _BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 
-def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
+def check(kubectl: Kubectl, values: str) -> Iterator[Finding]:
     """Check the cluster, in the order in which one would set it up."""
     server = kubectl("version", "--output=json")
     if server.code != 0 or not (server.json() or {}).get("serverVersion"):
@@ -64,9 +64,9 @@ def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     else:
         yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
     yield _secret(kubectl)
-    if overlay not in ("existing", "sync"):  # these overlays start no Triton
+    if values not in ("existing", "sync"):  # these start no Triton
         yield _triton_secret(kubectl)
-    needs = NEEDS[overlay]
+    needs = NEEDS[values]
     for need, names in _CRDS.items():
         if need in needs:
             yield from (_crd(kubectl, name) for name in names)
@@ -121,7 +121,7 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
 
 def _doors(kubectl: Kubectl, deployments: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Check from model sync's container whether Triton loads models without a key, and which version it is."""
-    # By label: names differ by release, and a kustomize overlay may add a suffix.
+    # By label: names differ by release.
     first = {each["metadata"].get("labels", {}).get(_COMPONENT): each["metadata"]["name"] for each in deployments[::-1]}
     triton, sync = first.get("triton", ""), first.get("sync", "")
     if triton:
@@ -175,7 +175,7 @@ def _gpus(kubectl: Kubectl) -> Finding:
     if not sum(counts):
         return Finding(
             "GPUs", "missing", f"none of {len(nodes)} nodes offers nvidia.com/gpu",
-            "install NVIDIA's device plugin (GPU operator), or use the overlay cpu",
+            "install NVIDIA's device plugin (GPU operator), or use values/cpu.yaml",
         )  # fmt: skip
     return Finding("GPUs", "ok", f"{sum(counts)} on {sum(count > 0 for count in counts)} nodes")
 
@@ -201,7 +201,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     deployments = (kubectl("get", "deployments", label, "--output=json").json() or {}).get("items", [])
     yield from scaling.autoscalers(kubectl, deployments)
     if not deployments:
-        yield Finding("deployments", "note", "none yet", "kubectl apply -k k8s/overlays/…, or helm install")
+        yield Finding("deployments", "note", "none yet", "helm install (docs/deploy-kubernetes.md)")
         return
     yield from _doors(kubectl, deployments)
     troubles = list(_troubles((kubectl("get", "pods", label, "--output=json").json() or {}).get("items", [])))

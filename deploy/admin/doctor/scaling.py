@@ -19,7 +19,7 @@ _WHAT: Final = "app.kubernetes.io/name"
 """Label whose value distinguishes the autoscalers of gateways from those of Tritons."""
 _EXTERNAL: Final = "external.metrics.k8s.io"
 _CUSTOM: Final = "custom.metrics.k8s.io"
-_RULES: Final = "k8s/autoscaling/prometheus-adapter"
+_RULES: Final = "k8s/helm/prometheus-adapter.yaml"
 
 Object = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def autoscalers(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Fin
         if len(everyone) > 1:
             yield Finding(
                 f"autoscaler of {target}", "missing", f"{' and '.join(everyone)} both scale it, so none of them works",
-                f"delete one (kubectl -n {kubectl.namespace} delete {everyone[-1]}), and apply only one overlay",
+                f"delete one (kubectl -n {kubectl.namespace} delete {everyone[-1]}), and install only one",
             )  # fmt: skip
         for each in by_hpa:
             yield _hpa(each, f"hpa/{_name(each)}")
@@ -178,7 +178,7 @@ def _scaled(scaled: Object, hpas: Sequence[Object]) -> Iterator[Finding]:
     if namespace and of_others:
         yield Finding(
             subject, "missing", f"is in namespace {namespace}, but reads the load of namespace {sorted(of_others)[0]}",
-            f"write {namespace} into its queries (docs/scaling.md)",
+            f"render it for that namespace: helm template --namespace {namespace}",
         )  # fmt: skip
         return
     ready, fallback = _condition(scaled, "Ready"), _condition(scaled, "Fallback")

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.admin.doctor.kube import KEYS, check
 from deploy.admin.doctor.kubectl import Kubectl
-from k8s import tools
+from tests import kube_tools
 from tests.sites import Asked, site
 from tests.unit.deploy.admin.doctor.kubectl_says import definition
 
@@ -90,7 +90,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
         program = tmp_path / "kubectl"
         program.write_text(
             f"#!/bin/sh\nexport KUBECONFIG={config} KUBECACHEDIR={tmp_path}/cache HOME={tmp_path}\n"
-            f'unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY\nexec {tools.unpacked("kubectl")} "$@"\n'
+            f'unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY\nexec {kube_tools.unpacked("kubectl")} "$@"\n'
         )
         program.chmod(0o755)
         return Kubectl(NAMESPACE, program=str(program))

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from deploy.admin.doctor.kube import OLDEST
-from k8s.render import CHART
+from tests.kube_tools import CHART
 
 ROOT = Path(__file__).parents[3]
 PINNED = ROOT / "tests" / "cluster" / "programs" / "kubernetes-oldest" / "go.mod"

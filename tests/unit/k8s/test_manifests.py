@@ -22,8 +22,8 @@ from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from gateway.testing import FakeBackend, FakeRegistry
 
-OVERLAYS = ("cpu", "gpu", "dev", "existing", "kserve", "sync")
-PLAIN = tuple(name for name in OVERLAYS if name != "kserve")
+VALUES = ("cpu", "gpu", "dev", "existing", "kserve", "sync")
+PLAIN = tuple(name for name in VALUES if name != "kserve")
 """Those whose pods are ours to write; KServe makes them from an InferenceService."""
 
 CUSTOM = {
@@ -79,16 +79,16 @@ def environment(container: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(params=OVERLAYS)
-def objects(request: pytest.FixtureRequest, kustomize: Render) -> Objects:
-    """The objects of each overlay."""
-    return kustomize(f"overlays/{request.param}")
+@pytest.fixture(params=VALUES)
+def objects(request: pytest.FixtureRequest, helm: Render) -> Objects:
+    """The objects of each values file."""
+    return helm(request.param)
 
 
 @pytest.fixture(params=PLAIN)
-def plain(request: pytest.FixtureRequest, kustomize: Render) -> Objects:
-    """The objects of each overlay whose pods are written by us."""
-    return kustomize(f"overlays/{request.param}")
+def plain(request: pytest.FixtureRequest, helm: Render) -> Objects:
+    """The objects of each values file whose pods are written by us."""
+    return helm(request.param)
 
 
 # --- schemas -----------------------------------------------------------------------------------------------------
@@ -123,9 +123,7 @@ def test_objects_are_named_once(objects: Objects) -> None:
     """Two of one kind and name would silently be the later one."""
     names = [(each["kind"], each["metadata"]["name"]) for each in objects]
     assert len(names) == len(set(names))
-    [namespace] = {each["metadata"].get("namespace") for each in objects}
-    is_beside_a_claim = ("Deployment", "sync") in names  # a claim belongs to the namespace of the Triton that has it
-    assert namespace == ("inference" if is_beside_a_claim else "triton-gateway")
+    assert {None} == {each["metadata"].get("namespace") for each in objects}, "the release's"
 
 
 # --- names that must meet ----------------------------------------------------------------------------------------
@@ -229,9 +227,9 @@ def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateway
             assert "dns:///triton:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
 
 
-def test_the_service_of_tritons_finds_those_that_kserve_makes(kustomize: Render) -> None:
+def test_the_service_of_tritons_finds_those_that_kserve_makes(helm: Render) -> None:
     """By KServe's labels, at ports that its containers have; its labels are ours, so it alone is scraped."""
-    objects = kustomize("overlays/kserve")
+    objects = helm("kserve")
     [service] = [each for each in of(objects, "Service") if each["metadata"]["name"] == "triton"]
     [(labels, spec)] = [(labels, spec) for name, labels, spec in pods(objects) if name.endswith("-predictor")]
     assert matches(service["spec"]["selector"], labels)
@@ -409,8 +407,6 @@ CLEARML = {"CLEARML_API_HOST", "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", *CREDEN
 
 SHARED = {"TRITON_GATEWAY_CACHE_BYTES"}
 """What model sync reads of the gateway's settings (``deploy/modelsync/run.py``)."""
-PARTS = {"TRITON_SERVICE"}
-"""What other variables are made of."""
 
 
 def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) -> None:
@@ -428,7 +424,7 @@ def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) 
         arguments = container.get("args") or container["command"][2].split()[2:]
         command = group.get_command(context, arguments[0])
         assert command is not None, (name, arguments)
-        assert given <= variables_of(command) | CLEARML | SHARED | PARTS, name
+        assert given <= variables_of(command) | CLEARML | SHARED, name
 
 
 def test_the_gateways_settings_are_usable(objects: Objects) -> None:
@@ -578,7 +574,7 @@ def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
         assert 1 <= fewest <= most
 
 
-ADAPTER = Path(__file__).parents[3] / "k8s" / "autoscaling" / "prometheus-adapter" / "config.yaml"
+ADAPTER = Path(__file__).parents[3] / "k8s" / "helm" / "prometheus-adapter.yaml"
 
 
 def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
@@ -586,8 +582,8 @@ def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
     from dashboards import rules
     from gateway.metrics.catalog import CATALOG
 
-    adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
-    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in adapter["rules"]}
+    rules_of_adapter = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
+    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in rules_of_adapter}
     recorded = set(re.findall(r"record: (\S+)", "".join(rules.files().values())))
     queries = [
         trigger["metadata"]["query"] for each in of(objects, "ScaledObject") for trigger in each["spec"]["triggers"]
@@ -610,19 +606,14 @@ def test_hpas_and_prometheus_adapter_leave_external_metrics_to_keda(objects: Obj
     """`external.metrics.k8s.io` has one owner in a cluster: what asks it of another one gets no number for ever."""
     for each in of(objects, "HorizontalPodAutoscaler"):
         assert {"Resource", "Pods", "Object"} >= {metric["type"] for metric in each["spec"]["metrics"]}
-    adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
-    assert {"rules"} == {*adapter}
+    assert {"custom"} == {*yaml.safe_load(ADAPTER.read_text())["rules"]}
 
 
 def test_what_prometheus_adapter_serves_is_of_the_namespace_it_is_asked_for() -> None:
-    """And the values for an adapter that serves others, too, are the same rules; its own ConfigMap stays its own."""
-    configmap = yaml.safe_load(ADAPTER.read_text())
-    adapter = yaml.safe_load(configmap["data"]["config.yaml"])
-    for rule in adapter["rules"]:
+    """Every rule overrides the namespace, and asks by the labels of who asks."""
+    for rule in yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]:
         assert {"resource": "namespace"} == rule["resources"]["overrides"]["namespace"]
         assert "<<.LabelMatchers>>" in rule["metricsQuery"]
-    assert adapter == {"rules": yaml.safe_load((ADAPTER.parent / "values.yaml").read_text())["rules"]["custom"]}
-    assert "adapter-config" != configmap["metadata"]["name"], "applied, it would wipe what an adapter has"
 
 
 def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable[..., Objects]) -> None:

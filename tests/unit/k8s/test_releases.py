@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
 
@@ -62,7 +59,7 @@ def test_two_releases_in_one_namespace_share_nothing(values: str, helm: Render) 
 
 
 def test_objects_are_named_after_their_release(helm: Render) -> None:
-    """As Helm's own charts do it; where that name is `triton-gateway`, names are as short as in the manifests."""
+    """As Helm's own charts do it; where that name is `triton-gateway`, names are short."""
     assert {("Deployment", "tg-triton-gateway"), ("Service", "tg-triton-gateway-triton")} <= names(helm(release="tg"))
     assert ("Deployment", "ml-triton-gateway-triton") in names(helm(release="ml-triton-gateway"))
     assert names(helm()) == names(helm(release="tg", fullnameOverride='"triton-gateway"'))
@@ -75,8 +72,7 @@ def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
     """Triton's Service, the control plane's, claims and ServiceAccounts."""
     objects = helm("dev", release="a")
     text = json.dumps(objects)
-    assert '"name": "TRITON_SERVICE", "value": "a-triton-gateway-triton"' in text
-    assert "dns:///$(TRITON_SERVICE):8001" in text
+    assert "dns:///a-triton-gateway-triton:8001" in text
     assert "http://a-triton-gateway-controlplane:8008/files" in text
     assert '"name": "TRITON_GATEWAY_REPLICAS", "value": "a-triton-gateway-peers"' in text
     assert ("Service", "a-triton-gateway-peers") in names(objects)
@@ -203,73 +199,6 @@ def test_pools_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, 
         helm(**pairs)
 
 
-SECOND = (ROOT / "docs" / "deploy-kubernetes.md").read_text().partition("<!-- second overlay -->\n```yaml\n")[2]
-"""What docs/deploy-kubernetes.md says to write for a second overlay in one namespace, and more."""
-
-
-@pytest.fixture(params=["gpu", "cpu", "existing", "keda"])
-def second(request: pytest.FixtureRequest, tmp_path: Path, kustomize: Render) -> tuple[Objects, Objects]:
-    """The first and the second overlay of a kind; `keda`: of one's own, with KEDA for both tiers."""
-    shutil.copytree(ROOT / "k8s", tmp_path / "triton-gateway" / "k8s")
-    overlays = tmp_path / "triton-gateway" / "k8s" / "overlays"
-    (overlays / "keda").mkdir()
-    (overlays / "keda" / "kustomization.yaml").write_text(
-        "resources: [../../base/gateway, ../../base/triton, ../../autoscaling/gateway-keda, "
-        "../../autoscaling/triton-keda]\nnamespace: triton-gateway\n"
-    )
-    lines = SECOND.partition("```")[0].replace("overlays/gpu", f"overlays/{request.param}")
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / "kustomization.yaml").write_text(
-        lines.partition("replacements:")[0] if request.param == "existing" else lines
-    )
-    return kustomize(overlays / request.param), kustomize(tmp_path / "second")
-
-
-def test_a_second_overlay_in_one_namespace_shares_nothing_with_the_first(second: tuple[Objects, Objects]) -> None:
-    """No name twice, and no selector of one finds pods or Services of the other."""
-    one, other = second
-    assert set() == names(one) & names(other)
-    for mine, others in (second, (other, one)):
-        found = pods(others) | {
-            each["metadata"]["name"]: each["metadata"]["labels"] for each in others if each["kind"] == "Service"
-        }
-        for selector in selectors([each["spec"] for each in mine if "spec" in each]):
-            foreign = [name for name, labels in found.items() if selector.items() <= labels.items()]
-            assert not foreign or {"kubernetes.io/metadata.name"} == {*selector}, selector
-
-
-def test_a_second_overlay_finds_its_own_services_and_deployments_by_name(second: tuple[Objects, Objects]) -> None:
-    """Also where kustomize does not know a name: in variables, and in what a ScaledObject scales."""
-    _, objects = second
-    present = names(objects)
-    for each in objects:
-        if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
-            assert ("Deployment", each["spec"]["scaleTargetRef"]["name"]) in present
-        if each["kind"] == "Deployment":
-            for container in each["spec"]["template"]["spec"]["containers"]:
-                written = (
-                    {entry["name"]: entry.get("value", "") for entry in container["env"]} if "env" in container else {}
-                )
-                for name in ("TRITON_GATEWAY_REPLICAS", "TRITON_SERVICE"):
-                    assert name not in written or ("Service", written[name]) in present, name
-                assert "dns:///triton:8001" not in written.values()
-
-
-def test_a_second_overlay_scales_on_its_own_load(second: tuple[Objects, Objects]) -> None:
-    """Targets get the release of their Service, and queries ask for it."""
-    _, objects = second
-    text = json.dumps([
-        each["spec"] for each in objects if each["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")
-    ])  # fmt: skip
-    asked = text.count("release")
-    assert asked == text.count('release=~\\"chat\\"') + text.count('"release": "chat"')
-    for each in objects:
-        for endpoint in each["spec"]["endpoints"] if each["kind"] == "ServiceMonitor" else ():
-            [of] = [one for one in endpoint["relabelings"] if one.get("targetLabel") == "release"]
-            assert ["__meta_kubernetes_service_label_app_kubernetes_io_instance"] == of["sourceLabels"]
-            assert "replacement" not in of
-
-
 def test_rules_and_boards_can_be_left_to_another_release(helm: Render) -> None:
     """What is scraped stays."""
     with_them, without = (names(helm(release="a", monitoring__rules=each)) for each in ("true", "false"))
@@ -277,15 +206,3 @@ def test_rules_and_boards_can_be_left_to_another_release(helm: Render) -> None:
     assert {"PrometheusRule", "ConfigMap"} == {kind for kind, _ in gone}
     assert all(kind == "PrometheusRule" or "-board-" in name for kind, name in gone)
     assert ("ConfigMap", "a-triton-gateway") in without
-
-
-def test_a_second_overlay_can_leave_rules_and_boards_to_the_first(tmp_path: Path, kustomize: Render) -> None:
-    """With the patches of docs/deploy-kubernetes.md."""
-    lines = SECOND.partition("<!-- without rules -->\n```yaml\n")[2].partition("```")[0]
-    shutil.copytree(ROOT / "k8s", tmp_path / "triton-gateway" / "k8s")
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / "kustomization.yaml").write_text(SECOND.partition("```")[0] + lines)
-    found = names(kustomize(tmp_path / "second"))
-    assert "PrometheusRule" not in {kind for kind, _ in found}
-    assert {"triton-gateway-chat"} == {name for kind, name in found if kind == "ConfigMap"}
-    assert ("ServiceMonitor", "triton-chat") in found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s import render
+from tests.kube_tools import CHART
 
-K8S = Path(__file__).parents[3] / "k8s"
-OVERLAYS = tuple(sorted(path.stem for path in (render.CHART / "values").glob("*.yaml")))
+ROOT = Path(__file__).parents[3]
+
+VALUES = tuple(sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
@@ -56,10 +56,10 @@ def entries(value: Any, field: str) -> Iterator[Any]:
             yield from entries(each, field)
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_what_the_server_would_write_is_written(name: str, kustomize: Render) -> None:
+@pytest.mark.parametrize("name", VALUES)
+def test_what_the_server_would_write_is_written(name: str, helm: Render) -> None:
     """In lists that are replaced as a whole: else every apply finds a change, and one by the server a conflict."""
-    for each in kustomize(f"overlays/{name}"):
+    for each in helm(name):
         label = each["kind"], each["metadata"]["name"]
         if each["kind"] in ("NetworkPolicy", "InferenceService"):
             for ports in entries(each["spec"], "ports"):
@@ -75,7 +75,7 @@ def test_what_the_server_would_write_is_written(name: str, kustomize: Render) ->
 
 def test_nothing_is_made_that_can_never_be_changed(helm: Render) -> None:
     """A Job's images cannot: an upgrade to others failed with the Deployments already changed."""
-    for name in OVERLAYS:
+    for name in VALUES:
         assert {"Job", "Pod"}.isdisjoint(each["kind"] for each in helm(name)), name
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_made_that_can_never_be_changed(helm: Render) -> None:
 
 
 def test_the_server_is_said_once_for_gateways_and_sync(helm: Render) -> None:
-    """In a ConfigMap, which an overlay of one's own merges into."""
+    """In a ConfigMap."""
     objects = helm(clearml__apiHost='"https://api.example"', clearml__servingTaskId='"0a1b"')
     for where in (("triton-gateway", "gateway"), ("triton", "sync")):
         found = variables(objects, *where)
@@ -96,32 +96,6 @@ def test_other_settings_make_other_pods(helm: Render) -> None:
     before, after = helm(), helm(clearml__apiHost='"https://api.example"')
     for name in ("triton-gateway", "triton"):
         assert pod(before, name)["metadata"]["annotations"] != pod(after, name)["metadata"]["annotations"]
-
-
-OWN_OVERLAY = """
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-namespace: ml
-resources: [k8s/overlays/gpu]
-configMapGenerator:
-  - name: triton-gateway
-    behavior: merge
-    literals:
-      - CLEARML_API_HOST=https://api.clearml.example
-      - TRITON_GATEWAY_PINNED_ENDPOINTS=sentiment
-"""
-
-
-def test_an_overlay_of_ones_own_says_settings_without_patching_containers(tmp_path: Path, kustomize: Render) -> None:
-    """Merged into the ConfigMap that gateways and model sync begin with; a variable of a container is over it."""
-    shutil.copytree(K8S, tmp_path / "k8s")
-    (tmp_path / "kustomization.yaml").write_text(OWN_OVERLAY)
-    objects = kustomize(tmp_path)
-    for where in (("triton-gateway", "gateway"), ("triton", "sync")):
-        found = variables(objects, *where)
-        assert "https://api.clearml.example" == found["CLEARML_API_HOST"]
-        assert "http://clearml-fileserver.clearml:8081" == found["CLEARML_FILES_HOST"]
-        assert "sentiment" == found["TRITON_GATEWAY_PINNED_ENDPOINTS"]
 
 
 # --- policies ----------------------------------------------------------------------------------------------------
@@ -160,17 +134,6 @@ def test_a_collector_and_a_triton_of_ones_own_are_reached_at_their_ports(helm: R
         rules = named(objects, "NetworkPolicy", name)["spec"]["egress"]
         [peers] = [rule for rule in rules if "to" in rule]
         assert ports == [port["port"] for port in peers["ports"]]
-
-
-def test_the_patch_of_the_page_opens_a_port(tmp_path: Path, kustomize: Render) -> None:
-    """In an overlay of one's own, whose ConfigMap names a server at a port that the policies do not know."""
-    page = (K8S.parent / "docs" / "deploy-kubernetes.md").read_text()
-    [patch] = re.findall(r"`(patches: \[{target: {kind: NetworkPolicy, [^`]*)`", page)
-    shutil.copytree(K8S, tmp_path / "k8s")
-    (tmp_path / "kustomization.yaml").write_text(OWN_OVERLAY + patch + "\n")
-    objects = kustomize(tmp_path)
-    for name in ("triton-gateway", "triton"):
-        assert {443, 8008, 8081, 9000} == open_ports(objects, name)
 
 
 def test_rules_of_ones_own_are_added_and_callers_can_be_named(helm: Render) -> None:
@@ -213,8 +176,8 @@ def test_the_registrys_volume_outlives_the_release(helm: Render) -> None:
 
 def test_values_files_say_something() -> None:
     """`helm upgrade -f` with an empty one keeps the values of the one before."""
-    for name in OVERLAYS:
-        assert yaml.safe_load((render.CHART / "values" / f"{name}.yaml").read_text()), name
+    for name in VALUES:
+        assert yaml.safe_load((CHART / "values" / f"{name}.yaml").read_text()), name
 
 
 # --- what real clusters need -------------------------------------------------------------------------------------
@@ -250,7 +213,7 @@ def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Rend
 
 def test_arguments_of_triton_are_added_to_its_images_own(helm: Render) -> None:
     """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace."""
-    dockerfile = (K8S.parent / "deploy" / "docker" / "Dockerfile").read_text()
+    dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     [own] = [json.loads(line[4:]) for line in dockerfile.splitlines() if line.startswith('CMD ["triton"')]
     for values, before in (("gpu", []), ("cpu", own)):
         template = pod(helm(values, triton__extraArgs='["--log-verbose=1"]'), "triton")
@@ -271,7 +234,9 @@ def test_what_is_taken_for_a_number_is_quoted(helm: Render) -> None:
     for each in helm(arguments=["--set-string", "clearml.servingTaskId=1"]):
         for notes in entries(each, "annotations"):
             assert all(isinstance(value, str) for value in notes.values())
-    assert 'checksum/settings: "' in (K8S / "base" / "gateway" / "deployment.yaml").read_text()
+    for template in (CHART / "templates").iterdir():
+        written = re.findall(r"checksum/settings: .*", template.read_text())
+        assert all("quote" in line or "%q" in line for line in written), template.name
 
 
 def test_a_namespace_whose_quota_counts_cpu_limits_gets_them(helm: Render) -> None:
@@ -329,9 +294,8 @@ def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render)
         objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
         assert authority == trusted(objects, "triton-gateway", "gateway")
         for name in ("triton", "triton-big"):
-            assert authority | {"NAME": "$(TRITON_SERVICE)"} == trusted(objects, name, "sync")
+            assert authority | {"NAME": name} == trusted(objects, name, "sync")
             assert {} == trusted(objects, name, "triton")
-            assert name == variables(objects, name, "sync")["TRITON_SERVICE"]
             arguments = pod(objects, name)["spec"]["containers"][0]["args"]
             assert "--grpc-use-ssl=true" in arguments
             assert values != "cpu" or "triton" == arguments[0]

@@ -15,7 +15,7 @@ triton, sync or controlplane. Comments that begin with # reach whoever reads the
 
 {{- /*
 Name of an object: (list $ component), or (list $ "triton" pool). The gateway's is the release's; where that is
-`triton-gateway`, as in the kustomize folders, the others have short names: triton, sync, controlplane.
+`triton-gateway`, the others have short names: triton, sync, controlplane.
 */ -}}
 {{- define "name" -}}
 {{- $full := include "fullname" . -}}
@@ -361,31 +361,10 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{- /*
-A variable with the name of a pool's headless Service, for addresses that begin with $(TRITON_SERVICE): (list $ pool). So the
-name is a value by itself, which kustomize changes together with the Service's name (nameSuffix). In an InferenceService
-kustomize knows no variables.
-*/ -}}
-{{- define "tritonService" -}}
-{{- $ := index . 0 -}}
-{{- if not $.Values.kserve.enabled -}}
-- {name: TRITON_SERVICE, value: {{ include "name" (list $ "triton" (index . 1)) }}} # kustomize changes it with the Service
-{{ end -}}
-{{- end }}
-
-{{- /*
-What an address says in place of a pool's headless Service: (list $ pool). In an InferenceService it is the name itself, which
-kustomize does not change there.
-*/ -}}
-{{- define "tritonHost" -}}
-{{- $ := index . 0 -}}
-{{ ternary (include "name" (list $ "triton" (index . 1))) "$(TRITON_SERVICE)" $.Values.kserve.enabled }}
-{{- end }}
-
 {{- /* Where gateways find Triton: by its headless Service, or the address that is said. */ -}}
 {{- define "tritonAddress" -}}
 {{- $ := index . 0 -}}
-{{- $service := include "tritonHost" (list $ "default") -}}
+{{- $service := include "name" (list $ "triton") -}}
 {{- if not (or $.Values.triton.enabled $.Values.triton.address) -}}
 {{- fail "triton.address: set the address of your Triton, as dns:///host:port" -}}
 {{- end -}}

@@ -27,9 +27,6 @@
 {{- with include "peers" (list $) }}
 - {name: TRITON_GATEWAY_REPLICAS, value: {{ . }}} # the ready pods behind this name share the quotas and the calls to Triton
 {{- end }}
-{{- if not $.Values.triton.address }}
-{{ include "tritonService" (list $ "default") | trim }}
-{{- end }}
 - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # the gateway spreads its calls over all Triton pods
 {{- with include "poolAddresses" (list $) }}
 - {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # addresses of the pools that endpoints name
@@ -288,15 +285,12 @@ volumes:
 {{- end }}
 {{- if eq (index . 1) "127.0.0.1:8001" }}
 # the members of the pool, for models that are on some of them only (gateway.replicas)
-{{- with include "tritonService" (list $ $pool.name) | trim }}
-{{ . }}
-{{- end }}
-- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "tritonHost" (list $ $pool.name) }}:8001"}
+- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "name" (list $ "triton" $pool.name) }}:8001"}
 {{- end }}
 {{- /* By loopback there is no name that a certificate could have: it is the one by which gateways find this Triton. */ -}}
 {{- $name := $.Values.triton.tls.name -}}
 {{- if eq (index . 1) "127.0.0.1:8001" -}}
-{{- $name = default (include "tritonHost" (list $ $pool.name)) $name -}}
+{{- $name = default (include "name" (list $ "triton" $pool.name)) $name -}}
 {{- end }}
 {{- include "tritonTlsEnv" (list $ $name) }}
 - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}

@@ -15,21 +15,21 @@ from deploy.admin.doctor.kubectl import Kubectl
 from tests.unit.deploy.admin.doctor.kubectl_says import HEALTHY, deployment, items
 
 
-def found(kubectl: Kubectl, overlay: str = "gpu") -> dict[str, tuple[str, str]]:
+def found(kubectl: Kubectl, values: str = "gpu") -> dict[str, tuple[str, str]]:
     """State and detail by subject."""
-    return {each.subject: (each.state, each.detail) for each in check(kubectl, overlay)}
+    return {each.subject: (each.state, each.detail) for each in check(kubectl, values)}
 
 
-@pytest.mark.parametrize("overlay", list(NEEDS))
-def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, overlay: str) -> None:
-    """This holds for every overlay."""
-    assert {"ok"} == {state for state, _ in found(kubectl(), overlay).values()}
+@pytest.mark.parametrize("values", list(NEEDS))
+def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, values: str) -> None:
+    """This holds for every values file of the chart."""
+    assert {"ok"} == {state for state, _ in found(kubectl(), values).values()}
 
 
 def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
     """In an empty cluster every finding has a remedy, and the exit code is 1."""
     bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
-    findings = [each for overlay in NEEDS for each in check(bare, overlay)]
+    findings = [each for values in NEEDS for each in check(bare, values)]
     assert [] == [each for each in findings if each.state != "ok" and not each.remedy]
     missing = {each.subject for each in findings if each.state == "missing"}
     assert {
@@ -46,7 +46,7 @@ def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) ->
         "anyone who can reach gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and can therefore run code there",
     ) == found(kubectl(exec=(0, doors, "")))["who may load models"]
     assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
-    for name in ("chat-triton-gateway-triton", "triton-chat"):  # a release of that name, an overlay with a suffix
+    for name in ("chat-triton-gateway-triton", "triton-chat"):  # a release of that name, and a name of one's own
         of_theirs = items(deployment("chat", 1, 1, "gateway"), deployment(name, 1, 1, "triton"))
         named = found(kubectl(exec=(0, doors, ""), get_deployments=(0, of_theirs, "")))
         assert "missing" == named["who may load models"][0], name

