@@ -72,10 +72,10 @@ ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once mo
 unit: $(VENV)/.dev ## run the unit tests only, in one process (minutes)
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-clients: $(VENV)/.dev ## other people's clients and accessibility checker, models in S3, Azure and Google, a release that installs (minutes)
+clients: $(VENV)/.dev ## other people's clients and accessibility checker, models in S3, Azure and Google (minutes)
 	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py tests/integration/long_state_file.py \
 	    tests/integration/object_storage/long_object_storage.py tests/integration/object_storage/long_clouds.py \
-	    tests/integration/long_release.py tests/integration/long_accessibility.py $(ARGS)
+	    tests/integration/long_accessibility.py $(ARGS)
 
 pages: $(VENV)/.dev ## type what README and docs say to type, beside one `up` (minutes)
 	@$(BIN)/python -m pytest tests/e2e/long_pages.py $(ARGS)
@@ -103,8 +103,13 @@ site: $(VENV)/.dev ## make the documentation site in build/site; without a netwo
 	@$(BIN)/python -m sphinx -q -n -W --keep-going -d build/site.read -c docs . build/site
 	@echo "build/site/index.html"
 
-release: $(VENV)/.dev ## wheel, sdist, chart, site and images of one version into dist/, seen to agree and to install
-	@$(BIN)/python -m deploy.docker.release $(ARGS)
+release: $(VENV)/.dev ## wheel, sdist, chart and two plain manifests of one version into dist/ (CONTRIBUTING.md)
+	@rm -rf dist && $(BIN)/python -m build --outdir dist .
+	@helm=$$($(BIN)/python -c 'from tests import kube_tools; print(kube_tools.unpacked("helm"))'); chart=k8s/helm/triton-gateway; \
+	    $$helm lint --quiet $$chart && $$helm package --destination dist $$chart && for values in gpu cpu; do \
+	        $$helm template triton-gateway $$chart --namespace triton-gateway --values $$chart/values/$$values.yaml \
+	            >dist/triton-gateway-$(VERSION)-$$values.yaml || exit 1; done
+	@cd dist && sha256sum * >SHA256SUMS
 
 images: ## build the images of deploy/docker (ENGINE=docker; podman works too; IMAGES=bundles: the one with torch)
 	@for target in $(IMAGES); do \

@@ -1,40 +1,41 @@
-"""What a release is made of states one version, and its notes are the changelog's.
-
-tests/integration/long_release.py makes one.
-"""
+"""Every place that states the version states that of ``pyproject.toml``."""
 
 from __future__ import annotations
 
-import pytest
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
-from deploy.docker.release import ROOT, ReleaseRefused, notes, stated, version
+from tests.kube_tools import CHART
 
-CHANGELOG = (
-    "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 - 2026-11-01\n\n### Fixed\n\n- this\n\n## 0.1.0\n\n- that\n"
-)
+ROOT = Path(__file__).parents[3]
+IMAGE = re.compile(r"triton-gateway(?:-[a-z-]+)?:(\d+\.\d+\.\d+\S*?)(?=[\s}`\"']|$)")
+
+
+def stated() -> Iterator[tuple[str, str]]:
+    """Yield every place that states the version, and what it states."""
+    chart = (CHART / "Chart.yaml").read_text()
+    for key in ("version", "appVersion"):
+        yield f"Chart.yaml {key}", first(rf"^{key}: \"?([^\"\n]+)", chart)
+    yield "values.yaml images.tag", first(r"^  tag: \"?([^\"\s]+)", (CHART / "values.yaml").read_text())
+    for path in sorted((ROOT / "deploy" / "docker").glob("*ockerfile")):
+        yield f"{path.name} ARG VERSION", first(r"^ARG VERSION=(\S+)", path.read_text())
+    files = [ROOT / "docker-compose.yml", ROOT / ".ci/containers/run", *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [*files, *sorted((ROOT / "k8s").rglob("*.yaml"))]:
+        for tag in sorted(set(IMAGE.findall(path.read_text()))):
+            yield f"images of {path.relative_to(ROOT)}", tag
+
+
+def first(pattern: str, text: str) -> str:
+    """Return what is found first."""
+    found = re.search(pattern, text, re.M)
+    return str(found[1]).strip() if found else "nothing"
 
 
 def test_every_place_states_the_version_of_pyproject() -> None:
     """Chart, images, compose file, manifests and pages."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = dict(stated())
-    assert {version()} == set(found.values())
+    assert {version} == set(found.values()), found
     assert {"images of docker-compose.yml", "images of docs/deploy-compose.md", "Dockerfile ARG VERSION"} <= set(found)
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [("0.2.0", "### Fixed\n\n- this"), ("0.1.0", "- that"), ("0.3.0", "- new")]
-)
-def test_notes_are_the_changelogs_part_for_the_version(number: str, said: str) -> None:
-    """Under its own heading, or what is unreleased as long as there is none."""
-    assert f"# triton-gateway {number}\n\n{said}\n" == notes(CHANGELOG, number)
-
-
-def test_a_version_the_changelog_says_nothing_of_is_refused() -> None:
-    """With the line to add."""
-    with pytest.raises(ReleaseRefused, match=r"add `## 0\.3\.0`"):
-        notes(CHANGELOG.replace("- new", ""), "0.3.0")
-
-
-def test_the_changelog_has_notes_for_the_next_release() -> None:
-    """Or nobody could make it."""
-    assert notes((ROOT / "CHANGELOG.md").read_text(), version())
