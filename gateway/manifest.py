@@ -10,7 +10,6 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 from gateway.errors import ArtifactCorrupt
 from gateway.file_names import path_within
+from preprocessing.model_files import read_json
 
 FILE: Final = "manifest.json"
 
@@ -48,7 +48,7 @@ def recorded(folder: Path) -> Mapping[str, str]:
     Raises ``ArtifactCorrupt`` if the manifest cannot be read.
     """
     try:
-        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        values = read_json(folder / FILE)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -8,13 +8,13 @@ is supported.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
+from preprocessing.model_files import read_json
 
 Side: TypeAlias = Literal["left", "right"]
 Activation: TypeAlias = Literal["softmax", "sigmoid", "none"]
@@ -60,6 +60,8 @@ _OFFSET_POSITIONS: Final = frozenset(
     }
 )
 _WINDOWED_OFFLOAD: Final = 2000
+_NAMED_TOKENS: Final = ("pad_token", "mask_token", "unk_token", "cls_token")
+_MAX_LABELS: Final = 50_000
 _NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 for a tokenizer without a limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
@@ -101,10 +103,12 @@ class TaskConfig:
     vocab_size: int | None = None
     """Rows of the model's embedding table; all token ids must be smaller."""
 
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """The tokenizer's special tokens by their names in its files, such as `pad_token`."""
     mask_id: int | None = None
     unknown_id: int | None = None
     cls_id: int | None = None
-    """The ids of the tokenizer's mask, unknown and class tokens, as named in its files."""
+    """The ids of the mask, unknown and class tokens."""
     cleans_up: bool = False
     """Whether spaces before punctuation are removed from decoded text (`clean_up_tokenization_spaces`)."""
 
@@ -150,8 +154,9 @@ class TaskConfig:
     def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
         """Read the folder; endpoint `options` override its files.
 
-        Option values may be strings, as on a command line (`max_length=128`, `normalize=false`). Raises InvalidBundle,
-        InvalidOption and UnsupportedTask.
+        Option values may be strings, as on a command line (`max_length=128`, `normalize=false`). The ids of special
+        tokens are in the vocabulary, which is not read here: see `with_ids`. Raises InvalidBundle, InvalidOption and
+        UnsupportedTask.
         """
         chosen = _Options(options or {})
         model = _read_json(folder / "config.json", required=True)
@@ -164,8 +169,9 @@ class TaskConfig:
             architecture=_architecture(model),
             model_type=model.get("model_type") if isinstance(model.get("model_type"), str) else None,
             **_token_limits(folder, model, tokenizer, modules, chosen, task),
-            **_padding(folder, model, tokenizer),
-            **_special_ids(folder, tokenizer),
+            **_padding(model, tokenizer),
+            special_tokens=_special_tokens(folder, tokenizer),
+            cleans_up=tokenizer.get("clean_up_tokenization_spaces") is True,
             input_names=_input_names(model),
             vocab_size=_positive(model.get("vocab_size")),
             **(
@@ -175,6 +181,21 @@ class TaskConfig:
             ),
             **(_generation(folder, model) if task == GENERATION else {}),
             **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}) | _request_limits(chosen),
+        )
+
+    def with_ids(self, id_of: Callable[[str], int | None]) -> TaskConfig:
+        """Return this configuration with the ids of the special tokens; `id_of` looks a token up in the vocabulary.
+
+        Without a pad token in the vocabulary, `pad_token_id` of config.json stays.
+        """
+        found = {name: id_of(token) for name, token in self.special_tokens.items()}
+        pad = found.get("pad_token")
+        return replace(
+            self,
+            pad_id=self.pad_id if pad is None else pad,
+            mask_id=found.get("mask_token"),
+            unknown_id=found.get("unk_token"),
+            cls_id=found.get("cls_token"),
         )
 
 
@@ -282,45 +303,18 @@ def _token_limits(
     }
 
 
-def _padding(folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the padding; the pad id is that of the pad token in the tokenizer's files, else `pad_token_id`."""
-    special = _read_json(folder / "special_tokens_map.json")
-    added = tokenizer.get("added_tokens_decoder")
-    pad = _token(tokenizer.get("pad_token")) or _token(special.get("pad_token"))
-    pad_id: object = None
-    if pad is not None and isinstance(added, dict):
-        pad_id = next((int(key) for key, value in added.items() if key.isdigit() and _token(value) == pad), None)
-    if pad_id is None and pad is not None:
-        pad_id = _id_in_tokenizer(_read_json(folder / "tokenizer.json"), pad)
-    if pad_id is None:
-        pad_id = model.get("pad_token_id")
-    pad_type_id = tokenizer.get("pad_token_type_id")
+def _padding(model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    pad_id, pad_type_id = model.get("pad_token_id"), tokenizer.get("pad_token_type_id")
     return {
         "pad_id": pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
         "pad_type_id": pad_type_id if isinstance(pad_type_id, int) else 0,
     }
 
 
-def _special_ids(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+def _special_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, str]:
     special = _read_json(folder / "special_tokens_map.json")
-    ids = {}
-    for field_name, key in (("mask_id", "mask_token"), ("unknown_id", "unk_token"), ("cls_id", "cls_token")):
-        token = _token(tokenizer.get(key)) or _token(special.get(key))
-        ids[field_name] = None if token is None else _id_in_tokenizer(_read_json(folder / "tokenizer.json"), token)
-    return {**ids, "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True}
-
-
-def _id_in_tokenizer(tokenizer: Mapping[str, Any], token: str) -> int | None:
-    added = tokenizer.get("added_tokens")
-    for entry in added if isinstance(added, list) else []:
-        if isinstance(entry, dict) and entry.get("content") == token and isinstance(entry.get("id"), int):
-            return int(entry["id"])
-    model = tokenizer.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, list):  # Unigram: pieces with their scores; the position is the id
-        return next((i for i, entry in enumerate(vocabulary) if isinstance(entry, list) and entry[:1] == [token]), None)
-    found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
-    return found if isinstance(found, int) else None
+    named = {name: _token(tokenizer.get(name)) or _token(special.get(name)) for name in _NAMED_TOKENS}
+    return {name: token for name, token in named.items() if token is not None}
 
 
 def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -448,8 +442,14 @@ def _cross_encoder_activation(model: Mapping[str, Any], own: Mapping[str, Any]) 
 
 def _labels(model: Mapping[str, Any]) -> tuple[str, ...]:
     id2label = model.get("id2label")
+    count = len(id2label) if isinstance(id2label, dict) else _positive(model.get("num_labels")) or 2
+    if count > _MAX_LABELS:
+        raise InvalidBundle(
+            f"config.json: the model has {count} labels, at most {_MAX_LABELS} are served",
+            hint="serve it without a task, as tensors: add the endpoint with --aux-config gateway.task=tensors",
+        )
     if id2label is None:
-        return tuple(f"LABEL_{i}" for i in range(_positive(model.get("num_labels")) or 2))
+        return tuple(f"LABEL_{i}" for i in range(count))
     if not isinstance(id2label, dict) or not id2label:
         raise InvalidBundle(
             "config.json: id2label must be an object of number: label", hint='as in {"0": "no", "1": "yes"}'
@@ -615,7 +615,7 @@ class _Options:
 def _read_json_file(path: Path) -> Any:
     """Return the file's content; None if the file does not exist. Raises InvalidBundle."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -39,5 +39,10 @@ _ALLOCATOR: Final = _Allocator()
 
 def give_back(texts: Texts) -> None:
     """Return memory after these texts (or pairs) were tokenized; does nothing if they were short."""
-    if sum(len(text) if type(text) is str else len(text[0]) + len(text[1]) for text in texts) > _MANY_CHARS:
+    if total_chars(texts) > _MANY_CHARS:
         _ALLOCATOR.trim()
+
+
+def total_chars(texts: Texts) -> int:
+    """Return the characters of texts or pairs."""
+    return sum(len(text) if type(text) is str else len(text[0]) + len(text[1]) for text in texts)

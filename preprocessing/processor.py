@@ -18,14 +18,16 @@ from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
-from preprocessing.memory import give_back
+from preprocessing.memory import give_back, total_chars
 from preprocessing.tokenizer import TextTokenizer, Token
-from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Texts, Windows, pack
 from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
 """Overhead of a row, expressed in characters."""
 _OFFLOAD_WORK: Final = 2000
+_GROWTH: Final = 4
+"""How many times as long texts may become when they are normalized. Hangul becomes three times as long."""
 _OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"})
 """Parameters of every task."""
 _TOKEN_BYTES: Final = 512
@@ -96,6 +98,7 @@ class TextProcessor:
         """
         config = TaskConfig.from_folder(folder, options)
         tokenizer = TextTokenizer.from_folder(folder, config, word_cache=word_cache)
+        config = config.with_ids(tokenizer.id_of)
         made = cls(
             config,
             tokenizer,
@@ -144,6 +147,8 @@ class TextProcessor:
 
         Counts the characters of all rows, a text once per row that it becomes; stops counting at the limit.
         """
+        if self.tokenizer.is_slow:
+            return True
         texts, left = request.texts, self.config.offload_chars
         if len(texts) == 1 and type(texts[0]) is str:
             return len(texts[0]) + _ROW_CHARS > left
@@ -156,6 +161,7 @@ class TextProcessor:
 
     def encode(self, request: ParsedRequest) -> Prepared:
         """Tokenize. Raises InvalidInput for a long text if the request, or else the endpoint, does not want cuts."""
+        self._refuse_growing(request.texts, self.text_fields[0])
         windower = self._windower
         rows = self.tokenizer.encode_batch(request.texts) if windower is None else self._windows(windower, request)
         cuts = request.truncate
@@ -205,6 +211,7 @@ class TextProcessor:
         prompt = "" if name is None else config.prompts[name]
         checked = [prompt + read_text(text, f"inputs[{i}]", config) for i, text in enumerate(texts)]
         most = left = config.max_answer_bytes // _TOKEN_BYTES
+        self._refuse_growing(checked, "inputs")
         found = []
         for text in checked:
             tokens = self.tokenizer.tokens_of(text, add_special_tokens=add_special_tokens, most=left)
@@ -260,6 +267,7 @@ class TextProcessor:
             text = self.chat.render(body.messages)
         request = self.head.parse({"text": text, "parameters": dict(body.parameters)})
         if isinstance(body, Chat):
+            self._refuse_growing([str(text)], "messages")
             rows = [self.tokenizer.encode_bare(str(text))]
         return Prepared(rows, request)
 
@@ -345,6 +353,17 @@ class TextProcessor:
                 "the limit",
             )
         return prepared
+
+    def _refuse_growing(self, texts: Texts, field: str) -> None:
+        if self.tokenizer.growth <= _GROWTH:
+            return
+        most = max(self.config.max_chars, _GROWTH * total_chars(texts))
+        if self.tokenizer.outgrows(texts, most):
+            raise InvalidInput(
+                f"{field} has more than {most} characters once the model's normalizer has replaced some by several",
+                field=field,
+                hint="shorten it, or send several requests",
+            )
 
     def _refuse_empty(self, rows: Sequence[Encoded]) -> None:
         if any(row.n_tokens == 0 for row in rows):

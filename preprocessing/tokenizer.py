@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram
 
+from preprocessing import tokenizer_file
 from preprocessing.config import Side, TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
@@ -34,6 +33,9 @@ from preprocessing.memory import give_back
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
+from preprocessing.words.rules import KNOWN_PATTERNS
+
+_T = TypeVar("_T")
 
 
 class Token(NamedTuple):
@@ -61,6 +63,8 @@ class TextTokenizer:
         zero_types: bool,
         word_cache: bool | int = False,
         truncation_side: Side = "right",
+        growth: int = 1,
+        is_slow: bool = False,
     ) -> None:
         """`word_cache` is the most words to keep: True for the default number, False or 0 for none."""
         self._tokenizer = tokenizer
@@ -69,6 +73,10 @@ class TextTokenizer:
         self._max_words = DEFAULT_MAX_WORDS if word_cache is True else int(word_cache)
         self._truncation_side: Side = truncation_side
         self.max_length = max_length
+        self.growth = growth
+        """How many characters the normalizer may make of one."""
+        self.is_slow = is_slow
+        """Whether even a short text may take long: an expression may try many ways to match."""
         self._framing: Framing | None = None
         self._words: WordCache | None = None
         self._off_because: str | None = None
@@ -86,28 +94,26 @@ class TextTokenizer:
     @classmethod
     def from_folder(cls, folder: Path, config: TaskConfig, *, word_cache: bool | int = True) -> TextTokenizer:
         """Load `tokenizer.json`, with truncation and padding replaced by those of `config`. Raises InvalidBundle."""
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise InvalidBundle(
-                "The model folder has no tokenizer.json",
-                hint="AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes it",
-            )
-        content = path.read_bytes()
+        content = tokenizer_file.read(folder / "tokenizer.json")
         key = (hashlib.sha256(content).digest(), config.max_length, config.truncation_side, int(word_cache))
         with _loading:
             origin = _loaded.get(key)
         if origin is None:
-            origin = cls._load(path, content, config, word_cache=word_cache)
+            origin = cls._load(content, config, word_cache=word_cache)
             with _loading:  # another thread may have loaded it meanwhile
                 origin = _loaded.setdefault(key, origin)
         return origin.twin()
 
     @classmethod
-    def _load(cls, path: Path, content: bytes, config: TaskConfig, *, word_cache: bool | int) -> TextTokenizer:
+    def _load(cls, content: bytes, config: TaskConfig, *, word_cache: bool | int) -> TextTokenizer:
+        file = tokenizer_file.examine(content)
         try:
-            tokenizer = Tokenizer.from_buffer(content)
-        except Exception as error:  # the library raises a bare Exception for anything that it cannot parse
-            raise InvalidBundle(f"tokenizer.json cannot be loaded: {error}", hint="save the tokenizer again") from error
+            tokenizer = _guarded(Tokenizer.from_buffer, content)
+        except TokenizationFailed as error:
+            reason = error.__cause__
+            raise InvalidBundle(
+                f"tokenizer.json cannot be loaded: {reason}", hint="save the tokenizer again"
+            ) from reason
         specials = int(tokenizer.num_special_tokens_to_add(True))
         if config.max_length <= specials:
             raise InvalidOption(
@@ -116,16 +122,19 @@ class TextTokenizer:
             )
         tokenizer.no_padding()
         tokenizer.enable_truncation(config.max_length, strategy="longest_first", direction=config.truncation_side)
-        probe = tokenizer.encode(
-            "a"
-        )  # a template gives each piece a constant type, so one text shows whether single texts have other types than 0
+        # A template gives each piece a constant type, so one text shows whether single texts have other types than 0.
+        probe = _guarded(tokenizer.encode, "a")
+        # Byte-level models have no unknown token, whatever other files say.
+        unknown = getattr(tokenizer.model, "unk_token", None)
         return cls(
             tokenizer,
             max_length=config.max_length,
-            unknown_id=_unknown_id(tokenizer, path),
+            unknown_id=file.unknown_id if unknown is None else tokenizer.token_to_id(unknown),
             zero_types=not any(probe.type_ids),
             word_cache=word_cache,
             truncation_side=config.truncation_side,
+            growth=file.growth,
+            is_slow=not file.patterns <= KNOWN_PATTERNS,
         )
 
     def twin(self) -> TextTokenizer:
@@ -165,6 +174,8 @@ class TextTokenizer:
             zero_types=self._zero_types,
             word_cache=self._max_words,
             truncation_side=self._truncation_side,
+            growth=self.growth,
+            is_slow=self.is_slow,
         )
 
     def encode_batch(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
@@ -183,6 +194,24 @@ class TextTokenizer:
                 rows[i] = row
         give_back(texts)  # the library has freed its memory by now
         return rows  # type: ignore[return-value] # all filled
+
+    def outgrows(self, texts: Texts, most: int) -> bool:
+        """Return whether texts (or pairs) have more than `most` characters once they are normalized.
+
+        Normalizes them in pieces, so that it takes no memory for the rest once there are more. An expression that
+        matches over several pieces may be missed; it makes less of its text than it is long.
+        """
+        parts = [part for text in texts for part in ((text,) if type(text) is str else text)]
+        if sum(map(len, parts)) * self.growth <= most:
+            return False
+        normalize, left = self._tokenizer.normalizer.normalize_str, most
+        size = min(max(_PIECE // self.growth, 1), _PIECE_CHARS)
+        for part in parts:
+            for start in range(0, len(part), size):
+                left -= len(_guarded(normalize, part[start : start + size]))
+                if left < 0:
+                    return True
+        return False
 
     @property
     def windower(self) -> Windower:
@@ -331,6 +360,10 @@ class _Shared:
     @cached_property
     def vocab_size(self) -> int:
         """The largest token id plus one."""
+        # To list a large vocabulary takes a third of a second under the interpreter's lock, and most have no gaps.
+        count = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+        if all(self._tokenizer.id_to_token(i) is not None for i in range(count)):
+            return count
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @cached_property
@@ -344,20 +377,26 @@ class _Shared:
         )
 
 
+_PIECE: Final = 1_000_000
+"""Most characters that a piece of a text becomes when it is normalized."""
+_PIECE_CHARS: Final = 16_384
+"""Longest piece: the library keeps the interpreter's lock while it normalizes one."""
+_PROBED_WORDS: Final = 512
+"""Words of the longest probe. Rows of 100,000 tokens would take seconds and gigabytes, and are cut by the same rule."""
+
 _loading: Final = Lock()
 _loaded: Final[WeakValueDictionary[tuple[bytes, int, Side, int], TextTokenizer]] = WeakValueDictionary()
 """Loaded tokenizers in use, by the hash of `tokenizer.json` and the other settings of `TextTokenizer`."""
 
 
-def _guarded(encode: Any, texts: list[Any], **options: object) -> list[Any]:
+def _guarded(call: Callable[..., _T], argument: object, **options: object) -> _T:
     try:
-        encodings: list[Any] = encode(texts, **options)
+        return call(argument, **options)
     except BaseException as error:
-        # A panic in the Rust library arrives as a BaseException whose class cannot be imported.
+        # The library raises bare Exceptions. A panic in it is a BaseException whose class cannot be imported.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise TokenizationFailed(f"The tokenizer failed: {error}") from error
         raise
-    return encodings
 
 
 def _full_size(encoding: Any) -> int:
@@ -367,7 +406,8 @@ def _full_size(encoding: Any) -> int:
 
 def _probes(max_length: int) -> tuple[list[Any], list[Any]]:
     """Return texts for which a cache must agree with the tokenizer before it is used, including truncated ones."""
-    long, longer = "word " * max_length, "Isn't it? " * max_length
+    words = min(max_length, _PROBED_WORDS)
+    long, longer = "word " * words, "Isn't it? " * words
     return (
         ["a b", "", " ", "The quick brown fox, isn't it?", "e\u0301中 \u0301x\u00a0y  z\n1 (2)", long.strip(), longer],
         [("a", "b c"), ("", "a"), (long.strip(), "a b"), ("a b", longer.strip()), (long.strip(), longer.strip())],
@@ -376,15 +416,3 @@ def _probes(max_length: int) -> tuple[list[Any], list[Any]]:
 
 def _values(row: Encoded) -> tuple[object, ...]:
     return row.packed_ids, row.packed_type_ids, row.n_unknown, row.truncated
-
-
-def _unknown_id(tokenizer: Tokenizer, path: Path) -> int | None:
-    """Return the id of the unknown token in tokenizer.json; byte-level models have none, whatever other files say."""
-    token = getattr(tokenizer.model, "unk_token", None)
-    if isinstance(token, str):
-        found = tokenizer.token_to_id(token)
-        return None if found is None else int(found)
-    if not isinstance(tokenizer.model, Unigram):
-        return None
-    unknown = json.loads(path.read_text(encoding="utf-8"))["model"].get("unk_id")  # not exposed by the library
-    return unknown if isinstance(unknown, int) else None

@@ -30,9 +30,8 @@ class Windower:
         self._framed = copy.deepcopy(tokenizer)
         self._framed.no_truncation()
         self._framed.no_padding()
-        bare = json.loads(self._framed.to_str())
-        bare["post_processor"] = None
-        self._bare = Tokenizer.from_str(json.dumps(bare))
+        self._bare = copy.deepcopy(self._framed)
+        self._bare.post_processor = None
         self._max_length = max_length
         self._side: Side = truncation_side
         self._unknown_id = unknown_id

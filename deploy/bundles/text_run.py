@@ -146,7 +146,7 @@ class TextRun(Run):
     def _reads_padding(self) -> bool:
         sizes = samples.token_counts(self.processor, self.bodies)
         short = self._feeds(self.bodies[sizes.index(min(sizes))])
-        pads = {"input_ids": self.source.config.pad_id}
+        pads = {"input_ids": self.processor.config.pad_id}
         padded = {n: np.pad(v, ((0, 0), (0, 8)), constant_values=pads.get(n, 0)) for n, v in short.items()}
         return self.original.reads_padding(short, padded)
 

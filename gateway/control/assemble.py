@@ -49,6 +49,7 @@ from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
+from preprocessing.model_files import read_limited
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
@@ -624,7 +625,7 @@ def _load_processor(
 def _read_reference(bundle: Path, url: str) -> Reference:
     # A model with an unreadable reference is still served, without a drift measurement.
     try:
-        return drift.decode((bundle / drift.FILE).read_text(encoding="utf-8"))
+        return drift.decode(read_limited(bundle / drift.FILE).decode("utf-8"))
     except FileNotFoundError:
         return Reference()
     except (OSError, ValueError) as error:

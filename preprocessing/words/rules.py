@@ -284,6 +284,10 @@ _BYTE_LEVEL_EXPRESSIONS: Final[Mapping[str, str]] = {
 }
 
 
+KNOWN_PATTERNS: Final = _SPACE_RUNS | _BYTE_LEVEL_EXPRESSIONS.keys()
+"""Regular expressions that take a time proportional to the text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
     kind: str

@@ -84,7 +84,8 @@ def find_source(
         raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(TOKENIZERS)}")
     try:
         chosen = None if task == "auto" else {"task": task}
-        head_for(TaskConfig.from_folder(folder, chosen))
+        # The vocabulary may not exist as tokenizer.json yet, so any id will do for each special token.
+        head_for(TaskConfig.from_folder(folder, chosen).with_ids(lambda _token: 0))
         note = ""
         if reads == "transformers" or not (folder / "tokenizer.json").is_file():
             folder, note = tokens.as_transformers_reads(folder, scratch)

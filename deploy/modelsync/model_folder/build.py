@@ -7,7 +7,6 @@ them with the manifest of a bundle of ``triton-gateway optimize``, and never as 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -25,6 +24,7 @@ from deploy.modelsync.model_folder.model_config import (
 )
 from deploy.modelsync.model_folder.onnx_signature import OnnxSignature, onnx_signature
 from gateway import manifest, spec
+from preprocessing.model_files import read_json
 
 _PROGRAM = Path(__file__).parents[1] / "runtime" / "onnx_model.py"
 _GENERATOR = Path(__file__).parents[1] / "runtime" / "generate_model.py"
@@ -113,7 +113,7 @@ def _judged(layout: Layout, recorded: Mapping[str, str]) -> dict[str, str]:
 def _pad_token_id(folder: Path) -> int:
     """Return the padding token from the model's own config.json; 0 if there is none."""
     try:
-        value = json.loads((folder / "config.json").read_text()).get("pad_token_id")
+        value = read_json(folder / "config.json").get("pad_token_id")
     except (OSError, ValueError, AttributeError):
         return 0
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

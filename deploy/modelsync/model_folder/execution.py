@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from deploy.modelsync.errors import BadModel
+from preprocessing.model_files import read_json
 
 FILE: Final = "runtime.json"
 FORMAT: Final = 1
@@ -71,11 +72,9 @@ def this_cpu() -> frozenset[str]:
 def read_execution(folder: Path) -> Execution | None:
     """Return the content of a model folder's ``runtime.json``; None without the file. Raises ``BadModel``."""
     try:
-        text = (folder / FILE).read_text(encoding="utf-8")
+        return decode(read_json(folder / FILE))
     except OSError:
         return None
-    try:
-        return decode(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise BadModel(
             f"{FILE} of the model cannot be used: {error}",

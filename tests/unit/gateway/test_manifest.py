@@ -44,6 +44,14 @@ def test_a_changed_file_is_refused_by_its_name(bundle, name):
         manifest.check(bundle, is_used=everything)
 
 
+def test_a_huge_manifest_is_refused_before_it_is_parsed(bundle):
+    """Parsing it would stop all requests of the process."""
+    with (bundle / manifest.FILE).open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ArtifactCorrupt, match=r"manifest\.json .*it has 1024 MiB, at most 8 MiB are read"):
+        manifest.recorded(bundle)
+
+
 def test_a_missing_file_is_refused(bundle):
     """Its name is in the message."""
     (bundle / "tokenizer.json").unlink()

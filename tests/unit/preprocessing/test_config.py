@@ -8,6 +8,7 @@ import pytest
 from preprocessing import activations
 from preprocessing.config import POOLINGS, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
+from preprocessing.processor import TextProcessor
 
 from .conftest import CLASSIFIER, ENCODER, MakeFolder
 
@@ -234,17 +235,15 @@ def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path
 )
 def test_pad_id_is_the_id_of_the_pad_token(make_folder: MakeFolder, files: dict[str, Any]) -> None:
     """Whichever file names the token. The number in config.json is the last resort."""
-    assert 5 == read(make_folder(files, **CLASSIFIER)).pad_id
+    assert 5 == TextProcessor.from_folder(make_folder(files, **CLASSIFIER)).config.pad_id
 
 
 def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
     """If no file names a pad token, or its id is unknown."""
-    assert 3 == read(make_folder(**{**CLASSIFIER, "pad_token_id": 3})).pad_id
-    assert (
-        3
-        == read(make_folder({"tokenizer_config.json": {"pad_token": "?"}}, **{**CLASSIFIER, "pad_token_id": 3})).pad_id
-    )
-    assert 0 == read(make_folder(**{**CLASSIFIER, "pad_token_id": None})).pad_id
+    unknown = {"tokenizer_config.json": {"pad_token": "?"}}
+    for files, stated, pad in (({}, 3, 3), (unknown, 3, 3), ({}, None, 0)):
+        folder = make_folder(files, **{**CLASSIFIER, "pad_token_id": stated})
+        assert pad == TextProcessor.from_folder(folder).config.pad_id
 
 
 def test_padding_has_the_type_that_the_tokenizer_states(make_folder: MakeFolder) -> None:

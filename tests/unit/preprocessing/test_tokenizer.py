@@ -254,6 +254,12 @@ def test_the_vocabulary_is_not_counted_for_each_request() -> None:
             self.asked += with_added_tokens
             return {"a": 6}
 
+        def get_vocab_size(self, *, with_added_tokens: bool) -> int:
+            return int(with_added_tokens)
+
+        def id_to_token(self, _id: int) -> None:
+            """Have a gap, so that the size is not the highest id."""
+
     tokenizer = TextTokenizer(word_piece(), max_length=16, unknown_id=1, zero_types=True)
     tokenizer._shared._tokenizer = counting = Counting()
     assert [7, 7] == [tokenizer.vocab_size, tokenizer.twin().vocab_size]

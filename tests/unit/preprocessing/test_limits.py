@@ -1,0 +1,200 @@
+"""A model's files cannot take a worker's time or memory: what is too large is refused before it is parsed or used."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.model_files import MAX_BYTES, MAX_TOKENIZER_BYTES
+from preprocessing.processor import TextProcessor
+
+from .conftest import CLASSIFIER, VOCABULARY, MakeFolder, word_piece
+
+
+def described(tokenizer: Tokenizer, **changed: Any) -> str:
+    """Return a tokenizer.json with other parts."""
+    return json.dumps(json.loads(tokenizer.to_str()) | changed)
+
+
+def normalizing(*steps: normalizers.Normalizer) -> Tokenizer:
+    """Return the tokenizer of thirteen words with another normalizer."""
+    tokenizer = word_piece()
+    tokenizer.normalizer = normalizers.Sequence(list(steps))
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json"],
+)
+def test_a_huge_json_file_is_refused_before_it_is_parsed(make_folder: MakeFolder, name: str) -> None:
+    """The message names the file, its size and the limit; no more than the limit is read into memory."""
+    folder = make_folder()
+    with (folder / name).open("wb") as file:
+        file.truncate(64 * MAX_BYTES)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidBundle, match=rf"{name} .*has 512 MiB, at most 8 MiB are read"):
+            TextProcessor.from_folder(folder)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_huge_tokenizer_is_refused_before_it_is_parsed(make_folder: MakeFolder) -> None:
+    """Parsing takes a tenth of a second per megabyte, during which no other request is answered."""
+    folder = make_folder()
+    with (folder / "tokenizer.json").open("ab") as file:
+        file.truncate(MAX_TOKENIZER_BYTES + 1)
+    with pytest.raises(InvalidBundle, match=r"tokenizer\.json .*has 65 MiB, at most 64 MiB are read"):
+        TextProcessor.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"id2label": {str(i): f"L{i}" for i in range(50_001)}},
+        {"id2label": None, "num_labels": 50_001},
+        {"id2label": None, "num_labels": 2_000_000_000},
+    ],
+)
+def test_too_many_labels_are_refused(make_folder: MakeFolder, labels: dict[str, Any]) -> None:
+    """Counted before a name is made for each."""
+    with pytest.raises(InvalidBundle, match=r"config\.json: .*labels, at most 50000"):
+        TextProcessor.from_folder(make_folder(**{**CLASSIFIER, **labels}))
+
+
+def test_long_contexts_cost_no_more_to_load(make_folder: MakeFolder) -> None:
+    """The texts on which the word cache must agree with the library are no longer than a few hundred words."""
+    tracemalloc.start()
+    try:
+        processor = TextProcessor.from_folder(make_folder(**{**CLASSIFIER, "max_position_embeddings": 131_072}))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert processor.tokenizer.cache_state.enabled
+    assert 131_072 == processor.config.max_length
+
+
+@pytest.mark.parametrize(
+    ("make", "chars"),
+    [
+        (lambda: normalizing(normalizers.Replace("a", "b" * 300_000)), 300_000),
+        (lambda: normalizing(normalizers.Replace(Regex("x*"), "b" * 300)), 301),
+        (lambda: normalizing(*(normalizers.Replace(c, d * 20) for c, d in ("ab", "bc", "cd"))), 8000),
+        (lambda: normalizing(normalizers.Sequence([normalizers.Replace("a", "b" * 999)])), 999),
+        (lambda: normalizing(normalizers.Prepend("b" * 999)), 999),
+    ],
+)
+def test_a_normalizer_that_lengthens_texts_is_refused(
+    make_folder: MakeFolder, make: Callable[[], Tokenizer], chars: int
+) -> None:
+    """At load, before any text is normalized, with what it can make of one character."""
+    with pytest.raises(InvalidBundle, match=rf"tokenizer\.json: its normalizer makes up to {chars} characters of one"):
+        TextProcessor.from_folder(make_folder(tokenizer=make()))
+
+
+def test_added_tokens_are_not_normalized_by_a_refused_normalizer(make_folder: MakeFolder) -> None:
+    """The library normalizes them while it loads the file."""
+    replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 300_000}
+    token = {"id": 13, "content": "a" * 4000, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": True, "special": False}  # fmt: skip
+    content = described(word_piece(), normalizer=replace, added_tokens=[token])
+    with pytest.raises(InvalidBundle, match=r"its normalizer makes up to 300000 characters of one"):
+        TextProcessor.from_folder(make_folder({"tokenizer.json": content}))
+
+
+def test_a_decoder_that_lengthens_texts_is_refused(make_folder: MakeFolder) -> None:
+    """Answers are decoded, too."""
+    tokenizer = word_piece()
+    tokenizer.decoder = decoders.Replace("a", "b" * 300_000)
+    with pytest.raises(InvalidBundle, match=r"its decoder makes up to 300000 characters of one"):
+        TextProcessor.from_folder(make_folder(tokenizer=tokenizer))
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "Unigram", "added"])
+def test_a_huge_token_is_refused(make_folder: MakeFolder, kind: str) -> None:
+    """Each of the ids of a request could be one."""
+    huge = "x" * 5000
+    if kind == "Unigram":
+        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (huge, -1.0)], 0, False))
+    else:
+        tokenizer = word_piece({**VOCABULARY, huge: 13} if kind == "WordPiece" else VOCABULARY)
+    if kind == "added":
+        tokenizer.add_tokens([huge])
+    config = {**CLASSIFIER, "vocab_size": None}
+    with pytest.raises(InvalidBundle, match=r"tokenizer\.json has a token of 5000 characters, at most 4096"):
+        TextProcessor.from_folder(make_folder(tokenizer=tokenizer, **config))
+
+
+def test_texts_that_grow_too_long_when_normalized_are_refused(make_folder: MakeFolder) -> None:
+    """Before they are normalized as a whole: Unicode's compatibility forms make up to 18 characters of one."""
+    processor = TextProcessor.from_folder(
+        make_folder(tokenizer=normalizing(normalizers.NFKC())), options={"max_chars": 1000}
+    )
+    assert processor.prepare({"text": "ﷺ" * 55}).n_tokens
+    assert processor.prepare({"text": "ab " * 333}).n_tokens
+    for body in ({"text": "ﷺ" * 56}, {"text": ["ﷺ " * 30, "a", "ﷺ" * 30]}, {"text": "a", "text_pair": "ﷺ" * 56}):
+        with pytest.raises(InvalidInput, match="more than 1000 characters once the model's normalizer") as raised:
+            processor.prepare(body)
+        assert "text" == raised.value.field
+    # Many ordinary texts may be longer together.
+    assert processor.prepare({"text": ["good film " * 90] * 20}).n_tokens
+
+
+def test_decomposed_scripts_are_not_refused(make_folder: MakeFolder) -> None:
+    """A text of Hangul becomes three times as long."""
+    processor = TextProcessor.from_folder(
+        make_folder(tokenizer=normalizing(normalizers.NFKD())), options={"max_chars": 1000}
+    )
+    assert processor.prepare({"text": "각" * 1000}).n_tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "is_slow"),
+    [
+        ({}, False),
+        ({"normalizer": normalizers.Replace(Regex(" {2,}"), " ")}, False),
+        ({"pre_tokenizer": pre_tokenizers.Split(Regex("(a+)+$"), "isolated")}, True),
+        ({"normalizer": normalizers.Replace(Regex("(a|aa)+$"), " ")}, True),
+    ],
+)
+def test_unknown_patterns_are_never_run_on_the_event_loop(
+    make_folder: MakeFolder, part: dict[str, Any], is_slow: bool
+) -> None:
+    """They may backtrack for half a second per row, and even a short text would stop all other requests."""
+    tokenizer = word_piece()
+    for name, value in part.items():
+        setattr(tokenizer, name, value)
+    processor = TextProcessor.from_folder(make_folder(tokenizer=tokenizer))
+    assert is_slow == processor.encodes_off_loop(processor.parse({"text": "a"}))
+
+
+def test_special_tokens_have_the_ids_of_the_vocabulary(make_folder: MakeFolder) -> None:
+    """Looked up in the loaded tokenizer. To parse a multilingual vocabulary again stops the process for 0.4 s."""
+    names = ("pad_token", "mask_token", "unk_token", "cls_token")
+    folder = make_folder({"tokenizer_config.json": dict(zip(names, ("a", "b", "c", "good"), strict=True))})
+    config = TextProcessor.from_folder(folder).config
+    found = (config.pad_id, config.mask_id, config.unknown_id, config.cls_id)
+    assert tuple(VOCABULARY[word] for word in ("a", "b", "c", "good")) == found
+
+
+def test_ordinary_folders_are_accepted(make_folder: MakeFolder) -> None:
+    """With what the tokenizers of common families have."""
+    steps = [
+        normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'),
+        normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(),
+        normalizers.Replace(Regex("\n"), " "), normalizers.Replace(Regex(" {2,}"), " "),
+        normalizers.Replace("?", " ? "),
+    ]  # fmt: skip
+    labels = {"id2label": {str(i): f"L{i}" for i in range(50_000)}}
+    processor = TextProcessor.from_folder(make_folder(tokenizer=normalizing(*steps), **{**CLASSIFIER, **labels}))
+    assert processor.prepare({"text": "good  films?"}).n_tokens
+    assert 50_000 == len(TaskConfig.from_folder(make_folder(**{**CLASSIFIER, **labels})).labels)
