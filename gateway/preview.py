@@ -14,9 +14,9 @@ from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.metrics import variables
 from gateway.metrics.declared import declared_for, frequency_of
-from gateway.registry.contents import namesakes
+from gateway.registry.contents import shared
 from gateway.registry.port import Registry
-from gateway.spec import CanarySpec, Fault, ServingSpec, decode_model
+from gateway.spec import CONTENT_HASH, CanarySpec, Fault, ServingSpec, decode_model, seen_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,10 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
     """Return what a gateway would make of ``spec`` with the models of ``registry``. Raises the registry's errors."""
     found = registry.records(spec.model_ids)
     records = {model_id: decode_model(record) for model_id, record in found.items()}
-    plan = compile_spec(
-        spec, default_triton="", models=records, namesakes=namesakes(registry, records.values())
-    )  # fmt: skip
+    seen = seen_contents(registry.ledger.read().get(CONTENT_HASH, {}))
+    # If the newest one decides, a gateway looks at it first.
+    known = {one.uri: one.names for one in shared(registry, records.values(), seen) if one.unseen is None}
+    plan = compile_spec(spec, default_triton="", models=records, namesakes=known)
     routes: dict[str, Mapping[str, float]] = {}
     for name, rule in spec.canaries.items():
         try:

@@ -33,7 +33,8 @@ from gateway.errors import (
 )
 from gateway.file_names import file_name
 from gateway.registry.ledger import Kind, Record, Records, with_records
-from gateway.registry.port import ModelQuery, Parts, Publication, Published
+from gateway.registry.pack import pack
+from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
 from gateway.spec import ServingSpec, decode
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -276,8 +277,7 @@ class FakeRegistry:
     def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
         """See ``Registry.models_at``."""
         self._check()
-        return [{name: model[name] for name in ("id", "name", "uri")} for model in self.models.values()
-                if model["uri"] in uris]  # fmt: skip
+        return [dict(model) for model in self.models.values() if model["uri"] in uris]
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
         """See ``Registry.records``."""
@@ -345,6 +345,20 @@ class FakeRegistry:
         """See ``RegistryWriter.report``; ``reported`` keeps them."""
         self._check()
         self.reported += events
+
+    def register(self, upload: Upload) -> str:
+        """See ``RegistryWriter.register``; the package lies in the folder ``scratch``."""
+        self._check()
+        packed = pack(upload.folder, upload.scratch, upload.name)
+        for model_id, model in self.models.items():
+            if model["uri"] == packed.as_uri() and model["name"] == upload.name:
+                return model_id
+        model_id = f"registered-{len(self.models)}"
+        self.add_model(
+            model_id, packed, is_package=True, name=upload.name, project=upload.project, framework=upload.framework,
+            tags=list(upload.tags),
+        )  # fmt: skip
+        return model_id
 
     def publish(self, publication: Publication) -> Published:
         """See ``RegistryWriter.publish``; the package lies beside the bundle's folder."""

@@ -1,8 +1,9 @@
 """The work of ``deploy``: turns a model's folder into an endpoint that answers (bundle, upload, add, wait, ask).
 
-All changes of the registry go through the stock ``clearml-serving`` (``optimize`` registers an export, in a separate
-process). Every step is printed as the command line that a person could type. Steps that can fail come before anything
-is registered, and the endpoint is added last. Ctrl-C before that removes everything that this run has registered. A
+Endpoints are added by the stock ``clearml-serving``. Models are registered by the registry (an export's by
+``optimize``, in a separate process), under names that say what their files are, so that no upload replaces another.
+Every step is printed as the command line that a person could type. Steps that can fail come before anything is
+registered, and the endpoint is added last. Ctrl-C before that removes what this run has registered, and nothing else. A
 final refusal of the endpoint afterwards does so as well.
 """
 
@@ -13,11 +14,11 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import sys
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,17 +34,13 @@ from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
 from deploy.rollout import default_versions
 from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
-from deploy.tools.errors import ClearMLServingFailed, DeployError, GatewayError
+from deploy.tools.errors import DeployError, GatewayError
 from gateway import registry, spec
 from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, GENERATION, QUESTION_ANSWERING, TOKENS, TaskConfig
 
 SENTENCE: Final = "A man is playing the guitar on stage."
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
-_NAMELESS: Final = "Anonymous model "
-"""How the SDK calls a model between its creation and its naming."""
-_NAMED_WITHIN_S: Final = 3.0
-"""Seconds within which the SDK names a new model."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
 """Characters that an endpoint's name must not contain: in an address they must be escaped, or end the path."""
 _LEAST_NAME: Final = 3
@@ -98,6 +95,10 @@ class Deployment:
         self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
         self._task_id = store.followed()
         self._cli = ClearMLServing(env=self._environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
+        self._run_id = secrets.token_hex(8)
+        """Marks the models that this run registers."""
+        self._exported: list[str] = []
+        """The id of the model that ``optimize`` has registered for this run."""
 
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
@@ -110,9 +111,9 @@ class Deployment:
                 stack.enter_context(scratch)
             # the SDK packs a model into a temporary file before it uploads it, and /tmp may be small
             self._environ.setdefault("TMPDIR", scratch.name)
-            return self._run()
+            return self._run(Path(scratch.name))
 
-    def _run(self) -> str:
+    def _run(self, scratch: Path) -> str:
         wanted, screen = self._wanted, self._screen
         with nothing_registered(screen):
             self._live("reading the serving Task")
@@ -125,9 +126,8 @@ class Deployment:
                 return there
             version = next_version(serving_spec, wanted.endpoint, wanted.version)
             url = spec.normalize_url(wanted.endpoint, version)
-            known = {*self._tagged(tag), *self._drafts(), *self._nameless()}
         try:
-            made = self._made(tag)
+            made = self._made(tag, scratch)
             arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
             self._live(f"clearml-serving model add --endpoint {url}")
             with recorded(self._store, endpoints=[url], by=wanted.by, why="deploy"):
@@ -135,7 +135,7 @@ class Deployment:
             self._typed(arguments)
         except BaseException as error:
             with _uninterrupted():
-                if not self._take_back(url, tag, known) and isinstance(error, KeyboardInterrupt):
+                if not self._take_back(url, tag) and isinstance(error, KeyboardInterrupt):
                     screen.say(NOTHING)
             raise
         try:
@@ -143,7 +143,7 @@ class Deployment:
         except first_answer.Refused as error:
             # otherwise a version that cannot be served would become the default version
             with _uninterrupted():
-                self._take_back(url, tag, known)
+                self._take_back(url, tag)
             raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
         except KeyboardInterrupt:
             remove = self._line(["model", "remove", "--endpoint", url])
@@ -175,55 +175,34 @@ class Deployment:
 
     # --- making and uploading -----------------------------------------------------------------------------------
 
-    def _made(self, tag: str) -> _Uploaded:
-        given = self._wanted.given
+    def _made(self, tag: str, scratch: Path) -> _Uploaded:
+        wanted, given = self._wanted, self._wanted.given
         if given.kind == "transformers":
-            return self._exported(tag)
+            return self._by_optimize(tag)
         inputs, outputs, tuned = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
-            folder = ready_models.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._live)
+            folder = ready_models.pack(given, wanted.output, wanted.name, self._screen.say, self._live)
         if given.kind == "onnx" and (folder / "model.onnx").is_file():
             inputs, outputs = ready_models.declared(folder / "model.onnx")
         self._live("uploading to ClearML")
-        upload = self._upload(str(folder), tag)
-        model_id = self._uploaded(upload, tag)
-        self._typed(upload)
+        comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
+        model_id = self._store.register(
+            registry.Upload(folder, scratch, wanted.project, wanted.name, self._framework(), (tag,), comment)
+        )
+        if not self._is_ours(model_id):
+            self._screen.say(f"model {model_id} has exactly these files: it is used again")
+        self._typed(self._upload(str(folder), tag))
         return _Uploaded(model_id, self._arguments(model_id, inputs, outputs, tuned))
 
-    def _uploaded(self, upload: Sequence[str], tag: str) -> str:
-        """Upload with the stock tool, and return the id of the model.
-
-        The tool can lose the address of the data that it has just uploaded and still succeed: its main thread writes
-        back what it read of the model before the upload ended (clearml-serving 1.3.5). The upload is then done again,
-        once. The embedded control plane keeps the address.
-        """
-        for is_last in (False, True):
-            before = set(self._tagged(tag))
-            asyncio.run(self._cli.run("--id", self._task_id, *upload))
-            new = [one for one in self._tagged(tag) if one not in before]
-            if not new:
-                raise ClearMLServingFailed(
-                    "the model was uploaded, but it is not in the registry", hint=f"see the log {self._cli.log}"
-                )
-            model = self._store.call("models", "get_by_id", {"model": new[0]})["model"]
-            if not str(model.get("uri")).endswith(spec.BROKEN_UPLOADS):
-                return new[0]
-            if not is_last:
-                self._screen.say("clearml-serving has lost the address of the uploaded data; uploading once more")
-                self._store.call("models", "delete", {"model": new[0], "force": True})
-        raise ClearMLServingFailed(
-            "the model was uploaded, but the registry does not know the address of its data",
-            hint=f"deploy it again; see the log {self._cli.log}",
-        )
-
-    def _exported(self, tag: str) -> _Uploaded:
+    def _by_optimize(self, tag: str) -> _Uploaded:
         """Let ``optimize`` make and register the bundle, in a separate process: torch's memory is freed with it."""
         argv = [sys.executable, "-P", "-m", "deploy.admin.cli", *self._optimize()]
         argv += ["--register", "--tags", tag, "--json"]
         self._live("starting the export")
         output = asyncio.run(relayed(argv, self._environ, self._screen))
         found = json.loads(output[output.index("{") :])
+        self._exported.append(str(found["model_id"]))
         self._typed(self._upload(found["bundle"], tag))
         return _Uploaded(found["model_id"], found["add"])
 
@@ -255,9 +234,11 @@ class Deployment:
 
     def _upload(self, path: str, tag: str) -> list[str]:
         wanted = self._wanted
-        framework = {**IN_PYTHON, "torchscript": "torchscript"}.get(wanted.given.kind, "onnx")
         return ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
-                "--path", path, "--framework", framework, "--publish"]  # fmt: skip
+                "--path", path, "--framework", self._framework(), "--publish"]  # fmt: skip
+
+    def _framework(self) -> str:
+        return {**IN_PYTHON, "torchscript": "torchscript"}.get(self._wanted.given.kind, "onnx")
 
     def _arguments(
         self, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str]
@@ -288,31 +269,17 @@ class Deployment:
         wanted = spec.normalize_url(self._wanted.endpoint, self._wanted.version)
         return next((url for url in found if not self._wanted.version or url == wanted), "")
 
-    def _drafts(self) -> list[str]:
-        """Return the ids of unfinished uploads of this name for this serving Task, which may have no tag yet."""
-        asked = {"task": self._task_id, "only_fields": ["id", "name", "uri"]}
-        models = self._store.call("models", "get_all", asked)["models"]
-        return [
-            str(one["id"]) for one in models
-            if one.get("name") == self._wanted.name and str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)
-        ]  # fmt: skip
+    def _is_ours(self, model_id: str) -> bool:
+        """Whether this run has registered the model."""
+        return str(self._store.model(model_id).get("comment")).endswith(self._run_id)
 
-    def _nameless(self) -> set[str]:
-        """Return the ids of models that have no name yet: an SDK is about to name them, or was killed before."""
-        asked = {"name": f"^{_NAMELESS}", "only_fields": ["id", "uri"]}
-        models = self._store.call("models", "get_all", asked)["models"]
-        return {str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)}
-
-    def _take_back(self, url: str, tag: str, known: set[str]) -> bool:
-        """Remove everything that this run has registered, the endpoint first. Return False if there was nothing."""
+    def _take_back(self, url: str, tag: str) -> bool:
+        """Remove what this run has registered, the endpoint first. Return False if there was nothing."""
         try:
             endpoints = self._store.spec().endpoints
             others = {one.model_id for other, one in endpoints.items() if other != url}
-            models = {*self._tagged(tag), *self._drafts()} - known - others
-            nameless = self._nameless() - known
-            if nameless:  # some may belong to others, whose SDK names them within seconds
-                time.sleep(_NAMED_WITHIN_S)
-                models |= nameless & self._nameless()
+            # The answer to a registration may be lost, so the registry is asked; a mark shows which models are ours.
+            models = {*self._exported, *filter(self._is_ours, self._tagged(tag))} - others
             there = endpoints.get(url)
             if there is not None and there.model_id in models:
                 asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))

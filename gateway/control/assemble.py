@@ -36,7 +36,7 @@ from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.generation import GenerationHandler
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.endpoints.text import TextHandler
-from gateway.errors import ModelNotReady, SpecFault
+from gateway.errors import GatewayError, ModelNotReady, SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import drift
 from gateway.metrics.drift import Reference
@@ -158,6 +158,14 @@ class Assembler:
         """Take over hashes from the Task; return why a replaced model may go unnoticed, or an empty string."""
         self._cache.learn(task)
         return self._cache.problem
+
+    def see(self, record: ModelRecord) -> None:
+        """Fetch a model that is not served, so that everybody knows what is at its address. Blocks; never raises."""
+        try:
+            self._cache.without_weights(record)
+        except GatewayError as error:
+            _log.info("the file of model %s (%s) cannot be compared with others at its address: %s", record.name,
+                      record.id, error.message)  # fmt: skip
 
     def give_up(self, plan: EndpointPlan) -> None:
         """Drop what builds of ``plan`` have left behind, since it is no longer wanted."""

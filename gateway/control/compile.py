@@ -154,9 +154,9 @@ def shared_address(uri: str, models: Sequence[str]) -> str:
     """Return the fault of ``models`` (name and id each) that share one address."""
     more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
     return (
-        f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): the last upload has "
-        "overwritten the others. Upload each from a folder or file of its own name, and add the endpoints with the new "
-        "models' ids"
+        f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): unless all uploads "
+        "had the same bytes, the last one has overwritten the others. Upload each from a folder or file of its own "
+        "name, and add the endpoints with the new models' ids"
     )
 
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ from gateway.objectives import Objective
 from gateway.pace import Pace, unhurried
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import Fault, ServingSpec, decode
+from gateway.spec import CONTENT_HASH, Fault, ModelRecord, ServingSpec, decode, records_of, seen_contents
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -212,7 +213,8 @@ class Reconciler:
             return "unchanged"
         spec = await self._local(decode, task, Pace())
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
-        await self._remote(self._records.refresh, spec.model_ids)
+        seen = await self._local(seen_contents, records_of(task, CONTENT_HASH))
+        await self._remote(self._records.refresh, spec.model_ids, seen, self._see)
         self._unnoticed_reason = await self._local(self._assembler.learn, task)
         self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
@@ -225,6 +227,9 @@ class Reconciler:
         self._marker, self._newest = marker, task
         self._housekeeping.save_soon()
         return "changed" if is_new else "unchanged"
+
+    def _see(self, record: ModelRecord) -> Future[None]:
+        return self._threads.downloads.submit(self._assembler.see, record)
 
     async def _boot_from_disk(self, why: str) -> None:
         state = await self._local(self._store.load)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import RegistryRefused, SpecFault
 from gateway.pace import Pace
-from gateway.registry.contents import namesakes
+from gateway.registry.contents import shared
 from gateway.registry.port import Registry
-from gateway.spec import ModelRecord, decode_model
+from gateway.spec import ModelRecord, SeenContent, decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -32,6 +33,8 @@ class ModelRecords:
         self._lock = threading.Lock()
         self._records: Mapping[str, Raw] = MappingProxyType({})
         self._namesakes: Mapping[str, Sequence[str]] = {}
+        self._seeing: dict[str, Future[None]] = {}
+        """Fetches of models only to see their bytes, by model id."""
 
     def _change(self, change: Callable[[Mapping[str, Raw]], dict[str, Raw]]) -> None:
         # Never change in place: the event loop reads it. The lock keeps two changes from losing one of them.
@@ -59,22 +62,35 @@ class ModelRecords:
         self._change(lambda known: {**known, model_id: raw})
         return decode_model(raw)
 
-    def refresh(self, model_ids: Collection[str]) -> None:
+    def refresh(
+        self, model_ids: Collection[str], seen: Mapping[str, SeenContent], see: Callable[[ModelRecord], Future[None]]
+    ) -> None:
         """Read these records again, as a model's files can be replaced, and find models that share an address. Blocks.
 
-        Raises ``RegistryUnavailable``.
+        ``seen`` are the known contents. ``see`` begins to fetch a model so that its content becomes known; until then
+        it is open whether a model at the same address was overwritten. Raises ``RegistryUnavailable``.
         """
         read = self._registry.records(model_ids)
         self._change(lambda known: {**known, **read})
         records = self._records
         known = [decode_model(records[i]) for i in model_ids if i in records]
         try:
-            self._namesakes = namesakes(self._registry, known)
+            found = shared(self._registry, known, seen)
         except RegistryRefused as error:
             _log.info("models that share an address cannot be looked up: %s", error.message)
+            return
+        for group in found:
+            if group.unseen is not None and group.unseen.id not in self._seeing:
+                self._seeing[group.unseen.id] = see(group.unseen)
+        self._namesakes = {
+            group.uri: group.names for group in found
+            if group.unseen is None or self._seeing[group.unseen.id].done()
+        }  # fmt: skip
 
     def namesakes(self) -> Mapping[str, Sequence[str]]:
-        """Return, for each address in use that several models share, the name and id of each model."""
+        """Return, for each address in use at which a model was or may have been overwritten, the name and id of each
+        model.
+        """
         return self._namesakes
 
     def raw(self, model_id: str | None) -> Raw | None:

@@ -15,6 +15,7 @@ from gateway.registry.port import (
     Published,
     Registry,
     RegistryWriter,
+    Upload,
     is_id,
     section_text,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "RegistryUnavailable",
     "RegistryWriter",
     "SpecStore",
+    "Upload",
     "is_id",
     "lineage_of",
     "section_text",

@@ -16,20 +16,34 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
 
 from gateway.errors import ContentChanged, GatewayError, RegistryRefused
 from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import Registry
-from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, records_of, seen_contents
+from gateway.spec import (
+    CONTENT_HASH,
+    ModelRecord,
+    SeenContent,
+    decode_model,
+    overwritten,
+    records_of,
+    seen_contents,
+)
 
 WHOLE: Final = ""
 PARTS: Final = "/parts"
 """What a hash covers: the file as stored, or the parts that gateways read (see ``parts``)."""
+
+_NAMES_CONTENT: Final = re.compile(r"-[0-9a-f]{16}\.zip$")
+"""The end of an address that says what is there, because ``pack`` made its name."""
 
 
 class _Batch:
@@ -175,16 +189,64 @@ def _is_settled(seen: SeenContent | None, sha256: str) -> bool:
     return seen is not None and (seen.sha256 == sha256) != bool(seen.overwritten_by)
 
 
-def namesakes(registry: Registry, records: Iterable[ModelRecord]) -> dict[str, tuple[str, ...]]:
-    """Return the models that share an address with one of ``records``: address → name and id of each.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Models that have the same address, and could therefore have overwritten each other's file."""
 
-    Raises like the registry's methods.
+    uri: str
+    names: tuple[str, ...]
+    """Name and id of each."""
+    unseen: ModelRecord | None
+    """The newest of them, if its bytes decide: those of the others are known and equal, and nobody has seen its own."""
+
+
+def shared(registry: Registry, records: Iterable[ModelRecord], seen: Mapping[str, SeenContent]) -> Sequence[Shared]:
+    """Return the models that share an address with one of ``records``, unless all are known to have the same bytes.
+
+    ``seen`` are the known hashes by identity. Raises like the registry's methods.
     """
-    uris = {record.uri for record in records if record.has_data}
-    found: dict[str, list[str]] = {}
+    uris = {record.uri for record in records if record.has_data and not _NAMES_CONTENT.search(record.uri)}
+    at: dict[str, list[Mapping[str, Any]]] = {}
     for model in registry.models_at(uris) if uris else ():
-        found.setdefault(str(model["uri"]), []).append(f"{model.get('name')} ({model['id']})")
-    return {uri: tuple(sorted(names)) for uri, names in found.items() if len(names) > 1}
+        at.setdefault(str(model["uri"]), []).append(model)
+    found = []
+    for uri, models in sorted(at.items()):
+        if len(models) == 1:
+            continue
+        models.sort(key=lambda model: str(model.get("created")))
+        agreement = {_agreement(models, seen, part) for part in (WHOLE, PARTS)}
+        if "same" not in agreement:
+            read = [decode_model(model) for model in models]
+            names = tuple(sorted(f"{one.name} ({one.id})" for one in read))
+            found.append(Shared(uri, names, read[-1] if "open" in agreement else None))
+    return found
+
+
+def _agreement(
+    models: Sequence[Mapping[str, Any]], seen: Mapping[str, SeenContent], part: str
+) -> Literal["same", "open", "unknown"]:
+    """Return what is known of the bytes of ``models``, the oldest first.
+
+    ``same``: each model's bytes were seen before the next one was registered, and are equal; ``open``: if those of the
+    newest are, too.
+    """
+    contents = [seen.get(identity_of(decode_model(model)) + part) for model in models]
+    for content, after in zip(contents, models[1:], strict=False):
+        if content is None or content.overwritten_by or not content.at <= _created(after):
+            return "unknown"
+    known = {content.sha256 for content in contents if content is not None}
+    if len(known) > 1:
+        return "unknown"
+    newest = contents[-1]
+    return "open" if newest is None else "unknown" if newest.overwritten_by else "same"
+
+
+def _created(model: Mapping[str, Any]) -> float:
+    """Return when a model was registered (Unix seconds); nan, which compares with nothing, if that is unknown."""
+    try:
+        return datetime.fromisoformat(str(model.get("created"))).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def identity_of(record: ModelRecord) -> str:

@@ -65,7 +65,9 @@ class Registry(Protocol):
         ...
 
     def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
-        """Return ``id``, ``name`` and ``uri`` of all models, archived ones too, at one of these addresses."""
+        """Return all models, archived ones too, at one of these addresses; at least ``spec.MODEL_FIELDS`` and
+        ``created``.
+        """
         ...
 
     def download(self, uri: str, folder: Path) -> Path:
@@ -124,6 +126,21 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """A folder to register as a published model."""
+
+    folder: Path
+    """The model's files, uploaded as one package."""
+    scratch: Path
+    """A folder with room for the package."""
+    project: str
+    name: str
+    framework: str
+    tags: Sequence[str] = ()
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The ids of a new Task and model."""
 
@@ -175,6 +192,13 @@ class RegistryWriter(Registry, Protocol):
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Add events (scalars, log lines) to the Tasks they name."""
+        ...
+
+    def register(self, upload: Upload) -> str:
+        """Upload a folder, publish it as a model, and return its id. Blocks until the upload is done.
+
+        If a published model of this name has the same files already, its id is returned, and nothing is changed.
+        """
         ...
 
     def publish(self, publication: Publication) -> Published:

@@ -22,7 +22,7 @@ from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.publish import attach, publish
 from gateway.registry.ledger import Record
-from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, section_text
+from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, Upload, section_text
 from gateway.spec import decode, decode_model, records_of
 from gateway.testing import FakeRegistry
 from tests.stock import Client
@@ -42,8 +42,14 @@ class World:
     weights: bytes
     change: Callable[[], None]
     publish: Callable[[Publication], Published]
+    register: Callable[[Upload], str]
     attach: Callable[[str, Path], None]
     stop: Callable[[], None]
+
+
+def register(task: str, upload: Upload) -> str:
+    """Register a model in a process of its own."""
+    return ClearMLRegistry(task).register(upload)
 
 
 def _files(tmp_path: Path) -> tuple[Path, Path, Path]:
@@ -78,7 +84,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
         yield World(
             fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.publish,
-            fake.attach, stop_fake,
+            fake.register, fake.attach, stop_fake,
         )  # fmt: skip
         return
     with control_plane(tmp_path / "state") as server:
@@ -97,6 +103,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 yield World(
                     ClearMLRegistry(task), model, package, weights.read_bytes(), change,
                     lambda publication: pool.submit(publish, publication).result(120),
+                    lambda upload: pool.submit(register, task, upload).result(120),
                     lambda key, path: pool.submit(attach, task, key, path).result(120), server.process.kill,
                 )  # fmt: skip
 
@@ -246,6 +253,35 @@ def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path)
     assert ("tiny", ["t"], "p") == (model["name"], list(model["tags"]), model["metadata"]["precision"]["value"])
     files = ArtifactCache(tmp_path / "cache", world.registry).model(decode_model(model))
     assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
+
+
+def test_an_upload_is_a_model_like_others_and_replaces_none(world: World, tmp_path: Path) -> None:
+    """The same files are one model, whenever they were written and in whatever order; other files are another one."""
+    (tmp_path / "scratch").mkdir()
+
+    def registered(where: str, files: dict[str, bytes], at: int) -> str:
+        folder = tmp_path / where / "one name"
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+            (folder / name).chmod(0o600 + at)
+            os.utime(folder / name, (at, at))
+        upload = Upload(folder, tmp_path / "scratch", "upl #1/oads", "näme", "onnx", ("t",), "said")
+        return world.register(upload)
+
+    files = {"model.onnx": b"weights", "1_Pooling/config.json": b"{}", "tokenizer.json": b"{}"}
+    first = registered("a", files, 32)
+    assert first == registered("b", dict(reversed(files.items())), 36)
+    other = registered("a", {"model.onnx": b"other weights"}, 32)
+    assert first != other
+    cache = ArtifactCache(tmp_path / "cache", world.registry)
+    for model_id, weights in ((first, b"weights"), (other, b"other weights")):
+        model = world.registry.model(model_id)
+        assert ("näme", ["t"], "onnx", True) == (model["name"], list(model["tags"]), model["framework"], model["ready"])
+        files_of = cache.model(decode_model(model))
+        assert weights == (files_of / "model.onnx").read_bytes()
+        assert {"1_Pooling", "model.onnx", "tokenizer.json"} == {path.name for path in files_of.iterdir()}
+    assert [other, first] == list(world.registry.find_models(ModelQuery(name="näme", only_published=True)))[:2]
 
 
 def test_what_is_attached_is_the_tasks_code_and_replaces_what_was_there(world: World, tmp_path: Path) -> None:

@@ -67,8 +67,9 @@ def left_to_do(endpoints: frozenset[str]) -> list[str]:
 async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
     """Create the serving Task if there is none, and its endpoints. Return its id."""
     task = task or await cli.create_service("triton-gateway")
+    # one model for both: a file server keeps one file per name, so a second upload would replace the first
+    model = await cli.upload_model(task, MODEL, name="words", project="triton-gateway demo") if versions else ""
     for version in versions:
-        model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
         # version 1 has a latency objective (docs/objectives.md), version 2 a response cache (docs/configuration.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"
         options = ("--aux-config", said)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.errors import RegistryUnavailable
 from gateway.registry.clearml.session import reason_of
+from gateway.registry.pack import pack
 from gateway.registry.port import Publication, Published, is_id
 
 _LOOKS_IN_A_THREAD: Final = "_Task__detect_repo_async"
@@ -46,7 +48,7 @@ def attach(task_id: str, key: str, path: Path) -> None:
 
 
 def _published(publication: Publication) -> Published:
-    from clearml import InputModel, OutputModel, Task
+    from clearml import InputModel, Model, OutputModel, Task
 
     # The SDK would fork a process that reports. Threads of torch and ONNX Runtime may hold locks at that moment, which
     # stay locked in the fork for ever (seen to hang). No environment variable turns this off.
@@ -61,7 +63,7 @@ def _published(publication: Publication) -> Published:
     )  # fmt: skip
     try:
         _describe(task, InputModel, publication)
-        model_id = _upload(task, OutputModel, publication)
+        model_id = _upload(task, OutputModel, Model, publication)
         task.flush(wait_for_uploads=True)
     except BaseException:
         task.mark_failed(status_reason="the bundle could not be uploaded")
@@ -92,13 +94,23 @@ def _describe(task: Any, input_model: Any, publication: Publication) -> None:
     logger.report_text(publication.text, print_console=False)
 
 
-def _upload(task: Any, output_model: Any, publication: Publication) -> str:
+def _upload(task: Any, output_model: Any, any_model: Any, publication: Publication) -> str:
     tags = [*publication.tags, *publication.model_tags]
     model = output_model(task=task, name=publication.name, framework="ONNX", tags=tags)
-    model.update_weights_package(weights_path=str(publication.folder), auto_delete_file=False, async_enable=False)
-    model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
-    _report(model, publication, str(task.get_logger().get_default_upload_destination()))
-    model.publish()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            packed = pack(publication.folder, Path(scratch), publication.name)
+            model.update_weights(
+                weights_filename=str(packed), target_filename=packed.name, auto_delete_file=False, async_enable=False
+            )
+        model._set_package_tag()  # noqa: SLF001 - the SDK would pack the folder itself, each time to other bytes
+        model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
+        _report(model, publication, str(task.get_logger().get_default_upload_destination()))
+        model.publish()
+    except BaseException:
+        if model.id:  # nobody else knows it
+            any_model.remove(str(model.id), delete_weights_file=False, force=True)
+        raise
     return str(model.id)
 
 

@@ -21,7 +21,7 @@ from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import HISTORY_TAG, ClearMLLedger, Ledger, Record, with_records
-from gateway.registry.port import ModelQuery, Parts, Publication, Published
+from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
 from gateway.spec import MODEL_FIELDS, ServingSpec, decode
 
 _log = logging.getLogger("triton_gateway.registry")
@@ -117,7 +117,9 @@ class ClearMLRegistry:
         found: list[Mapping[str, Any]] = []
         asked = sorted(set(uris))
         for start in range(0, len(asked), PAGE // 2):
-            body = {"uri": asked[start : start + PAGE // 2], "only_fields": ["id", "name", "uri"], "page_size": PAGE}
+            body = {
+                "uri": asked[start : start + PAGE // 2], "only_fields": [*MODEL_FIELDS, "created"], "page_size": PAGE,
+            }  # fmt: skip
             page = 0
             while True:
                 models = self.call("models", "get_all", {**body, "page": page})["models"]
@@ -244,6 +246,14 @@ class ClearMLRegistry:
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
         """See ``RegistryWriter.report``."""
         self._api.report(events)
+
+    def register(self, upload: Upload) -> str:
+        """See ``RegistryWriter.register``."""
+        from gateway.registry.clearml.upload import register  # imports the whole SDK
+
+        task = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
+        file_server = str(self._api.session.get_files_server_host())
+        return register(upload, task, file_server, self.call, self._files.size)
 
     def publish(self, publication: Publication) -> Published:
         """See ``RegistryWriter.publish``."""

@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry import contents
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record, Records
-from gateway.spec import ModelRecord, decode, decode_model
+from gateway.spec import ModelRecord, SeenContent, decode, decode_model
 from gateway.testing import FakeLedger, FakeRegistry
 
 
@@ -32,9 +33,13 @@ def registry(tmp_path: Path) -> FakeRegistry:
     return registry
 
 
-def record(registry: FakeRegistry) -> ModelRecord:
+LATER = "2100-01-01T00:00:00+00:00"
+"""When a model was registered that came after another one was seen."""
+
+
+def record(registry: FakeRegistry, model_id: str = "m") -> ModelRecord:
     """Return the model's record."""
-    return decode_model(registry.model("m"))
+    return decode_model(registry.model(model_id))
 
 
 def overwrite(tmp_path: Path, content: bytes) -> None:
@@ -151,20 +156,78 @@ async def test_a_gateway_reports_the_model_and_keeps_serving(make_stack: Callabl
         assert 503 == (await stack.client.post("/serve/e", json={"text": "good film"})).status_code
 
 
-async def test_two_models_of_one_address_are_a_fault_at_once(make_stack: Callable[..., Any]) -> None:
+async def test_another_upload_to_the_address_of_a_model_is_a_fault_at_once(make_stack: Callable[..., Any]) -> None:
     """Also if the other one is not served, because it was just uploaded."""
     stack = make_stack()
     stack.deploy("e")
     async with stack.gateway.running(), stack.client:
         await stack.served("e")
         assert [] == (await stack.client.get("/v1/status")).json()["faults"]
-        stack.registry.add_model("m2", stack.folder / "m1.zip", is_package=True, name="newer")
+        with zipfile.ZipFile(stack.folder / "m1.zip", "a") as archive:
+            archive.writestr("another.txt", "upload")
+        stack.registry.add_model("m2", stack.folder / "m1.zip", is_package=True, name="newer", created=LATER)
         await stack.until(lambda: stack.gateway.table.current.faults)
         fault = (await stack.client.get("/v1/status")).json()["faults"][0]
         assert ("model m1", True) == (fault["subject"], "newer (m2)" in fault["message"])
         assert 200 == (await stack.client.post("/serve/e", json={"text": "good film"})).status_code
         del stack.registry.models["m2"]
         await stack.until(lambda: not stack.gateway.table.current.faults)
+
+
+async def test_the_same_bytes_published_twice_are_no_fault(make_stack: Callable[..., Any]) -> None:
+    """The gateway looks at what nobody has seen, and records it."""
+    stack = make_stack()
+    stack.deploy("e")
+    async with stack.gateway.running(), stack.client:
+        await stack.served("e")
+        stack.registry.models["m1"]["created"] = "2000-01-01T00:00:00+00:00"
+        stack.registry.add_model("m2", stack.folder / "m1.zip", is_package=True, name="again", created=LATER)
+        found: list[object] = []
+
+        def is_seen() -> bool:
+            found.extend(stack.gateway.table.current.faults)
+            return {"m1", "m2"} == {value["model"] for value in stack.registry.ledger.read()["content_hash"].values()}
+
+        await stack.until(is_seen)
+        stack.deploy("other")
+        await stack.served("e", "other")
+        assert [] == found
+        assert [] == (await stack.client.get("/v1/status")).json()["faults"]
+
+
+@pytest.mark.parametrize(
+    ("models", "hashes", "is_fault"),
+    [
+        ({"a": 1, "b": 5}, {"a": (2, "x"), "b": (6, "x")}, False),
+        ({"a": 1, "b": 5}, {"a": (2, "x"), "b": (6, "y")}, True),
+        ({"a": 1, "b": 5}, {"a": (6, "x"), "b": (6, "x")}, True),  # what `a` was is lost
+        ({"a": 1, "b": 5, "c": 9}, {"a": (2, "x"), "b": (6, "x"), "c": (10, "x")}, False),
+        ({"a": 1, "b": 5, "c": 9}, {"a": (2, "x"), "b": (10, "x"), "c": (10, "x")}, True),
+        ({"a": 1, "b": None}, {"a": (2, "x"), "b": (6, "x")}, True),
+        ({"a": 1, "b": 5}, {}, True),
+    ],
+)  # fmt: skip
+def test_models_of_one_address_are_told_apart_by_what_was_seen_when(
+    tmp_path: Path, models: dict[str, int | None], hashes: dict[str, tuple[int, str]], is_fault: bool
+) -> None:
+    """Only bytes that were seen before the next upload are surely those of their model."""
+    registry, seen = FakeRegistry(), {}
+    for name, made in models.items():
+        created = {} if made is None else {"created": datetime.fromtimestamp(made, UTC).isoformat()}
+        registry.add_model(name, tmp_path / "bundle.zip", **created)
+        if name in hashes:
+            at, sha256 = hashes[name]
+            seen[contents.identity_of(record(registry, name))] = SeenContent(name, name, sha256, at, at)
+    known = [record(registry, name) for name in models]
+    assert is_fault == bool(contents.shared(registry, known, seen))
+
+
+def test_an_address_that_says_what_is_there_is_no_fault(tmp_path: Path) -> None:
+    """Nothing else can be put there."""
+    registry = FakeRegistry()
+    for model_id in ("a", "b"):
+        registry.add_model(model_id, tmp_path / "m-0123456789abcdef.zip")
+    assert [] == list(contents.shared(registry, [record(registry, "a")], {}))
 
 
 def test_files_from_before_records_existed_are_recorded(registry: FakeRegistry, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_records_read_while_stored_ones_are_added_are_kept(tmp_path: Path) -> No
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
     registry.meanwhile = lambda: records.learn({"a": {"id": "a", "name": "old"}, "stored": {"id": "stored"}})
-    records.refresh(["a", "b"])
+    records.refresh(["a", "b"], {}, lambda _: Future())
     assert {"a", "b", "stored"} == set(records.snapshot())
     assert "a" == records.snapshot()["a"]["name"]
 
