@@ -152,6 +152,15 @@ class FakeBackend:
         """See ``Backend.is_live``."""
         return self.is_up
 
+    @property
+    def is_away(self) -> bool:
+        """See ``Backend.is_away``."""
+        return not self.is_up
+
+    def lacks(self, model: str) -> bool:
+        """See ``Backend.lacks``."""
+        return self.is_up and model not in self.models
+
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
         return self.is_up and model in self.models

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import parts, prometheus, relay
@@ -27,6 +27,7 @@ from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import TaskContents, read_contents
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
+from deploy.modelsync.status import read_status
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
@@ -330,10 +331,17 @@ class Stack:
             "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
             http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
         )  # fmt: skip
-        live = _http_probe(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
+        http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
+
+        async def has_models() -> bool:
+            sync = await asyncio.to_thread(read_status, self._state.sync_status)
+            return await are_ready(http, sync or {})
+
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
         # the server itself logs to triton.log
-        await self._start(ChildSpec("triton", argv, env, live, stop_grace=20.0, log="triton-launcher"), address)
+        spec = ChildSpec("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0,
+                         log="triton-launcher", works=has_models)  # fmt: skip
+        await self._start(spec, address)
         return address
 
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
@@ -520,6 +528,12 @@ def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = in_home(environ.get("HF_HOME") or f"{caches}/huggingface")
     return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
+
+
+async def are_ready(triton: str, sync: Mapping[str, Any]) -> bool:
+    """Return True if Triton (``http://HOST:PORT/v2``) has all models that model sync keeps there, or wants to."""
+    kept = [str(one["name"]) for one in sync.get("models", ()) if one["state"] not in ("failed", "cold", "leaving")]
+    return all(await asyncio.gather(*(http_client.is_ok(f"{triton}/models/{name}/ready") for name in kept)))
 
 
 def is_syncing(status: Path) -> bool:

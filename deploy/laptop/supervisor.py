@@ -132,6 +132,8 @@ class ChildSpec:
     death_signal: signal.Signals = signal.SIGTERM
     log: str = ""
     """Name of its log file, if ``name`` is already used by a log of the program itself."""
+    works: Probe | None = None
+    """Checks that a restarted child does its work again: only then is it said to be back. None: once it is ready."""
     before_start: Callable[[], None] | None = None
     """Called before each start, for instance to reset the status file of the previous process."""
 
@@ -156,6 +158,8 @@ class _Child:
         self.log_offset = 0
         self.mark = ""
         self.keeper: asyncio.Task[None] | None = None
+        self.restarted: float | None = None
+        """When it was started again, until it is said to be back."""
 
     def reason(self, code: int) -> str:
         """Return the last error line of this process. For a killed one, a last line without an error is no reason."""
@@ -266,9 +270,15 @@ class Supervisor:
             except OSError as error:
                 self._report_event("died", child, f"cannot be started: {error.strerror}")
                 continue
-            begun = clock()
+            child.restarted = clock()
             if await self._wait_ready(child):
-                self._report_event("ready", child, f"is back after {clock() - begun:.1f} s")
+                await self._say_if_back(child)
+
+    async def _say_if_back(self, child: _Child) -> None:
+        works, since = child.spec.works, child.restarted
+        if since is not None and (works is None or await works()):
+            child.restarted = None
+            self._report_event("ready", child, f"is back after {asyncio.get_running_loop().time() - since:.1f} s")
 
     async def _watch(self, child: _Child) -> float:
         """Return 0 if the process has ended, or the seconds without an answer after which it counts as hung.
@@ -290,6 +300,7 @@ class Supervisor:
                     if misses >= self.misses_before_warning:
                         self._report_event("answers", child, "answers again")
                     misses = 0
+                    await self._say_if_back(child)
                 elif process.returncode is None:
                     before, cpu = cpu, process_family.cpu_seconds(process.pid, child.mark)
                     if not misses:

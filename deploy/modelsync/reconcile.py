@@ -120,10 +120,6 @@ class ModelSync:
         if self._desired is not None:
             log.info("sync starts from the last good state on disk revision=%s", self._desired.revision)
 
-    def wake(self) -> None:
-        """Run a round at once, for instance after Triton was restarted. Thread-safe."""
-        self._wake.set()
-
     def run(self, stop: threading.Event) -> None:
         """Reconcile until ``stop`` is set, then end running steps cleanly."""
         self.open()

@@ -82,8 +82,7 @@ def run_sync(
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set.
 
-    ``started`` gets the ModelSync; pass its ``wake`` to the launcher as ``on_restart``. Without ``auto_update``,
-    versions of auto-update rules are only read.
+    ``started`` gets the ModelSync. Without ``auto_update``, versions of auto-update rules are only read.
     """
     client = AdminClient(
         sync_settings.triton_grpc, key_file=sync_settings.triton_key_file, load_timeout_s=sync_settings.load_timeout_s,

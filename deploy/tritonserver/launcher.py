@@ -1,4 +1,4 @@
-"""Starts, watches and stops our own tritonserver: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
+"""Starts and stops our own tritonserver: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
 
 Used by ``triton-gateway up`` and by tests. ``choose_server`` is pure. ``TritonLauncher`` owns one child process with
 its process group (the python backend's stubs), its shared memory and its log. It leaves no process behind, whatever
@@ -32,7 +32,7 @@ from deploy.modelsync.model_folder.layout import Engine
 from deploy.tools import ports
 from deploy.tools.errors import ChildFailed, MissingPart
 from deploy.tools.process_family import leader_of, members
-from deploy.tools.process_logs import describe_exit, last_error_line, read_from
+from deploy.tools.process_logs import describe_exit, last_error_line, log_end, read_from
 from deploy.tritonserver import key as control_key
 
 log = logging.getLogger("triton_gateway.triton")
@@ -223,12 +223,10 @@ def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class TritonLauncher:
-    """One tritonserver child: started, watched, restarted if it dies, stopped without leftovers.
+    """One tritonserver child: started once, and stopped without leftovers. Who supervises it starts another.
 
     Its own thread starts and watches the child, because the kernel's parent-death signal follows the thread that
-    forked. ``on_restart`` is called after every restart, once the server is live again and empty: its models must be
-    loaded again. A start that is not live after ``restart_s`` seconds is ended and repeated. With a ``key``, only its
-    holder may load models; without one, anybody who reaches the ports may.
+    forked. With a ``key``, only its holder may load models; without one, anybody who reaches the ports may.
     """
 
     def __init__(
@@ -239,38 +237,30 @@ class TritonLauncher:
         repository: Path,
         ports: Ports | None = None,
         host: str = "127.0.0.1",
-        on_restart: Callable[[], None] | None = None,
         extra_arguments: Sequence[str] = (),
         key: str = "",
         exit_timeout_s: float = 10.0,
-        backoff_s: tuple[float, float] = (1.0, 30.0),
-        healthy_s: float = 60.0,
-        restart_s: float = 120.0,
     ) -> None:
         self._server = server
         self._state = state_dir
         self._repository = repository
         self._wanted_ports = ports or Ports()
         self._host = host
-        self._on_restart = on_restart
         self._extra = tuple(extra_arguments)
         self._key = key
         self._exit_timeout = exit_timeout_s
-        self._backoff = backoff_s
-        self._healthy = healthy_s
-        self._restart_s = restart_s
         self._ports: Ports | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._live = threading.Event()
         self._stopping = threading.Event()
         self._failure: TritonFailed | None = None
-        self._restarts = 0
+        self._ended = ""
         self._shm_prefix = ""
 
     @property
     def addresses(self) -> Addresses:
-        """Addresses where the server listens; they stay the same over restarts."""
+        """Addresses where the server listens."""
         if self._ports is None:
             raise RuntimeError("the server was not started")
         return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
@@ -287,14 +277,9 @@ class TritonLauncher:
         return process.pid if process is not None and process.poll() is None else None
 
     @property
-    def restarts(self) -> int:
-        """How often the server was restarted."""
-        return self._restarts
-
-    @property
-    def is_live(self) -> bool:
-        """True while the server runs and has answered its first liveness check."""
-        return self._live.is_set() and self.pid is not None
+    def ended(self) -> str:
+        """How the server has ended by itself after it was live, and why, as far as its log says it; empty otherwise."""
+        return self._ended
 
     def start(self, progress: Progress | None = None, *, timeout_s: float = 60.0) -> Addresses:
         """Start the server; return when it is live. Raises ``PortTaken`` or ``TritonFailed``, and leaves nothing."""
@@ -307,7 +292,7 @@ class TritonLauncher:
         self._rotate_log()
         self._ports = choose_ports(self._wanted_ports, self._host)
         self._backend_dir = self._prepare_backends()
-        self._thread = threading.Thread(target=self._supervise, name="triton-launcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="triton-launcher", daemon=True)
         self._thread.start()
         began = told = time.monotonic()
         tell("Triton is starting")
@@ -341,45 +326,31 @@ class TritonLauncher:
 
     # --- the launcher's thread ----------------------------------------------------------------------------------
 
-    def _supervise(self) -> None:
-        delay, was_live = self._backoff[0], False
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                process = self._spawn()
-            except OSError as error:
-                self._failure = TritonFailed(f"tritonserver cannot be started: {error}")
-                return
-            became_live = self._await_live(process)
-            if became_live:
-                if self._key and not control_key.hide(self._key, process.pid):
-                    log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
-                self._live.set()
-                if was_live:
-                    self._restarts += 1
-                    log.info("Triton is live again restarts=%d", self._restarts)
-                    self._tell_restart()
-                was_live = True
-                self._watch(process)
-            elif process.poll() is None and not self._stopping.is_set():
-                log.warning("Triton hangs while starting: not live within %.0f s", self._restart_s)
-            self._live.clear()
-            code = self._end(process)
-            if self._stopping.is_set():
-                return
-            if not was_live:
-                reason = last_error_line(read_from(self.log_path, 0)) or "it wrote nothing"
-                self._failure = TritonFailed(
-                    f"Triton exited while starting ({describe_exit(code)}): {reason}; its log: {self.log_path}"
-                )
-                return
-            if time.monotonic() - began > self._healthy:
-                delay = self._backoff[0]
-            log.warning(
-                "Triton died (%s), next start in %.0f s; its log: %s", describe_exit(code), delay, self.log_path
+    def _run(self) -> None:
+        try:
+            process = self._spawn()
+        except OSError as error:
+            self._failure = TritonFailed(f"tritonserver cannot be started: {error}")
+            return
+        was_live = self._await_live(process)
+        begin = 0
+        if was_live:
+            if self._key and not control_key.hide(self._key, process.pid):
+                log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
+            begin = log_end(self.log_path)  # what it wrote before that is no reason for its end
+            self._live.set()
+            self._watch(process)
+        code = self._end(process)
+        if self._stopping.is_set():
+            return
+        reason = last_error_line(read_from(self.log_path, begin), otherwise_last=not was_live)
+        if was_live:
+            self._ended = f"tritonserver ended ({describe_exit(code)}){f': {reason}' if reason else ''}"
+        else:
+            self._failure = TritonFailed(
+                f"Triton exited while starting ({describe_exit(code)}): {reason or 'it wrote nothing'}; "
+                f"its log: {self.log_path}"
             )
-            self._stopping.wait(delay)
-            delay = min(self._backoff[1], delay * 2)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
@@ -403,8 +374,7 @@ class TritonLauncher:
         return process
 
     def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
-        until = time.monotonic() + self._restart_s
-        while process.poll() is None and not self._stopping.is_set() and time.monotonic() < until:
+        while process.poll() is None and not self._stopping.is_set():
             if is_live(self.addresses.http):
                 return True
             self._stopping.wait(0.05)
@@ -432,14 +402,6 @@ class TritonLauncher:
         self._process = None
         _remove_regions(self._shm_prefix)
         return code
-
-    def _tell_restart(self) -> None:
-        if self._on_restart is None:
-            return
-        try:
-            self._on_restart()
-        except Exception:
-            log.exception("on_restart failed")
 
     # --- command, files, log ------------------------------------------------------------------------------------
 

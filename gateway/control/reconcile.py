@@ -330,17 +330,20 @@ class Reconciler:
 
     def status(self) -> dict[str, Any]:
         """Return what is served, what is not and why: the content of ``/v1/status`` and the status page."""
+        answers = self._probe.answers()
         return {
             **status.of_plan(self._plan, self._table.current),
             "ready": not self._health.reasons(),
             "not_ready_because": self._health.reasons(),
             "degraded": self._health.degraded(),
-            **status.of_versions(self.versions.served(), self.versions.pending(), self._table.current),
+            **status.of_versions(
+                self.versions.served(), self.versions.pending(), self._table.current, self._probe.lacking()
+            ),
             "shadows": self._mirror.status(),
             "registry": {"last_contact": self.last_contact or None, "error": self._health.registry_error or None},
-            "triton": dict(self._health.backend_live),
+            "triton": answers,
             "pools": [
-                {"pool": pool, "address": address, "answers": self._health.backend_live.get(address)}
+                {"pool": pool, "address": address, "answers": answers.get(address)}
                 for address, pool in sorted(self._probe.pools().items())
             ],
         }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from gateway.control.compile import Plan
 from gateway.control.version import PendingName, PendingStatus, Version
 from gateway.dataplane.routing.snapshot import Snapshot
 
+LACKING: Final = "its model is not in Triton"
+
 
 def of_versions(
-    served: Mapping[str, Version], pending: Mapping[str, PendingStatus], snapshot: Snapshot
-) -> dict[str, Any]:
+    served: Mapping[str, Version], pending: Mapping[str, PendingStatus], snapshot: Snapshot,
+    lacking: Collection[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Return ``endpoints`` (serving versions, each with its successor) and ``pending``.
+
+    A version whose url is in ``lacking`` has no model in Triton now; its state says so.
 
     ``pending`` holds the versions that do not serve, and the names that stand for such versions only.
     """
@@ -23,7 +28,8 @@ def of_versions(
             continue
         identity, successor = version.endpoint.identity, pending.get(url)
         endpoints.append({
-            "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
+            "url": url, "endpoint": identity.endpoint, "version": identity.version,
+            "state": LACKING if url in lacking else "serving",
             "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
             "pool": identity.pool,
             "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,

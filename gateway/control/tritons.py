@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
+from gateway.control.compile import EndpointPlan
 from gateway.control.version import Versions
 from gateway.health import Health
 from gateway.metrics.observer import Observer
@@ -58,6 +59,14 @@ class Tritons:
     def stuck(self, needed: Collection[Key]) -> list[str]:
         """Return the servers that answer calls but no streams."""
         return sorted({address for key in needed for address in self.get(*key).stuck})
+
+    def lacks(self, plan: EndpointPlan, model: str) -> bool:
+        """Return whether the Tritons of a version answer, but have its model no more."""
+        return self.get(plan.triton_address, plan.triton_compression).lacks(model)
+
+    def away(self, needed: Collection[Key]) -> set[str]:
+        """Return the addresses at which the last call or question was not answered."""
+        return {key[0] for key in needed if self.get(*key).is_away}
 
     async def forget(self, needed: Collection[Key]) -> None:
         """Close all backends but the ``needed`` ones. The others must have no calls in flight."""
@@ -111,6 +120,23 @@ class TritonProbe:
         self._health.note()  # a Triton may have come back, or the start-up wait may be over
         if not self._versions.retiring:  # a retiring version still needs the Triton of its last requests
             await self._tritons.forget(self._needed())
+
+    def answers(self) -> dict[str, bool]:
+        """Return which Tritons answer, by address, with what calls have found since the last probe."""
+        away = self._tritons.away(self._needed())
+        return {address: live and address not in away for address, live in self._health.backend_live.items()}
+
+    def lacking(self) -> set[str]:
+        """Return the urls whose version serves, but whose model no Triton has, for instance because it was restarted.
+
+        A model that is unloaded while it is idle is not meant.
+        """
+        return {
+            url for url, version in self._versions.served().items()
+            if version.endpoint is not None and version.plan is not None and version.plan.spec.engine == "triton"
+            and not version.plan.spec.option("unload_after")
+            and self._tritons.lacks(version.plan, version.endpoint.identity.triton_name)
+        }  # fmt: skip
 
     def _needed(self) -> set[Key]:
         """Return the Tritons that versions are served or built on."""

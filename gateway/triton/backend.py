@@ -349,6 +349,16 @@ class TritonBackend:
         return await self._replicas.look()
 
     @property
+    def is_away(self) -> bool:
+        """See ``Backend.is_away``."""
+        return self._replicas.is_away
+
+    def lacks(self, model: str) -> bool:
+        """See ``Backend.lacks``."""
+        healthy = [replica for replica in self._replicas.all if not replica.is_unhealthy]
+        return bool(healthy) and all(model in replica.missing for replica in healthy)
+
+    @property
     def stuck(self) -> Sequence[str]:
         """See ``Backend.stuck``."""
         return [replica.address for replica in self._replicas.all if replica.grpc.is_stuck]

@@ -130,6 +130,15 @@ class Backend(Servers, Protocol):
         ...
 
     @property
+    def is_away(self) -> bool:
+        """Whether no server answered the last call or question."""
+        ...
+
+    def lacks(self, model: str) -> bool:
+        """Return whether servers answer, but none of them had ``model`` when it was last called or looked for."""
+        ...
+
+    @property
     def stuck(self) -> Sequence[str]:
         """The addresses of servers that answer calls but no streams, as found by ``is_live``; a restart helps."""
         ...

@@ -366,7 +366,8 @@ class Replicas:
     async def _probe(self, replica: Replica) -> bool:
         if not await replica.grpc.is_live():
             return False
-        if replica.missing and monotonic() >= replica.survey_due:
+        # A server that was away may be a new process, without models.
+        if replica.is_unhealthy or (replica.missing and monotonic() >= replica.survey_due):
             await self._survey(replica)
         return True
 

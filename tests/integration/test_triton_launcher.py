@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -60,18 +59,12 @@ def repository(tmp_path, make_token_model):
     repository.close()
 
 
-def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_path, repository):
-    """Kill -9: its stubs and shared memory are gone, a new one answers, and sync is told to load again."""
-    told = threading.Event()
-    launcher = TritonLauncher(
-        detect_server(),
-        state_dir=tmp_path / "the stäte",
-        repository=repository.root,
-        on_restart=told.set,
-        backoff_s=(0.1, 1.0),
-    )
+def test_a_killed_server_is_named_and_leaves_nothing(tmp_path, repository):
+    """Kill -9: its stubs and shared memory are gone, and another one can be started on the same ports."""
+    launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root)
     addresses = launcher.start()
     admin = AdminClient(addresses.grpc)
+    again = None
     try:
         admin.load("tokens")
         first = launcher.pid
@@ -79,18 +72,24 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
         prefix = (tmp_path / "the stäte" / "triton" / "shm-prefix").read_text()
         assert regions(prefix)
         os.kill(first, signal.SIGKILL)
-        assert told.wait(60)
-        assert ([], [], {}) == (members(first), regions(prefix), count_stubs(repository.root))
-        assert (addresses, 1, True) == (launcher.addresses, launcher.restarts, launcher.is_live)
+        assert "tritonserver ended (killed by SIGKILL)" == until(lambda: launcher.ended)
+        assert ([], [], {}, None) == (members(first), regions(prefix), count_stubs(repository.root), launcher.pid)
+        ports = Ports(*(int(address.rpartition(":")[2]) for address in (addresses.grpc, addresses.http)))
+        again = TritonLauncher(
+            detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root, ports=ports
+        )
+        again.start()
         until(lambda: admin.is_live())
         assert "absent" == admin.index()["tokens"].state
         admin.load("tokens")
         assert admin.is_ready("tokens")
+        last = again.pid
     finally:
         admin.close()
-        last = launcher.pid
         launcher.stop()
-    assert ([], {}, None) == (members(last), count_stubs(repository.root), launcher.pid)
+        if again is not None:
+            again.stop()
+    assert ([], {}, None) == (members(last), count_stubs(repository.root), again.pid)
 
 
 def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_path, repository):

@@ -23,7 +23,7 @@ from deploy.modelsync.run import run_sync
 from deploy.modelsync.settings import SyncSettings
 from deploy.modelsync.status import read_status
 from deploy.modelsync.stubs import count_stubs
-from deploy.tritonserver.launcher import TritonLauncher, detect_server
+from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeLedger
@@ -100,15 +100,15 @@ def world(tmp_path, make_token_model):
     w = SimpleNamespace(registry=FolderRegistry(tmp_path), state=tmp_path / "state", stop=threading.Event())
     w.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
     w.sync = None
-    w.launcher = TritonLauncher(
-        detect_server(),
-        state_dir=w.state,
-        repository=w.state / "models",
-        on_restart=lambda: w.sync.wake(),
-        backoff_s=(0.1, 1.0),
-        exit_timeout_s=1.0,
-    )
-    address = w.launcher.start().grpc
+
+    def launch(ports=None):
+        w.launcher = TritonLauncher(
+            detect_server(), state_dir=w.state, repository=w.state / "models", ports=ports, exit_timeout_s=1.0
+        )
+        return w.launcher.start()
+
+    w.launch = launch
+    address = launch().grpc
     w.client = triton.InferenceServerClient(address)
     w.settings = SyncSettings(
         w.state,
@@ -251,9 +251,11 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
     world.registry.add("a", world.make("one"))
     world.wait(lambda: world.ready("a"))
     world.registry.is_down = True
-    old = world.launcher.pid
-    os.kill(old, signal.SIGKILL)
-    world.wait(lambda: world.launcher.restarts == 1 and world.launcher.pid != old and world.ready("a"))
+    addresses = world.launcher.addresses
+    os.kill(world.launcher.pid, signal.SIGKILL)
+    world.wait(lambda: world.launcher.ended)
+    world.launch(Ports(*(int(address.rpartition(":")[2]) for address in (addresses.grpc, addresses.http))))
+    world.wait(lambda: world.ready("a"))
     assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
     assert [1] == list(count_stubs(world.state / "models").values())
 

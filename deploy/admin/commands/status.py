@@ -137,6 +137,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
         and all(gateway.get("triton", {}).values())
         and not gateway.get("faults")
         and not gateway.get("pending")
+        and all(e.get("state", "serving") == "serving" for e in gateway.get("endpoints", ()))
         and not any((one.get("registry") or {}).get("error") for one in (gateway, sync or {}))
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
         and all(model.get("state") in _HELD for model in models)

@@ -24,8 +24,6 @@ _STREAMS_EVERY_S: Final = 5.0
 """Seconds between two questions whether the server answers streams, and the time-out of one."""
 _MISSES: Final = 3
 """Unanswered questions in a row after which the streams are stuck."""
-_NEVER_BY_ITSELF = (3600.0, 3600.0)
-"""Back-off in seconds, so long that the launcher never restarts the server; the supervisor of ``up`` does."""
 
 
 @click.command(name="triton", hidden=True, context_settings={"ignore_unknown_options": True})
@@ -48,7 +46,6 @@ def command(
     Loading models needs the key in --key-file (STATE_DIR/triton/key). The command creates the key if there is none.
     Other arguments (`--log-verbose=1`) are tritonserver's.
     """
-    from deploy.tools import process_logs
     from deploy.tools.errors import ChildFailed, DeployError
     from deploy.tritonserver.key import ensure_key
     from deploy.tritonserver.launcher import (
@@ -70,7 +67,7 @@ def command(
         raise ChildFailed(f"the key of Triton's control APIs cannot be read or created: {error}") from error
     launcher = TritonLauncher(
         server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
-        ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
+        ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port),
         extra_arguments=(*trace_arguments(os.environ), *arguments),
     )  # fmt: skip
     try:
@@ -80,12 +77,8 @@ def command(
         while not stop.wait(0.2):
             if stuck.is_set():
                 raise ChildFailed(f"tritonserver {STUCK} (its log: {launcher.log_path})")
-            if launcher.pid is None:
-                log = process_logs.read_from(launcher.log_path, 0)
-                reason = process_logs.last_error_line(log, otherwise_last=False)
-                raise ChildFailed(
-                    f"tritonserver ended unexpectedly{f': {reason}' if reason else ''} (its log: {launcher.log_path})"
-                )
+            if launcher.ended:
+                raise ChildFailed(f"{launcher.ended} (its log: {launcher.log_path})")
     finally:
         launcher.stop()
     return 0

@@ -163,6 +163,29 @@ async def test_a_triton_whose_streams_are_stuck_is_named(stack: Any) -> None:
     await stack.until(lambda: not stack.gateway.health.degraded())
 
 
+async def test_the_status_of_a_killed_triton_is_that_of_its_calls(stack: Any) -> None:
+    """It does not answer as soon as a call finds that, not when it is next asked. When it is back, it answers, but a
+    version whose model it does not have yet is not said to serve.
+    """
+    stack.deploy("e")
+    await stack.served("e")
+
+    async def told() -> tuple[Any, ...]:
+        body = (await stack.client.get("/v1/status")).json()
+        return body["triton"], [pool["answers"] for pool in body["pools"]], [one["state"] for one in body["endpoints"]]
+
+    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
+    assert ({"fake:8001": True}, [True], ["serving"]) == await told()
+    stack.backend.is_up = False
+    assert ({"fake:8001": False}, [False], ["serving"]) == await told()
+    models, stack.backend.models = stack.backend.models, {}
+    stack.backend.is_up = True
+    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": True})
+    assert ({"fake:8001": True}, [True], ["its model is not in Triton"]) == await told()
+    stack.backend.models = models
+    assert ({"fake:8001": True}, [True], ["serving"]) == await told()
+
+
 async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, reset_status, run
+from deploy.laptop.stack import Stack, UpOptions, _cli_environment, are_ready, hub_folder, is_syncing, reset_status, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver.launcher import ExternalServer
+from tests.sites import Asked, site
 from tests.unit.deploy.laptop.screen import Screen
 from tests.waiting import LIMIT_S
 
@@ -195,3 +196,22 @@ def test_a_user_without_a_home_directory_has_no_configuration() -> None:
     )
     environ = {name: value for name, value in os.environ.items() if name != "HOME"}
     subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+
+
+async def test_triton_is_back_when_it_has_the_models_that_sync_keeps_there() -> None:
+    """What failed, is unloaded as idle or leaves is not waited for."""
+    loaded = {"a-1"}
+    states = {"a-1": "ready", "b-1": "loading", "c-1": "failed", "d-1": "cold", "e-1": "leaving", "f-1": "pending"}
+    sync = {"models": [{"name": name, "state": state} for name, state in states.items()]}
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        name = asked.path.removeprefix("/v2/models/").removesuffix("/ready")
+        return (200 if name in loaded else 400), {}
+
+    with site(answer) as triton:
+        assert not await are_ready(f"{triton}/v2", sync)
+        loaded.add("b-1")
+        assert not await are_ready(f"{triton}/v2", sync)
+        loaded.add("f-1")
+        assert await are_ready(f"{triton}/v2", sync)
+        assert await are_ready(f"{triton}/v2", {})

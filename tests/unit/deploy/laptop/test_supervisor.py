@@ -200,6 +200,26 @@ async def test_dead_child_is_restarted_and_said_so(stand: Stand) -> None:
     assert stand.supervisor.phases() == {"a": Phase.READY}
 
 
+async def test_a_child_is_back_when_it_works_again(stand: Stand) -> None:
+    """Not when it answers: a restarted Triton is live before it has a model."""
+    asked, may_work = asyncio.Event(), False
+
+    async def works() -> bool:
+        asked.set()
+        return may_work
+
+    await stand.supervisor.start(replace(stand.spec("a", SERVES), works=works))
+    assert not asked.is_set()
+    os.kill(stand.pid("a"), signal.SIGKILL)
+    await asked.wait()
+    asked.clear()
+    await asked.wait()
+    assert {"a": Phase.READY} == stand.supervisor.phases()
+    assert "ready" not in [event.kind for event in stand.events]
+    may_work = True
+    assert "is back after" in (await stand.event("ready")).text
+
+
 async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
     """The rest of a dead child's group would keep its port, so it is ended before the restart."""
     await stand.supervisor.start(stand.spec("a", HAS_A_WORKER))

@@ -117,14 +117,14 @@ def test_triton_joins_traces_that_leave_over_http() -> None:
         assert () == trace_arguments(environ)
 
 
-HANGS_AT_ITS_SECOND_START = """#!{python} -IS
-import socket, sys, time
-with open("starts", "a+") as file:
-    file.write("x")
-    file.seek(0)
-    start = len(file.read())
-if start == 2:
-    time.sleep(600)
+COMPLAINS_AND_SERVES = """#!{python} -IS
+import os, signal, socket, sys
+print("E1128 14:28:29.895333 24495 metrics.cc:1] Error: Failed to initialize NVML", flush=True)
+def fail(*_):
+    print("ASSERTION FAILED: false", flush=True)
+    os.abort()
+signal.signal(signal.SIGUSR1, fail)
+signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
 port = next(int(a.partition("=")[2]) for a in sys.argv if a.startswith("--http-port="))
 server = socket.create_server(("127.0.0.1", port))
 while True:
@@ -133,24 +133,30 @@ while True:
     connection.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\nconnection: close\\r\\n\\r\\n")
     connection.close()
 """
+"""A server that complains at its start, as Triton does without a GPU."""
 
 
-def test_a_start_that_hangs_is_ended_and_tried_again(tmp_path: Path) -> None:
-    """A GPU's driver, a file system: a server that never comes up must not be waited for for ever."""
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGKILL, "tritonserver ended (killed by SIGKILL)"),
+        (signal.SIGUSR1, "tritonserver ended (killed by SIGABRT): ASSERTION FAILED: false"),
+        (signal.SIGUSR2, "tritonserver ended (exit code 3)"),
+    ],
+)
+def test_the_end_of_a_live_server_is_named_by_its_signal(tmp_path: Path, number: signal.Signals, why: str) -> None:
+    """And by what it wrote last. A complaint from its start, long before, is no reason."""
     program = tmp_path / "tritonserver"
-    program.write_text(HANGS_AT_ITS_SECOND_START.format(python=sys.executable))
+    program.write_text(COMPLAINS_AND_SERVES.format(python=sys.executable))
     program.chmod(0o755)
     state = tmp_path / "state"
-    launcher = TritonLauncher(
-        PathServer(program), state_dir=state, repository=state / "models", backoff_s=(0.05, 0.1), restart_s=3.0
-    )
+    launcher = TritonLauncher(PathServer(program), state_dir=state, repository=state / "models")
     launcher.start()
     try:
-        first = launcher.pid
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        until(lambda: launcher.restarts >= 1 and launcher.is_live)
-        assert 3 <= len((state / "starts").read_text())
-        assert first != launcher.pid
+        assert ("", True) == (launcher.ended, launcher.pid is not None)
+        assert launcher.pid is not None
+        os.kill(launcher.pid, number)
+        assert why == until(lambda: launcher.ended)
+        assert launcher.pid is None
     finally:
         launcher.stop()

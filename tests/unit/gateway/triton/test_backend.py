@@ -383,3 +383,21 @@ async def test_a_failed_probe_does_not_fail_a_request() -> None:
         await call(backend)
         await soon(lambda: slow.is_unhealthy)
         assert 2 == backend.replicas
+
+
+async def test_a_restarted_server_without_its_models_is_known_before_the_next_call() -> None:
+    """The health check asks what it holds; when it has been filled, that is known, too."""
+    async with serving(1) as (backend, (one,)):
+        await call(backend)
+        assert (False, False) == (backend.is_away, backend.lacks("m"))
+        one.grpc.refusal, one.http.is_alive = (grpc.StatusCode.UNAVAILABLE, "away"), False
+        assert not await backend.is_live()
+        assert (True, False) == (backend.is_away, backend.lacks("m"))
+        one.grpc.refusal, one.http.is_alive = None, True
+        one.grpc.models.clear()
+        assert await backend.is_live()
+        assert (False, True) == (backend.is_away, backend.lacks("m"))
+        one.grpc.models.add("m")
+        while backend.lacks("m"):
+            await backend.is_live()
+            await asyncio.sleep(0.02)
