@@ -50,7 +50,7 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import DataPlane, RequestSpans
 from gateway.edge.grpc.server import RpcServer, Tls
-from gateway.edge.http.addresses import Addresses
+from gateway.edge.http.addresses import LARGEST_BYTES, Addresses
 from gateway.edge.http.browsers import explained
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
@@ -391,7 +391,7 @@ class Gateway:
             return None
         rpc = RpcServer(
             self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
-            timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
+            timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes or LARGEST_BYTES,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
             connection_age=settings.connection_age, head_timeout=settings.head_timeout,
             max_connections=self.connections.max_open,

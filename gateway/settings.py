@@ -412,9 +412,11 @@ class Settings(BaseSettings):
         description="Allow callers to choose an exact version with the header `x-route-to: endpoint/version`, past "
         "any canary.",
     )  # fmt: skip
-    max_body_bytes: int = Field(
-        16 << 20, gt=0, validation_alias=_names("max_body_bytes"),
-        description="Largest request body in bytes, before and after unpacking gzip.",
+    max_body_bytes: Bytes = Field(
+        0, ge=0, validation_alias=_names("max_body_bytes"),
+        description="Largest request body, before and after unpacking gzip, e.g. `4M`. 0: 2 MiB of JSON; 8 MiB for "
+        "embeddings, reranking and the addresses of Text Embeddings Inference; 16 MiB for `/v2`, gRPC, and bodies "
+        "that are not JSON. JSON is parsed at one go, while other requests wait: 10 ms per MiB and more.",
     )  # fmt: skip
     max_in_flight: int = Field(
         1024, gt=0, validation_alias=_names("max_in_flight"),

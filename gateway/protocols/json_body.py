@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,6 +31,15 @@ _CONTAINER: Final = 10
 _KEY: Final = 3
 _SPACE: Final = b" \t\r\n"
 _SHORT: Final = 2048
+_MARK: Final = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8, which some editors and clients write."""
+_DECIMALS: Final = b"0123456789"
+_RUN: Final = 19
+"""The digits of the shortest integer beyond 64 bits, a negative one."""
+_LONG_RUN: Final = re.compile(rb"[0-9]{%d}" % _RUN)
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+_MAX_DIGITS: Final = 1100
+"""The most digits of a number: no float needs more, and some parsers take long for them."""
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -41,33 +51,45 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool, form: str = TE
 
     Raises ``UnsupportedMedia`` or ``MalformedBody``.
     """
-    if content_type and content_type != b"application/json" and not _is_json(content_type):
+    if not is_json(content_type):
         if takes_bytes:
             return raw
         shown = ascii(content_type.decode("latin-1"))[1:-1][:80]
         raise UnsupportedMedia(f"content-type {shown} is not JSON", hint=_example(form))
     if not raw:
         raise MalformedBody("the body is empty", hint=_example(form))
-    try:
-        return loads(raw)
-    except orjson.JSONDecodeError as error:
-        reason = str(error)
-        if "utf-8" in reason.lower() or "surrogate" in reason.lower():
-            raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
-        raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_example(form)) from None
+    return loads(raw, hint=_example(form))
 
 
 def _example(form: str) -> str:
     return f"send JSON: -H 'content-type: application/json' -d '{form}'"
 
 
-def loads(raw: bytes) -> Any:
-    """Return the values of JSON text.
+def loads(raw: bytes, *, hint: str) -> Any:
+    """Return the values of JSON text; a byte order mark in front of it is left out.
 
-    Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than ``MAX_WEIGHT``, and ``MalformedBody``
-    if they are nested more deeply than an answer can repeat.
+    Raises ``MalformedBody`` with ``hint`` for invalid JSON, and if it is nested more deeply than an answer can repeat;
+    ``PayloadTooLarge`` if the values weigh more than ``MAX_WEIGHT``; ``InputRefused`` for an integer beyond 64 bits,
+    which the parser would read as a float, and for a number of more than ``_MAX_DIGITS`` digits.
     """
+    try:
+        return _loads(raw[len(_MARK) :] if raw.startswith(_MARK) else raw)
+    except orjson.JSONDecodeError as error:
+        reason = error.msg
+        if "UTF-8" in reason:
+            raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
+        if "surrogate" in reason:
+            half = error.doc[error.pos : error.pos + 6]
+            raise MalformedBody(
+                f"half a surrogate pair, {half}, at character {error.pos}: a text was cut in the middle of a character",
+                hint="cut texts between characters, or send them as UTF-8 without escapes",
+            ) from None
+        raise MalformedBody(f"the body is not valid JSON: {error}", hint=hint) from None
+
+
+def _loads(raw: bytes) -> Any:
     if len(raw) <= _MAX_DEPTH:
+        _check_numbers(raw)
         return orjson.loads(raw)
     containers = _count(raw, b"[") + _count(raw, b"{")
     weight = containers * _CONTAINER
@@ -81,6 +103,7 @@ def loads(raw: bytes) -> Any:
             f"a key {_KEY}; commas and brackets in texts count, too",
             hint="send several requests, or tensors as binary data (Open Inference Protocol, over HTTP or gRPC)",
         )
+    _check_numbers(raw)
     value = orjson.loads(raw)
     if containers > _MAX_DEPTH:
         try:
@@ -90,6 +113,62 @@ def loads(raw: bytes) -> Any:
                 f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
             ) from None
     return value
+
+
+def _check_numbers(raw: bytes) -> None:
+    """Raise ``InputRefused`` for an integer beyond 64 bits, and for a number of more than ``_MAX_DIGITS`` digits."""
+    if len(raw[_RUN - 1 :: _RUN].translate(None, _DECIMALS)) == len(raw) // _RUN:
+        return  # every `_RUN` digits in a row have one at a multiple of `_RUN`
+    if len(raw) < _SHORT and not _LONG_RUN.search(raw):
+        return
+    codes = np.frombuffer(raw, np.uint8)
+    runs = codes - np.uint8(48) < 10
+    for step in (1, 2, 4, 8, _RUN - 16):  # where 2, 4, 8, 16 and `_RUN` digits begin
+        runs = runs[:-step] & runs[step:]
+    edges = np.flatnonzero(np.diff(runs.view(np.int8), prepend=0, append=0))
+    begins, ends = edges[::2], edges[1::2] + _RUN - 1
+    may_exceed = (ends - begins > _RUN) | (codes[begins - 1] == ord("-"))
+    ends_at = {
+        begin: end for begin, end in zip(begins[may_exceed].tolist(), ends[may_exceed].tolist(), strict=True)
+        if _exceeds(raw, begin, end)
+    }  # fmt: skip
+    if not ends_at:
+        return
+    # Of these, numbers are refused, and texts are not: with a letter in it, a text is still JSON, a number is not.
+    # The first four digits may belong to an escape (backslash, u).
+    marked = bytearray(raw)
+    for begin in ends_at:
+        marked[begin + 4] = ord("x")
+    try:
+        orjson.loads(marked)
+    except orjson.JSONDecodeError as error:
+        begin = len(error.doc[: error.pos].encode()) - 4
+        if begin in ends_at:
+            raise _number_refused(raw[:begin], raw[begin : ends_at[begin]].decode()) from None
+
+
+def _exceeds(raw: bytes, begin: int, end: int) -> bool:
+    """Return whether a run of digits, if it is a number, is one that is refused."""
+    if end - begin > _MAX_DIGITS:
+        return True
+    before, after = raw[max(begin - 2, 0) : begin], raw[end : end + 1]
+    if before[-1:] in (b".", b"e", b"E", b"+") or before in (b"e-", b"E-") or after in (b".", b"e", b"E"):
+        return False  # a part of a float
+    return int(raw[begin:end]) * (-1 if before[-1:] == b"-" else 1) not in _INTEGERS
+
+
+def _number_refused(before: bytes, digits: str) -> InputRefused:
+    """Return the refusal of a number; ``before`` is the body in front of it, with the name of its field."""
+    end = before.rfind(b'":')
+    name = before[before.rfind(b'"', 0, max(end, 0)) + 1 : end].decode()
+    field = f" in {ascii(name)[1:-1][:60]}" if end > 0 else ""
+    if len(digits) > _MAX_DIGITS:
+        return InputRefused(f"the number{field} has {len(digits):,} digits, at most {_MAX_DIGITS:,} are read")
+    sign = "-" * before.endswith(b"-")
+    return InputRefused(
+        f"the integer {sign}{digits[:40]}{'…' * (len(digits) > 40)}{field} does not fit 64 bits",
+        hint="send it as a text, or as a float (1e20) if its last digits do not matter",
+    )
 
 
 def _count(raw: bytes, byte: bytes) -> int:
@@ -103,7 +182,10 @@ def _deeper(value: Any, levels: int) -> Any:
     return value
 
 
-def _is_json(content_type: bytes) -> bool:
+def is_json(content_type: bytes) -> bool:
+    """Return whether a body of this content type, or of none, is read as JSON. Raises ``UnsupportedMedia``."""
+    if not content_type or content_type == b"application/json":
+        return True
     kind, _, parameters = content_type.lower().partition(b";")
     kind = kind.strip()
     if kind != b"application/json" and not kind.endswith(b"+json"):

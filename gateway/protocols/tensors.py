@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from gateway.errors import BackendGarbage, InputRefused, MalformedBody
+from gateway.errors import BackendGarbage, InputRefused
 from gateway.protocols.json_body import loads
 from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, flatten, from_lists, pack
 
@@ -170,10 +170,7 @@ def _is_one_text(item: Any) -> bool:
 
 def parse_json(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises ``MalformedBody`` for invalid JSON, ``InputRefused`` for another value."""
-    try:
-        body = loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise MalformedBody(f"the body is not valid JSON: {error}", hint=f"send {_EXAMPLE}") from None
+    body = loads(raw, hint=f"send {_EXAMPLE}")
     if not isinstance(body, dict):
         raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
     return body

@@ -15,7 +15,7 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
 from gateway.errors import EndpointNotFound
 from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
-from gateway.protocols.json_body import decode
+from gateway.protocols.json_body import decode, is_json
 from gateway.protocols.serve import ServeCall
 from gateway.protocols.tensors import read_request
 from gateway.spec import normalize_url
@@ -26,6 +26,12 @@ Parse = Callable[[bytes, ByName], Call]
 
 MODELS: Final = "/v2/models"
 V1_MODELS: Final = "/v1/models"
+LARGEST_BYTES: Final = 16 << 20
+"""The most bytes of a body that is not JSON, or has tensors; as large as a message over gRPC."""
+BATCH_BYTES: Final = 8 << 20
+"""The most bytes of JSON with many texts: embeddings and reranking."""
+TEXT_BYTES: Final = 2 << 20
+"""The most bytes of other JSON. The parser holds the interpreter's lock: what is larger delays every other request."""
 _PREDICT: Final = "/predict"
 _CHAT: Final = "/v1/chat/completions"
 """huggingface_hub also appends it to an endpoint's address."""
@@ -86,6 +92,13 @@ class Reading(NamedTuple):
     refuse: Refuse
     path: str | None = None
     """The endpoint, if the address names one: if it does not exist, the body is not read."""
+    max_json: int = TEXT_BYTES
+    max_other: int = 0
+    """The most bytes of a body that is not JSON by its content type; 0: as many, because the type is not looked at."""
+
+    def max_bytes(self, content_type: bytes) -> int:
+        """Return the most bytes of a body of this content type. Raises ``UnsupportedMedia``."""
+        return self.max_json if not self.max_other or is_json(content_type) else self.max_other
 
 
 class Addresses:
@@ -118,17 +131,19 @@ class Addresses:
             url = normalize_url(name, version)
             # A partial function with a keyword takes three times as long, and this is called for every request.
             parse = partial(ServeCall, url, self._key_field)
-            return Reading(partial(parse, task=task) if task else parse, problem, url)
+            parse = partial(parse, task=task) if task else parse
+            return Reading(parse, problem, url, TEXT_BYTES, LARGEST_BYTES)
         if path in _OPENAI:
-            return Reading(partial(_json, _OPENAI[path], ()), openai_problem)
+            most = BATCH_BYTES if path in _EMBEDDINGS else TEXT_BYTES
+            return Reading(partial(_json, _OPENAI[path], ()), openai_problem, None, most)
         if path == _PREDICT:
-            return Reading(self._only, _unnamed_problem)
+            return Reading(self._only, _unnamed_problem, None, TEXT_BYTES, LARGEST_BYTES)
         if path.startswith(TEI):
             return self._tei(path[len(TEI) :])
         if path in tei.ROUTES:
-            return Reading(partial(self._bare, path), _unnamed_tei_problem)
+            return Reading(partial(self._bare, path), _unnamed_tei_problem, None, BATCH_BYTES)
         if path in _RERANK:
-            return Reading(partial(self._rerank, path), _unnamed_cohere_problem)
+            return Reading(partial(self._rerank, path), _unnamed_cohere_problem, None, BATCH_BYTES)
         if path.startswith(V1_MODELS) and path.endswith(":predict"):
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
             return Reading(partial(_kserve, url), oip_problem, url)
@@ -138,11 +153,11 @@ class Addresses:
             except EndpointNotFound:
                 return None  # ``models`` refuses it
             if not oip.may_be_version_one(url):
-                return Reading(partial(_infer, url), oip_problem, url)
+                return Reading(partial(_infer, url), oip_problem, url, LARGEST_BYTES)
             return Reading(
                 lambda raw, headers: _infer(oip.resolve_version_one(self._table.current, url), raw, headers),
-                oip_problem,
-            )
+                oip_problem, None, LARGEST_BYTES,
+            )  # fmt: skip
         return None
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
@@ -155,18 +170,19 @@ class Addresses:
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
                 ranks = partial(_json, rerank.RerankCall, (version, url))
-                return Reading(ranks, cohere_problem, url)
+                return Reading(ranks, cohere_problem, url, BATCH_BYTES)
         for route, call in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json, call, (url,)), tei_problem, url)
+                return Reading(partial(_json, call, (url,)), tei_problem, url, BATCH_BYTES)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
-                return Reading(partial(_named, openai.EmbeddingsCall, rest[: -len(route)]), openai_problem)
+                embeds = partial(_named, openai.EmbeddingsCall, rest[: -len(route)])
+                return Reading(embeds, openai_problem, None, BATCH_BYTES)
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json, tei.RootCall, (url,)), tei_problem, url)
+        return Reading(partial(_json, tei.RootCall, (url,)), tei_problem, url, BATCH_BYTES)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         call = tei.ROUTES[route]

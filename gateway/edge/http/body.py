@@ -93,11 +93,15 @@ def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
                 raise MalformedBody("the body is not valid gzip", hint="or leave out content-encoding: gzip") from error
             left -= len(part)
             if left < 0:
-                raise PayloadTooLarge(f"the body unpacks to more than {limit} bytes", hint="send less at once")
+                raise _too_large(limit, "unpacks to more")
             parts.append(part)
             at += len(piece) - len(member.unused_data)
     return b"".join(parts)
 
 
-def _too_large(limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"the body is larger than {limit} bytes", hint="send fewer texts at once")
+def _too_large(limit: int, than: str = "is larger") -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the body {than} than {limit} bytes",
+        hint="send less at once, tensors as binary data (Open Inference Protocol), or raise "
+        "TRITON_GATEWAY_MAX_BODY_BYTES",
+    )

@@ -22,7 +22,7 @@ from gateway.callers.rights import INFER, PINS, Caller
 from gateway.dataplane.inflight import ENDED, InFlight, too_late
 from gateway.dataplane.submit import DataPlane
 from gateway.edge.http import body as bodies
-from gateway.edge.http.addresses import Addresses, Parse, Reading
+from gateway.edge.http.addresses import Addresses, Reading
 from gateway.edge.http.edge import (
     DisconnectWatch,
     Receive,
@@ -68,7 +68,7 @@ _MAX_REFUSALS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that the edge needs; ``timeout`` in seconds."""
+    """The settings that the edge needs; ``timeout`` in seconds. ``max_body_bytes`` 0: the limits of the addresses."""
 
     max_body_bytes: int
     timeout: float
@@ -87,7 +87,7 @@ class InferRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, reading: Reading) -> None:
         """Answer one HTTP request: every outcome is an answer, and is counted once."""
-        parse, refuse, path = reading
+        refuse, path = reading.refuse, reading.path
         headers = dict(scope["headers"])
         parent = parse_traceparent(headers[b"traceparent"]) if b"traceparent" in headers else ""
         TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
@@ -115,7 +115,7 @@ class InferRoute:
                     plane.expect(path)
                 if caller is not None and self._access is not None:
                     admit(trace, self._access.quota_of(caller))
-                call = await self._read(receive, headers, permit, timeout, parse)
+                call = await self._read(receive, headers, permit, timeout, reading)
                 trace.body_bytes = permit.size
                 charge(trace, permit.size)
                 self._address(call, headers, timeout)
@@ -144,10 +144,10 @@ class InferRoute:
                 permit.release()
 
     async def _read(
-        self, receive: Receive, headers: Mapping[bytes, bytes], permit: Permit, timeout: float, parse: Parse
+        self, receive: Receive, headers: Mapping[bytes, bytes], permit: Permit, timeout: float, reading: Reading
     ) -> Call:
         """Read and parse the body, a large one in a thread."""
-        limit = self._limits.max_body_bytes
+        limit = self._limits.max_body_bytes or reading.max_bytes(headers.get(b"content-type", b""))
         raw: bytes | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -159,12 +159,12 @@ class InferRoute:
                     raw = await bodies.unpacked(raw, encoding, limit=limit)
                     permit.hold(len(raw))
                 if len(raw) > MAX_INLINE_BYTES:
-                    return await in_thread(parse, raw, headers)
+                    return await in_thread(reading.parse, raw, headers)
         except TimeoutError:
             if raw is not None:
                 raise too_late(timeout) from None
             raise BodyTimeout(f"the body did not arrive within {timeout:g} s") from None
-        return parse(raw, headers)
+        return reading.parse(raw, headers)
 
     def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
@@ -212,7 +212,7 @@ class FastPath:
         admin_port: int = 0,
     ) -> None:
         self.prefixes = tuple(b"POST " + start for start in addresses.starts)
-        self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
+        self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes or _FAST_BYTES)
         self.heads = HeadCache()
         self.admin_port = admin_port
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
@@ -298,7 +298,8 @@ class FastPath:
         if _MAY_STREAM in body:
             return False
         plane = self._plane
-        (parse, refuse, path), request_id, key, headers, caller, quota, flow = plain
+        reading, request_id, key, headers, caller, quota, flow = plain
+        refuse, path = reading.refuse, reading.path
         trace = plane.open(request_id or new_id())
         try:
             trace.body_bytes = size = len(body)
@@ -307,7 +308,7 @@ class FastPath:
             trace.caller = caller
             if quota is not None:
                 hold(trace, quota, size)
-            call = parse(body, headers)
+            call = reading.parse(body, headers)
             if caller is not None and not caller.reaches(call.path):  # the body may name it
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
             if call.path != path:  # the body names it, so `is_full` did not know it

@@ -10,10 +10,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import SERVICE, RpcServer
-from gateway.errors import BackendRefused, GatewayError, PayloadTooLarge
+from gateway.errors import BackendRefused, GatewayError, InputRefused, PayloadTooLarge
 from gateway.protocols.json_body import MAX_WEIGHT, loads
 from gateway.protocols.tei import ROUTES
 from gateway.protocols.tensors import check_lists, from_json
@@ -319,7 +321,7 @@ async def test_bodies_nested_too_deep_are_refused(served: Any, path: str, depth:
 @pytest.mark.parametrize(
     "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v2/models/h/infer", "/v1/embeddings"]
 )
-@pytest.mark.parametrize("values", ["{},", "[[]],", "1,", '"",', '{"a":1},'])
+@pytest.mark.parametrize("values", ["{},", "[[]],", "1,", '{"a":1},'])
 async def test_a_body_with_too_many_values_is_refused(served: Any, path: str, values: str) -> None:
     """Parsing blocks all requests of a worker, so one body may not take long."""
     weight = values.count(",") + 10 * (values.count("[") + values.count("{")) + 3 * values.count('":')
@@ -331,7 +333,7 @@ async def test_a_body_with_too_many_values_is_refused(served: Any, path: str, va
 @pytest.mark.parametrize("body", [[0.5] * 900_000, [[1] * 10] * 45_000, ["a, b"] * 400_000, "a [text], " * 80_000])
 def test_a_body_of_usual_size_is_below_the_limit_on_values(body: Any) -> None:
     """Numbers with all their digits reach the limit on bytes first."""
-    assert body == loads(json.dumps(body).encode())
+    assert body == loads(json.dumps(body).encode(), hint="")
 
 
 def _object(keys: int, colon: str) -> bytes:
@@ -341,16 +343,16 @@ def _object(keys: int, colon: str) -> bytes:
 @pytest.mark.parametrize("colon", [":", " :", "\n:", "\t \r: "])
 def test_a_key_counts_more_than_the_item_of_a_list(colon: str) -> None:
     """A distinct key takes the parser several times as long as a number in a list, however it is written."""
-    assert 240_000 == len(loads(_object(240_000, colon)))
+    assert 240_000 == len(loads(_object(240_000, colon), hint=""))
     with pytest.raises(PayloadTooLarge, match="too many values"):
-        loads(_object(260_000, colon))
+        loads(_object(260_000, colon), hint="")
 
 
 @pytest.mark.parametrize("text", ["12:34:56 ", "fe80::1:2:3 ", ": "])
 def test_colons_in_texts_are_no_keys(text: str) -> None:
     """Logs and addresses are full of them."""
     body = {"text": [text * 10_000] * 60}
-    assert body == loads(json.dumps(body).encode())
+    assert body == loads(json.dumps(body).encode(), hint="")
 
 
 @pytest.mark.parametrize("path", ["/serve/h", "/v1/models/h:predict"])
@@ -359,3 +361,115 @@ async def test_the_deepest_accepted_body_can_be_answered(served: Any, path: str)
     body = {"instances": _nested(228, 1, random.Random(0))}
     reply = await served.client.post(path, json=body)
     assert (200, True) == (reply.status_code, body == reply.json() or body == reply.json()["predictions"])
+
+
+_PARTS = st.sampled_from(("1", "12345678901234567890", "9" * 18, "9" * 19, "9" * 20, "18446744073709551615", "0", ".",
+                          "e", "E", "-", "+", '"', "\\", "x", "é", " ", ",", ":", "u"))  # fmt: skip
+_TEXTS = st.lists(_PARTS, max_size=12).map("".join)
+_NUMBERS = st.integers(-(10**25), 10**25) | st.floats(allow_nan=False, allow_infinity=False)
+_JSON = st.recursive(
+    _TEXTS | _NUMBERS | st.sampled_from((0.1, 1e300, -(2**63), 2**64 - 1, -(2**63) - 1, 2**64)) | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4), max_leaves=12,
+)  # fmt: skip
+
+
+@given(_JSON, st.booleans(), st.sampled_from((0, 2, None)), st.sampled_from((0, 3000)))
+def test_integers_beyond_64_bits_are_refused_and_nothing_else_is(
+    value: Any, is_ascii: bool, indent: int | None, padding: int
+) -> None:
+    """Digits in texts and keys, and floats of any length, are read as they are. A body of any length."""
+    value = [value, "y" * padding]
+    raw = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
+    beyond: list[int] = []
+    json.loads(raw, parse_int=lambda text: beyond.append(int(text)) if not -(2**63) <= int(text) < 2**64 else None)
+    if beyond:
+        with pytest.raises(InputRefused, match=f"the integer {str(beyond[0])[:40]}.* does not fit 64 bits"):
+            loads(raw, hint="")
+    else:
+        assert value == loads(raw, hint="")
+
+
+@pytest.mark.parametrize(
+    "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v1/embeddings", "/v2/models/h/infer"]
+)
+async def test_an_integer_beyond_64_bits_is_refused_with_its_field(served: Any, path: str) -> None:
+    """It would arrive as a float, with other digits."""
+    for number in ("-9223372036854775809", "18446744073709551616", "9" * 1000):
+        raw = f'{{"n": 1, "instances": ["12345678901234567890"], "größe": [{number}]}}'
+        reply = await served.client.post(path, content=raw.encode(), headers={"content-type": "application/json"})
+        assert (422 if path.startswith("/serve") else 400) == reply.status_code, reply.text
+        assert f"the integer {number[:40]}" in reply.text
+        assert r"gr\\xf6\\xdfe" in reply.text
+
+
+@pytest.mark.parametrize("number", ["9" * 1200, "0." + "9" * 1200, "1" * 1200 + "e-1200", "-0." + "0" * 1200])
+async def test_a_number_of_many_digits_is_refused(served: Any, number: str) -> None:
+    """Whatever it is. As a text it is read."""
+    reply = await served.client.post("/serve/h", content=f'{{"text": [{number}]}}'.encode())
+    assert (422, True) == (reply.status_code, "the number in text has 1,200 digits" in reply.text)
+    assert 200 == (await served.client.post("/serve/h", json={"text": number})).status_code
+
+
+async def test_a_byte_order_mark_is_accepted(served: Any) -> None:
+    """Some editors and PowerShell write one."""
+    raw = b"\xef\xbb\xbf" + json.dumps({"text": "good"}).encode()
+    for content in (raw, raw + b" " * 3000):
+        reply = await served.client.post("/serve/e", content=content)
+        assert 200 == reply.status_code
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["good"]}
+    raw = b"\xef\xbb\xbf" + json.dumps({"inputs": [tensor]}).encode()
+    assert 200 == (await served.client.post("/v2/models/e/infer", content=raw)).status_code
+
+
+@pytest.mark.parametrize(
+    ("text", "half", "at"), [(r"\ud83d", r"\ud83d", 9), (r"é\ude00", r"\ude00", 10), (r"\ud83d\u0041", r"\ud83d", 9)]
+)
+@pytest.mark.parametrize("path", ["/serve/e", "/serve/h", "/v2/models/e/infer"])
+async def test_half_a_surrogate_pair_is_named(served: Any, path: str, text: str, half: str, at: int) -> None:
+    """The body is valid UTF-8: only a text in it was cut in the middle of a character."""
+    reply = await served.client.post(path, content=f'{{"text":"{text}"}}'.encode())
+    assert 400 == reply.status_code
+    assert f"half a surrogate pair, {half}, at character {at}" in reply.json()["error"]
+
+
+async def test_bytes_that_are_not_utf_8_are_named(served: Any) -> None:
+    """As before."""
+    for path in ("/serve/e", "/v2/models/e/infer"):
+        reply = await served.client.post(path, content=b'{"text":"\xff"}')
+        assert (400, True) == (reply.status_code, "the body is not valid UTF-8" in reply.json()["error"])
+
+
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("path", "type_", "most"),
+    [
+        ("/serve/e", "application/json", 2), ("/serve/h", "", 2), ("/serve/h", "application/problem+json", 2),
+        ("/predict", "application/json", 2), ("/v1/models/h:predict", "image/png", 2), ("/v1/completions", "", 2),
+        ("/serve/e/v1/chat/completions", "", 2), ("/v1/embeddings", "", 8), ("/v1/rerank", "", 8),
+        ("/v2/rerank", "", 8), ("/tei/e", "", 8), ("/tei/e/embed", "", 8), ("/tei/e/v1/embeddings", "", 8),
+        ("/tei/e/v1/rerank", "", 8), ("/embed", "", 8), ("/v2/models/t/infer", "", 16),
+        ("/serve/h", "application/octet-stream", 16),
+    ],
+)  # fmt: skip
+async def test_bodies_are_limited_by_their_kind(served: Any, path: str, type_: str, most: int) -> None:
+    """JSON is parsed at one go, so it may have what texts need; batches more, and tensors and bytes most."""
+    for size, is_refused in ((most * _MIB + 1, True), (most * _MIB, False)):
+        raw = b'{"text":"' + b"a" * (size - 11) + b'"}'
+        reply = await served.client.post(path, content=raw, headers={"content-type": type_})
+        assert is_refused == (reply.status_code == 413), reply.text
+        if is_refused:
+            assert f"the body is larger than {most * _MIB} bytes" in reply.text
+
+
+async def test_one_setting_limits_bodies_of_every_kind(make_stack: Any) -> None:
+    """A larger limit holds for texts, a smaller one for tensors."""
+    stack = make_stack(max_body_bytes="3M")
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", _HOOK)
+        await stack.served("h")
+        for path in ("/serve/h", "/v1/models/h:predict", "/v2/models/h/infer"):
+            for size, is_refused in ((2 * _MIB, False), (3 * _MIB, True)):
+                reply = await stack.client.post(path, content=b'"' + b"a" * size + b'"')
+                assert is_refused == (reply.status_code == 413), reply.text
