@@ -28,9 +28,9 @@ from gateway.endpoints.tensors import TritonCall
 from gateway.errors import ControlError, DeadlineExceeded, GatewayError
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
+from gateway.hooks.json_form import to_json
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
-from gateway.hooks.wire import JSON_OPTIONS, json_form
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
 from preprocessing.errors import PreprocessingError
@@ -76,8 +76,7 @@ class Report:
         body = getattr(self.answer, "body", self.answer)
         if isinstance(body, bytes):
             return body
-        option = JSON_OPTIONS | orjson.OPT_APPEND_NEWLINE | (0 if is_plain else orjson.OPT_INDENT_2)
-        return orjson.dumps(body, default=json_form, option=option)
+        return to_json(body, orjson.OPT_APPEND_NEWLINE | (0 if is_plain else orjson.OPT_INDENT_2))
 
 
 class HookFault(Exception):

@@ -14,7 +14,7 @@ import orjson
 from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
-from gateway.hooks.wire import json_form
+from gateway.hooks.json_form import to_json
 from gateway.samples import Samples, difference
 from gateway.trace import Trace
 
@@ -27,7 +27,6 @@ _SHOWN_ITEMS: Final = 4
 TIMEOUT_S: Final = 60.0
 """Deadline of one validation request."""
 _NOBODY: Final = Identity("", "", "", "")
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
@@ -126,4 +125,4 @@ def _json(answer: object) -> Any:
     content = getattr(answer, "body", None)  # a hook may return a response object
     if isinstance(content, bytes):
         return orjson.loads(content)
-    return orjson.loads(orjson.dumps(answer, default=json_form, option=_OPTIONS))
+    return orjson.loads(to_json(answer))

@@ -5,6 +5,7 @@ Anything that is not a valid answer raises ``ValueError``, and the process that 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -138,14 +139,14 @@ def hook_failed(head: Mapping[str, Any]) -> HookFailed:
 def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: object) -> Outcome:
     statistics = _of(dict, job.get("statistics"))
     kind = job.get("is")
-    if kind == "json":
+    if kind in ("json", "large_json"):
         part = _next(parts)
         if len(part) > _MAX_ANSWER:
             too_large = HookFailed(
                 f"the answer has {len(part) >> 20} MiB of JSON, at most {_MAX_ANSWER >> 20}", hint="return bytes"
             )
             return Outcome(None, too_large, None, statistics)
-        return Outcome(orjson.loads(part), None, None, statistics)
+        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, None, statistics)
     if kind == "stage":
         answer = decode(_next(parts))
         state = bytes(_next(parts))
@@ -165,6 +166,14 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
     if kind == "failed":
         return Outcome(None, hook_failed(job), None, statistics)
     raise ValueError("an outcome was expected")
+
+
+def _large_json(part: memoryview) -> object:
+    """Return the values of JSON with integers beyond 64 bits, which orjson would read as floats."""
+    try:
+        return json.loads(bytes(part))
+    except RecursionError:
+        raise ValueError("the answer is nested too deep") from None
 
 
 def _parts(payload: Buffer, sizes: list[object]) -> Iterator[memoryview]:

@@ -34,16 +34,15 @@ from typing import Any, Final
 import orjson
 
 from gateway.hooks import engines
+from gateway.hooks.json_form import to_json, write
 from gateway.hooks.stages import Job, run_stage
 from gateway.hooks.values import Buffer, decode, decode_body, encode, total
 from gateway.hooks.wire import (
-    JSON_OPTIONS,
     LARGE,
     MAX_INLINE,
     MAX_MEMORY,
     FrameReader,
     from_memory,
-    json_form,
     pack,
     to_memory,
 )  # fmt: skip
@@ -257,7 +256,7 @@ class _Process:
         number = next(self._numbers)
         answer: Future[Any] = Future()
         self._calls[number] = answer
-        payload = orjson.dumps(data, default=json_form, option=JSON_OPTIONS)
+        payload = to_json(data)
         self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, [payload])
         if self._engine == "custom_async" or self._is_on_loop():
             return _wrapped(answer)
@@ -381,7 +380,8 @@ def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
         # As in clearml-serving, a hook may return a Starlette response.
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
         return {"is": "response", "status": status, "headers": headers}, [[content]]
-    return {"is": "json"}, [[orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]]
+    text, is_plain = write(answer)
+    return {"is": "json" if is_plain else "large_json"}, [[text]]
 
 
 def _collect(found: dict[str, Any], values: object) -> None:
@@ -389,7 +389,7 @@ def _collect(found: dict[str, Any], values: object) -> None:
     if isinstance(values, Mapping):
         for name, value in values.items():
             with contextlib.suppress(TypeError, ValueError, RecursionError):
-                found[str(name)] = orjson.loads(orjson.dumps(value, default=json_form, option=JSON_OPTIONS))
+                found[str(name)] = orjson.loads(to_json(value))
 
 
 def _spoils(error: UserCodeError | None) -> str:

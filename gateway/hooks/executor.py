@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from types import GeneratorType
 from typing import Any, Final, Protocol
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
@@ -186,8 +187,18 @@ class ThreadExecutor:
     async def _call(self, hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:
         if is_async:
             return await hook(*arguments)
-        result = await self._threads.call(hook, *arguments)
+        result = await self._threads.call(_listing, hook, *arguments)
         return await result if inspect.isawaitable(result) else result
+
+
+def _listing(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a hook, and read a generator in its result here: its code must not run on the event loop."""
+    result = hook(*arguments)
+    if isinstance(result, GeneratorType):
+        return list(result)
+    if type(result) is dict and any(isinstance(value, GeneratorType) for value in result.values()):
+        return {name: list(value) if isinstance(value, GeneratorType) else value for name, value in result.items()}
+    return result
 
 
 def _gateway_error(error: UserCodeError) -> GatewayError:

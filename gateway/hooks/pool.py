@@ -25,6 +25,7 @@ import orjson
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
 from gateway.hooks.answers import HeldState, HookReply
 from gateway.hooks.bound import ProcessBound
+from gateway.hooks.json_form import to_json
 from gateway.hooks.process import (
     ASYNC_CONCURRENCY,
     CLOSE_S,
@@ -253,7 +254,7 @@ class HookPool:
     async def _call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
         try:
             answer = await self._send_request(head["endpoint"], head["version"], orjson.loads(payload))
-            reply = orjson.dumps(answer)
+            reply = to_json(answer)
         except Exception:  # noqa: BLE001 - after any error the hook gets None, as for a refusal
             _log.exception("%s: send_request failed", self.name)
             reply = b""

@@ -39,12 +39,11 @@ except (ModuleNotFoundError, AttributeError):  # not Linux
     _SEALS = 0
 CAN_SEND_MEMORY: Final = _SEALS != 0 and hasattr(os, "memfd_create")
 """Whether this system has sealed shared memory, which its writer cannot change after sending it."""
-JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def pack(head: Mapping[str, Any], payload: Buffer = b"") -> bytes:
     """Return a frame. ``head`` may hold only JSON values."""
-    text = orjson.dumps(head, default=str, option=JSON_OPTIONS)
+    text = orjson.dumps(head, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
 
@@ -75,22 +74,6 @@ class FrameReader:
             yield frame
         if start:
             del buffer[:start]
-
-
-def json_form(value: object) -> object:
-    """Return the JSON form of a value that is neither JSON nor an array; the ``default`` of ``orjson.dumps``.
-
-    Accepts objects with ``tolist`` or ``model_dump``, sets and bytes. Raises ``TypeError`` for other types.
-    """
-    for method in ("tolist", "model_dump"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def to_memory(pieces: Sequence[Buffer]) -> int:

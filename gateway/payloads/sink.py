@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.hooks.wire import JSON_OPTIONS, json_form
+from gateway.hooks.json_form import to_json
 
 # Outcomes of a record: with every outcome except WRITTEN, the record is lost.
 WRITTEN: Final = "written"
@@ -47,4 +47,4 @@ class Sink(Protocol):
 
 def dumps(value: object, *, newline: bool = False) -> bytes:
     """Return a value as JSON; ``newline`` appends one. Raises ``TypeError`` or ``ValueError``."""
-    return orjson.dumps(value, default=json_form, option=JSON_OPTIONS | (orjson.OPT_APPEND_NEWLINE if newline else 0))
+    return to_json(value, orjson.OPT_APPEND_NEWLINE if newline else 0)

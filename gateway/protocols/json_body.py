@@ -12,7 +12,7 @@ import orjson
 from gateway.call import Reply
 from gateway.errors import HookFailed, InputRefused, MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.hooks.answers import HookResponse
-from gateway.hooks.wire import json_form
+from gateway.hooks.json_form import to_json
 
 TEXT_FORM: Final = '{"text": "…"}'
 """An example of a body in the endpoints' own form."""
@@ -41,7 +41,6 @@ _INTEGERS: Final = range(-(1 << 63), 1 << 64)
 _MAX_DIGITS: Final = 1100
 """The most digits of a number: no float needs more, and some parsers take long for them."""
 _BINARY: Final = (b"content-type", b"application/octet-stream")
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool, form: str = TEXT_FORM) -> object:
@@ -232,7 +231,7 @@ def rendered(answer: object) -> bytes | Reply:
 def dumps(answer: object) -> bytes:
     """Return an answer as JSON. Raises ``HookFailed`` if it has no JSON form."""
     try:
-        return orjson.dumps(answer, default=json_form, option=_OPTIONS)
+        return to_json(answer)
     except (TypeError, ValueError, RecursionError) as error:
         raise HookFailed(
             f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"

@@ -24,6 +24,7 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.tensors import RawTensors, TensorHandler
 from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
+from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import (
     DTYPES,
     Tensor,
@@ -479,13 +480,12 @@ def _decoded(item: object) -> object:
 
 def _as_tensor(value: object) -> Array:
     """Return a hook's value as a tensor: numbers as they are, texts as BYTES, everything else as BYTES of its JSON."""
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     if isinstance(value, list | tuple):
         flat, shape = flatten(value) or ([], [])
         if any(isinstance(item, str) for item in flat):
             if all(isinstance(item, str) for item in flat):
                 return object_array([item.encode() for item in flat]).reshape(shape)
-            return object_array([orjson.dumps(value, default=str, option=option)])
+            return object_array([dumps(value)])
     try:
         array = np.asarray(value)
     except ValueError:
@@ -494,7 +494,7 @@ def _as_tensor(value: object) -> Array:
         return array if array.ndim else array.reshape(1)
     if array.dtype.kind in "US" and array.ndim:
         return object_array([str(item).encode() for item in array.ravel().tolist()]).reshape(array.shape)
-    return object_array([value.encode() if isinstance(value, str) else orjson.dumps(value, default=str, option=option)])
+    return object_array([value.encode() if isinstance(value, str) else dumps(value)])
 
 
 def _names(names: Mapping[str, Any]) -> str:

@@ -1,0 +1,154 @@
+"""Answers of users' classes are written as FastAPI writes them, which clearml-serving answers through."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from ipaddress import ip_address, ip_network
+from pathlib import Path, PurePosixPath
+from re import compile as pattern
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from fastapi.encoders import jsonable_encoder
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
+
+from gateway.hooks.json_form import to_json
+
+
+class Size(IntEnum):
+    LARGE = 3
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Model(BaseModel):
+    value: int = Field(serialization_alias="theValue")
+    took: timedelta
+
+
+@dataclass
+class Point:
+    x: Decimal
+    y: int
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.name, self.size, self._sa_state = "n", 2**70, "of SQLAlchemy"
+
+
+_VALUES: tuple[Any, ...] = (
+    Decimal("1.50"), Decimal("15"), Decimal("1e3"), timedelta(days=1, milliseconds=250), Path("a/b"),
+    PurePosixPath("c"), deque([1, Decimal("2.5")]), {1}, frozenset({"a"}), b"bytes", pattern("a.b"), UUID(int=7),
+    ip_address("10.0.0.1"), ip_network("10.0.0.0/8"), SecretStr("s"), date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5),
+    datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), time(1, 2), time(1, 2, tzinfo=UTC), Size.LARGE, Colour.RED,
+    Model(value=1, took=timedelta(seconds=1)), Point(Decimal("2"), 2**64), Plain(),
+    SimpleNamespace(a=1, b=[Point(Decimal(1), 2)]),
+    OrderedDict(a=1), MappingProxyType({"a": Decimal(1)}), (1, 2), 2**64, -(2**63) - 1, 10**40, 2**64 - 1, -(2**63),
+    {"a": {"b": [2**80, {"c": 1.5}]}}, {Path("p"): 1, Colour.RED: 2, 2**70: 3, 1: 4, None: 5}, True, None, "ü", 0.1,
+)  # fmt: skip
+
+
+def _as_fastapi(value: Any) -> Any:
+    return json.loads(json.dumps(jsonable_encoder(value), ensure_ascii=False, allow_nan=False))
+
+
+@pytest.mark.parametrize("value", _VALUES, ids=lambda value: f"{type(value).__name__}-{str(value)[:20]}")
+def test_every_type_is_written_as_fastapi_writes_it(value: Any) -> None:
+    """By itself, and inside other values."""
+    for one in (value, [value], {"a": (value, "b")}, deque([{"a": value}])):
+        assert _as_fastapi(one) == json.loads(to_json(one))
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3, max_value=10**9, min_value=-(10**9))
+    | st.timedeltas() | st.dates() | st.uuids(),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner) | st.builds(deque, st.lists(inner))
+    ),
+    max_leaves=20,
+))  # fmt: skip
+def test_values_of_any_depth_are_written_as_fastapi_writes_them(value: Any) -> None:
+    """Also integers of any size."""
+    assert _as_fastapi(value) == json.loads(to_json(value))
+
+
+@pytest.mark.parametrize("value", [object, 1j, [1j], {(1, 2): 3}, {"a": iter([1])}])
+def test_what_has_no_json_form_raises_an_error(value: Any) -> None:
+    """And never writes something else."""
+    with pytest.raises((TypeError, ValueError)):
+        to_json(value)
+
+
+def test_a_value_that_contains_itself_raises_an_error() -> None:
+    """It does not run for ever."""
+    loop = SimpleNamespace()
+    loop.itself = loop
+    with pytest.raises((TypeError, RecursionError)):
+        to_json(loop)
+
+
+def test_arrays_are_lists_and_nan_is_null() -> None:
+    """FastAPI answers 500 for both; models answer with them."""
+    assert b'{"a":[[1.0,null]],"b":3}' == to_json({"a": np.array([[1.0, np.nan]]), "b": np.int64(3)})
+
+
+_SOURCE = """
+from collections import deque
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+
+class Result:
+    def __init__(self):
+        self.total = Decimal("1.5")
+        self.parts = (n * 2**70 for n in range(2))
+
+
+class Preprocess:
+    def process(self, data, state, collect=None):
+        if data.get("is_generator"):
+            return (n for n in range(3))
+        return {
+            "took": timedelta(seconds=90), "path": Path("a/b"), "window": deque([1, 2]), "large": 2**70,
+            "ids": (n for n in range(3)), "result": Result(),
+        }
+"""
+_ANSWER = {
+    "took": 90.0, "path": "a/b", "window": [1, 2], "large": 2**70, "ids": [0, 1, 2],
+    "result": {"total": 1.5, "parts": [0, 2**70]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_a_class_may_answer_with_any_of_them(make_stack: Any, isolation: str) -> None:
+    """Wherever it runs, and in every protocol."""
+    stack = make_stack(hook_isolation=isolation, ready_timeout=120)
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", _SOURCE)
+        await stack.served("h")
+        reply = await stack.client.post("/serve/h", json={})
+        assert (200, _ANSWER) == (reply.status_code, json.loads(reply.content))
+        reply = await stack.client.post("/serve/h", json={"is_generator": True})
+        assert [0, 1, 2] == reply.json()
+        reply = await stack.client.post("/v1/models/h:predict", json={"instances": []})
+        assert {"predictions": _ANSWER} == json.loads(reply.content)
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+        reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
+        outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
+        assert [str(2**70)] == outputs["large"]
+        assert _ANSWER["result"] == json.loads(outputs["result"][0])
