@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -105,6 +105,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         _refuse_incomplete(given, path)
         return Given("transformers", given, name, path, config=config, task=task)
     graphs = [file for file in files if file.suffix == ".onnx"]
+    _refuse_parent(given, path, graphs)
     if graphs:
         chosen = next((g for g in graphs if g.relative_to(path).as_posix() in ("model.onnx", "onnx/model.onnx")), None)
         if chosen is None and len(graphs) > 1:
@@ -129,6 +130,22 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         hint="give the folder of a Hugging Face or sentence-transformers model (config.json, weights, tokenizer), an "
         "ONNX file with its tokenizer's folder, a bundle of `triton-gateway optimize`, or a TorchScript (.pt), "
         "scikit-learn (.joblib, .pkl), XGBoost (.ubj) or LightGBM (.lgb) file",
+    )
+
+
+def _refuse_parent(given: str, path: Path, graphs: Sequence[Path]) -> None:
+    """Raise for a folder of whole models, as `optimize` writes to: their graph alone has no tokenizer."""
+    whole = sorted({graph.parent for graph in graphs if _is_whole(graph.parent)} - {path})
+    if whole and not _is_whole(path):
+        whole.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+        listed = ", ".join(one.relative_to(path).as_posix() for one in whole[:5])
+        raise DeployError(f"{given} holds models ({listed}), but is none itself", hint=f"give one: {whole[0]}")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a graph in this folder has what belongs to it: a bundle's manifest, a tokenizer or a configuration."""
+    return "chosen" in _json(folder / manifest.FILE) or any(
+        (folder / file).is_file() for file in ("config.json", "tokenizer.json")
     )
 
 
@@ -192,6 +209,11 @@ def _named(given: str, task: str) -> Given:
 
 def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) -> Given:
     if file.suffix == ".onnx":
+        if "chosen" in _json(file.parent / manifest.FILE) and file.name == "model.onnx":
+            raise DeployError(
+                f"{file.name} is a part of a bundle of `triton-gateway optimize`",
+                hint=f"give the folder: {file.parent}",
+            )
         beside = file.parent if (file.parent / "tokenizer.json").is_file() else None
         return _onnx(given, name, file.parent, file, tokenizer or beside, task)
     kind = _python_kind(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,6 +100,13 @@ def test_torchscript_is_told_from_a_checkpoint(tmp_path: Path) -> None:
          "", ["not complete", "1 files", "model-00002-of-00002.safetensors"]),
         ({"checkpoint-5/config.json": BERT, "checkpoint-5/model.safetensors": "w"}, "",
          ["checkpoint-5", "give one: ", "my-model/checkpoint-5"]),
+        ({"one-ort-1a/config.json": BERT, "one-ort-1a/model.onnx": "g", "one-ort-1a/tokenizer.json": {},
+          "one-ort-1a/manifest.json": {"chosen": {}}}, "",
+         ["my-model holds models (one-ort-1a), but is none itself", "give one: ", "my-model/one-ort-1a"]),
+        ({"a/config.json": BERT, "a/model.onnx": "g", "b/c/model.onnx": "g", "b/c/tokenizer.json": {}}, "",
+         ["holds models (", "a", "b/c", "give one: "]),
+        ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}, "model.onnx",
+         ["model.onnx is a part of a bundle", "give the folder: "]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_with_what_to_do(
@@ -111,6 +119,17 @@ def test_what_cannot_be_served_is_refused_with_what_to_do(
         recognise(str(place / named))
     assert all(word in told.value.line() for word in words), told.value.line()
     assert "\n" not in told.value.line()
+
+
+def test_of_several_bundles_the_newest_is_named(tmp_path: Path) -> None:
+    """It is the one that was just made."""
+    bundle = {"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}
+    for number, name in enumerate(("b", "a", "c")):
+        made = folder(tmp_path / "optimized" / name, bundle)
+        os.utime(made, (1_700_000_000 - number,) * 2)
+    with pytest.raises(DeployError) as told:
+        recognise(str(tmp_path / "optimized"))
+    assert f"give one: {tmp_path}/optimized/b" == told.value.hint
 
 
 @pytest.mark.parametrize("given", ["./nothing", "/no/such", "a b", "a/b/c"])
