@@ -317,7 +317,7 @@ class Deployment:
         if example is None:
             rows, note = "…", "the body depends on the model: docs/http-api.md"
             if wanted.given.kind in IN_PYTHON:
-                rows, note = "[[…]]", "a list of rows, each a list of the model's numbers"
+                rows, note = "[…]", "a list of rows: each a list of the model's numbers, or a text"
             self._tell(f"  {curl(wanted.gateway, name, rows)}  # {note}")
         else:
             body = single(example, str(details.get("task")))

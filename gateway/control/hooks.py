@@ -163,7 +163,7 @@ class HookBuilder:
                     "engine custom calls it", parts.spec.url, engine,
                 )  # fmt: skip
             executor = ProcessExecutor(pool)
-            return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.loaded.schemas)
+            return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.loaded.details)
         except BaseException:
             await pool.close()
             raise
@@ -193,14 +193,12 @@ class HookBuilder:
         return await run_in(self._installs, packages.install, file, settings.packages_root)
 
 
-def _details(
-    spec: EndpointSpec, isolation: str, executor: Executor, schemas: Mapping[str, object]
-) -> dict[str, object]:
+def _details(spec: EndpointSpec, isolation: str, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:
     task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
     stages = [stage for stage in STAGES if stage in executor.stages]
     batches = sorted(executor.batches)
     return {
-        "task": task, "stages": stages, "isolation": isolation, **({"batches": batches} if batches else {}), **schemas,
+        "task": task, "stages": stages, "isolation": isolation, **({"batches": batches} if batches else {}), **more,
     }  # fmt: skip
 
 

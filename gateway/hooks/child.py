@@ -128,8 +128,9 @@ class _Process:
     def _describe(self) -> dict[str, Any]:
         code = self._code
         if code is None:
-            return {"stages": [], "batches": [], "schemas": {}}
-        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "schemas": code.schemas}
+            example = engines.example(self._engine, self._model)
+            return {"stages": [], "batches": [], "details": {} if example is None else {"example": example}}
+        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "details": code.schemas}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

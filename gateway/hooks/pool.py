@@ -79,7 +79,7 @@ class HookPool:
     ) -> None:
         self.name = program.name
         self.is_async = False
-        self.loaded = Loaded(is_async=False, stages=[], batches=[], schemas={})
+        self.loaded = Loaded(is_async=False, stages=[], batches=[], details={})
         """The description that the code gave when it was loaded."""
         self.minimum = min(limits.minimum, limits.processes)
         self.processes: list[HookProcess] = []

@@ -66,7 +66,8 @@ class Loaded:
     is_async: bool
     stages: list[str]
     batches: list[str]
-    schemas: dict[str, Any]
+    details: dict[str, Any]
+    """What the status shows of it: schemas of bodies and answers, or an example."""
 
 
 Done = tuple[list[Outcome], tuple[int, int, int]]
@@ -472,11 +473,11 @@ def state_lost(reason: str) -> HookFailed:
 
 
 def _loaded(head: Mapping[str, Any]) -> Loaded:
-    is_async, schemas = head["is_async"], head["schemas"]
+    is_async, details = head["is_async"], head["details"]
     stages, batches = ([text(name) for name in head[key]] for key in ("stages", "batches"))
-    if type(is_async) is not bool or type(schemas) is not dict or not {*stages, *batches} <= {*STAGES}:
+    if type(is_async) is not bool or type(details) is not dict or not {*stages, *batches} <= {*STAGES}:
         raise ValueError("its description of the code is malformed")
-    return Loaded(is_async, stages, batches, schemas)
+    return Loaded(is_async, stages, batches, details)
 
 
 def _read_exception(future: asyncio.Future[Any]) -> None:

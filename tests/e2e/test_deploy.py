@@ -13,11 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
@@ -68,6 +72,22 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert answer["label"] == json.loads(pasted.stdout)["label"]
     typed = re.findall(r"^\$ (clearml-serving .*)$", up.printed(), re.M)
     assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
+
+
+@pytest.mark.parametrize(("name", "row"), [("texts", "A man is playing the guitar on stage."), ("numbers", [0.0, 0.0])])
+def test_a_python_model_is_asked_what_fits_it(up: Up, tmp_path: Path, name: str, row: object) -> None:
+    """A model of texts gets a text, another one as many numbers as it takes."""
+    if name == "texts":
+        model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good film", "bad film"], ["pos", "neg"])
+    else:
+        model = LogisticRegression().fit([[0.0, 1.0], [1.0, 0.0]], ["pos", "neg"])
+    joblib.dump(model, tmp_path / "model.joblib")
+    argv = [*command(), "deploy", str(tmp_path / "model.joblib"), "--endpoint", name, "--state-dir", str(up.state)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    assert 0 == done.returncode, done.stderr
+    request, answer = answered(done.stdout)
+    assert [row] == json.loads(shlex.split(request)[-1])
+    assert list(model.predict([row])) == answer
 
 
 @pytest.mark.long
