@@ -1,30 +1,28 @@
-"""Generates, compares and writes every generated file of this package."""
+"""Generates, compares and writes every generated file: rules and boards, in the Helm chart's ``files/``.
+
+The folders ``prometheus`` and ``grafana`` of this package are links to them, which an installed package has as files.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from dashboards import boards, kubernetes, rules
+from dashboards import boards, rules
 
-FOLDER: Final = Path(__file__).parent
-CHART: Final = FOLDER.parent / "k8s" / "helm" / "triton-gateway"
+FILES: Final = Path(__file__).parents[1] / "k8s" / "helm" / "triton-gateway" / "files"
 
 
 def generated() -> dict[Path, str]:
     """Return the texts of all generated files by path."""
-    found = {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
-    found |= {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
-    if CHART.is_dir():
-        found |= kubernetes.files(CHART, rules=rules.files(), boards=boards.files())
-    return found
+    found = {FILES / "rules" / name: text for name, text in rules.files().items()}
+    return found | {FILES / "boards" / name: text for name, text in boards.files().items()}
 
 
 def stale() -> list[Path]:
     """Return the files that differ from what is generated, and files that are no longer generated."""
     wanted = generated()
-    present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
-    present |= {*CHART.glob("files/boards/*.json")}
+    present = {*FILES.glob("rules/*.yml"), *FILES.glob("boards/*.json")}
     return sorted(
         [p for p, text in wanted.items() if not p.is_file() or p.read_text() != text] + [*(present - {*wanted})]
     )

@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.shared.processes import free_port
-
-RULES = Path(__file__).parents[1] / "dashboards" / "prometheus"
+from tests.kube_tools import RULES
 
 
 def program(name: str) -> str:

@@ -11,9 +11,9 @@ import yaml
 
 from tests.cluster import programs
 from tests.cluster.control_plane import Cluster, NotStarted, free_port
+from tests.kube_tools import ADAPTER, RULES
 
 ROOT: Final = Path(__file__).parents[2]
-RULES: Final = ROOT / "dashboards" / "prometheus"
 
 _LABELS: Final = {"service": "", "container": ""}
 """Labels that our ServiceMonitors leave beside namespace, pod, job, release and pool."""
@@ -148,7 +148,7 @@ def _serve(cluster: Cluster, namespace: str, name: str, port: int, groups: list[
 
 def shipped_rules() -> dict[str, Any]:
     """Return prometheus-adapter's configuration as this repository ships it."""
-    values = yaml.safe_load((ROOT / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    values = yaml.safe_load(ADAPTER.read_text())
     return {"rules": values["rules"]["custom"]}
 
 

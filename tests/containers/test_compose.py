@@ -28,7 +28,7 @@ import pytest
 import yaml
 
 from dashboards.boards import ANNOTATIONS, BOARDS
-from tests.kube_tools import rendered
+from tests.kube_tools import ADAPTER, rendered
 from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -257,7 +257,7 @@ def scaling_queries() -> list[str]:
     for each in rendered("--set=autoscaling.gateway.by=keda"):
         triggers = each["spec"]["triggers"] if each["kind"] == "ScaledObject" else ()
         found += [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
-    adapter = yaml.safe_load((ROOT / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    adapter = yaml.safe_load(ADAPTER.read_text())
     found += [rule["metricsQuery"].replace("<<.GroupBy>>", "instance") for rule in adapter["rules"]["custom"]]
     return [re.sub(r"{[^}]*}", "", each) for each in found]
 

@@ -125,7 +125,7 @@ def test_pictures_of_the_boards_are_drawn(running: Running, components: Path, tm
     running.traffic(SECONDS - 15)
     end = time.time()
     for board in BOARDS:
-        made = json.loads((ROOT / f"dashboards/grafana/{board.name}.json").read_text())
+        made = json.loads((ROOT / f"k8s/helm/triton-gateway/files/boards/{board.name}.json").read_text())
         panels = [panel for panel in made["panels"] if panel["gridPos"]["y"] + panel["gridPos"]["h"] <= board.rows]
         for target in (target for panel in panels for target in panel.get("targets", [])):
             target["result"] = asked(running.prometheus, target, board.version, end)

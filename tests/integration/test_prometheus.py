@@ -37,12 +37,11 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
-from tests.kube_tools import rendered
+from tests.kube_tools import ADAPTER, RULES, rendered
 from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 
-RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
 
 KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU"): "no GPU here",
@@ -364,7 +363,7 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
                 query = trigger["metadata"]["query"].replace('namespace="triton-gateway"', 'namespace=""')
                 (series,) = running.query(query)
                 assert 0 <= float(series["value"][1]) < 64, trigger
-    adapter = yaml.safe_load((RULES.parents[1] / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
+    adapter = yaml.safe_load(ADAPTER.read_text())
     for rule in adapter["rules"]["custom"]:
         query = rule["metricsQuery"].replace("<<.GroupBy>>", "namespace").replace("<<.LabelMatchers>>", 'namespace=""')
         assert 1 == len(running.query(query)), rule

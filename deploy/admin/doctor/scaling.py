@@ -165,7 +165,7 @@ def _remedy(reason: str) -> str:
     if reason == "FailedGetExternalMetric":
         return "KEDA must serve external metrics (see its finding above); our own HPAs use none"
     return (
-        f"load the rules of {_RULES} into prometheus-adapter, and those of dashboards/prometheus into Prometheus "
+        f"load the rules of {_RULES} into prometheus-adapter, and those of our chart (files/rules) into Prometheus "
         "(docs/scaling.md)"
     )
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-RULES = sorted((Path(__file__).parents[3] / "dashboards" / "prometheus").glob("*.yml"))
+from tests import kube_tools
+
+RULES = sorted(kube_tools.RULES.glob("*.yml"))
 
 
 TEXTS = {path: path.read_text() for path in RULES}

@@ -18,8 +18,10 @@ from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
 from dashboards.panels import Board
 from gateway.metrics import catalog
 from gateway.metrics.catalog import CATALOG
+from tests.kube_tools import CHART
 
-GRAFANA = Path(__file__).parents[3] / "dashboards" / "grafana"
+GRAFANA = CHART / "files" / "boards"
+PROVISIONING = Path(__file__).parents[3] / "dashboards" / "provisioning"
 FILES = sorted(GRAFANA.glob("*.json"))
 
 
@@ -174,7 +176,7 @@ def test_what_most_have_no_data_for_is_folded_away() -> None:
 
 def test_provisioning_finds_the_boards_and_a_datasource() -> None:
     """Valid YAML with what Grafana asks for; every address comes from the environment."""
-    files = {p.parent.name: yaml.safe_load(p.read_text()) for p in GRAFANA.glob("provisioning/*/*.yml")}
+    files = {p.parent.name: yaml.safe_load(p.read_text()) for p in PROVISIONING.glob("*/*.yml")}
     assert {"datasources", "dashboards"} == set(files)
     assert "${PROMETHEUS_URL}" == files["datasources"]["datasources"][0]["url"]
     assert "file" == files["dashboards"]["providers"][0]["type"]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from dashboards import rules, scaling
+from tests.kube_tools import ADAPTER
 
 Render = Callable[..., list[dict[str, Any]]]
-ADAPTER = yaml.safe_load((Path(__file__).parents[3] / "k8s" / "helm" / "prometheus-adapter.yaml").read_text())
-RULES: list[dict[str, Any]] = ADAPTER["rules"]["custom"]
+RULES: list[dict[str, Any]] = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
 """Those of prometheus-adapter."""
 TIERS = {"gateway": "triton-gateway", "triton": "triton"}
 

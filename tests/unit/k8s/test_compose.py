@@ -18,6 +18,7 @@ from deploy.admin.cli import group
 from deploy.tritonserver import key
 from gateway.settings import Settings
 from gateway.triton.key import read_key
+from tests.kube_tools import CHART, rendered
 
 ROOT = Path(__file__).parents[3]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -162,7 +163,7 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
     """With the rules where the container has them."""
     text = (ROOT / "deploy/compose/prometheus.yml").read_text()
     config = tmp_path / "prometheus.yml"
-    config.write_text(text.replace("/etc/prometheus/rules", str(ROOT / "dashboards" / "prometheus")))
+    config.write_text(text.replace("/etc/prometheus/rules", str(CHART / "files" / "rules")))
     done = subprocess.run(["promtool", "check", "config", str(config)], capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr
 
@@ -170,7 +171,7 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.prometheus
 def test_the_rule_object_is_what_prometheus_reads(tmp_path: Path) -> None:
     """`spec` of the PrometheusRule is a rule file."""
-    rule = yaml.safe_load((ROOT / "k8s/helm/triton-gateway/files/rules.yaml").read_text())
+    [rule] = [each for each in rendered() if each["kind"] == "PrometheusRule"]
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump(rule["spec"]))
     done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)

@@ -21,6 +21,7 @@ from deploy.controlplane.store import Store
 from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from gateway.testing import FakeBackend, FakeRegistry
+from tests.kube_tools import ADAPTER
 
 VALUES = ("cpu", "gpu", "dev", "existing", "kserve", "sync")
 PLAIN = tuple(name for name in VALUES if name != "kserve")
@@ -572,9 +573,6 @@ def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
         assert "replicas" not in deployments[target]
     for fewest, most in bounds(plain).values():
         assert 1 <= fewest <= most
-
-
-ADAPTER = Path(__file__).parents[3] / "k8s" / "helm" / "prometheus-adapter.yaml"
 
 
 def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
