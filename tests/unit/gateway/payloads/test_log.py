@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from click.testing import CliRunner
 
-from deploy.admin.commands.drift import command as report
 from gateway.callers.rights import Caller
 from gateway.endpoints.endpoint import Event, Lookup
-from gateway.metrics import drift
 from gateway.payloads import log as log_module
 from gateway.payloads.log import PayloadLog
 from gateway.payloads.rules import redaction, shares
 from gateway.payloads.sink import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN, Record, dumps
 from gateway.trace import Trace
-from tests.sites import site
-from tests.unit.gateway.edge.test_access import Keyring
 
 HOOK = """
 class Preprocess:
@@ -248,40 +241,3 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
         assert expected == len(sink.records)
         if expected:
             assert sink.records[0]["answer"]["text"]
-
-
-async def test_logged_payloads_can_be_reported_by_segment(make_stack: Callable[..., Any], tmp_path: Path) -> None:
-    """`drift report --by tenant`: one of two tenants writes German and gets another label."""
-    keys = Keyring(tmp_path)
-    for tenant in ("acme", "bolt"):
-        keys.add(tenant, operations=("infer",))
-    keys.write()
-    stack = make_stack(payload_log="*=1", payload_log_to=str(tmp_path / "kept"), keys_file=str(keys.path))
-    bins = {"language": drift.enum_bins({"en": 9990, "none": 10}),
-            "predicted_label": drift.enum_bins({"GOOD": 9990, "BAD": 10})}  # fmt: skip
-    (stack.settings.state_dir / "references").mkdir(parents=True)
-    (stack.settings.state_dir / "references" / "e.json").write_text(drift.encode(bins))
-    async with stack.gateway.running():
-        stack.deploy("e")
-        await stack.served("e")
-
-        async def ask(method: str, path: str, who: str, **more: Any) -> Any:
-            name, _, value = keys.lines(who)[0].partition(": ")
-            reply = await stack.client.request(method, path, headers={name: value}, **more)
-            assert 200 == reply.status_code, reply.text
-            return reply
-
-        for _ in range(60):
-            await ask("POST", "/serve/e", "acme", json={"text": "this is the good film of the year"})
-            await ask("POST", "/serve/e", "bolt", json={"text": "das ist bad und die bad"})
-        page = (await ask("GET", "/metrics?detail=full", "good")).content
-    with site(lambda asked: (200 if asked.path.startswith("/metrics") else 404, page)) as address:
-        done = await asyncio.to_thread(
-            CliRunner().invoke, report,
-            ["report", "--url", address, "--endpoint", "e", "--by", "tenant", "--log", str(tmp_path / "kept")],
-            catch_exceptions=False, standalone_mode=False,
-        )  # fmt: skip
-    acme, bolt = [line for line in done.stdout.splitlines() if line.startswith("tenant ")]
-    assert "tenant acme (50.0% of 120 requests of e): nothing moved" == acme
-    assert "language " in bolt
-    assert "predicted_label " in bolt
