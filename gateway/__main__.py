@@ -289,6 +289,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
     from gateway import logs, workers
     from gateway.edge.http.certificates import tls_context
     from gateway.edge.http.fast import http_protocol
+    from gateway.edge.http.server import Server
 
     config = uvicorn.Config(
         "gateway.app:create_app",
@@ -313,7 +314,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         ssl_context_factory=tls_context if settings.tls_certificate else None,
     )
     if settings.workers == 1:
-        server = uvicorn.Server(config)
+        server = Server(config)
 
         def stop(_number: int, _frame: FrameType | None) -> None:
             server.should_exit = True
@@ -328,7 +329,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("gateway.app", "clearml.backend_api.session"))
     return workers.Workers(
-        lambda: _Sharing(uvicorn.Server(config), listeners),
+        lambda: _Sharing(Server(config), listeners),
         settings.workers,
         drain=settings.drain_delay + settings.drain_timeout,
     ).run()

@@ -64,6 +64,8 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 _MAX_URL_BYTES: Final = 65_535
 """httptools stores positions in an address in 16 bits."""
 _MAX_PIPELINED: Final = 64
+_LAST_HEAD_S: Final = 1.0
+"""How long a server that stops waits for a request's head."""
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _FIRST_LOOK_S: Final = 0.01
@@ -188,6 +190,17 @@ class GatewayProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """End the connection, after its current answer. A first request may be on its way: it is awaited for a moment.
+
+        A connection that was idle after an answer has been told so (``leave``), and is closed at once.
+        """
+        self.leave()
+        if self._queue is self._limits.heads:
+            self.loop.call_later(_LAST_HEAD_S, super().shutdown)
+        else:
+            super().shutdown()
 
     def _is_busy(self) -> bool:
         """Return whether a request is being received or answered."""
