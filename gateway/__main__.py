@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pydantic import ValidationError
 
 from gateway import locks
-from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protocol
+from gateway.settings import JOINS, NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protocol
 
 if TYPE_CHECKING:
     import uvicorn
@@ -328,10 +328,18 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         logs.configure(settings.log_format, settings.log_level)
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("gateway.app", "clearml.backend_api.session"))
+
+    def make(*, joins: bool) -> _Sharing:
+        if joins:
+            os.environ[JOINS] = "yes"
+        return _Sharing(Server(config), listeners)
+
+    def stop_listening() -> None:
+        for listener in listeners:
+            listener.close()
+
     return workers.Workers(
-        lambda: _Sharing(Server(config), listeners),
-        settings.workers,
-        drain=settings.drain_delay + settings.drain_timeout,
+        make, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=stop_listening
     ).run()
 
 

@@ -80,7 +80,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage_of
 from gateway.registry.port import Registry
-from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
+from gateway.settings import JOINS, NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
@@ -91,6 +91,9 @@ from preprocessing.words import budget
 _log = logging.getLogger("triton_gateway")
 
 _SETTLE_S: Final = 5.0
+"""How long a starting worker waits for what it can serve soon, before it takes requests."""
+_JOIN_S: Final = 60.0
+"""The same of a worker that is started while others serve."""
 _COLD_S: Final = 30.0
 _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
@@ -100,6 +103,7 @@ _WORK_S: Final = 1.0
 _QUIET: Final = 16
 """A process is quiet if it has fewer requests than 1/16 of the maximum: it then has time to return memory."""
 _END_S: Final = 5.0
+_MAX_LISTED: Final = 5
 _SWITCH_S: Final = 0.0005
 
 MakeBackend = Callable[[str, bool], Backend]
@@ -118,7 +122,8 @@ class Gateway:
 
     ``registry`` and ``make_backend(address, compression)`` are its two dependencies; with fakes of both, a test runs a
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
-    runs in this process, so its garbage collector may be tuned.
+    runs in this process, so its garbage collector may be tuned. ``settle``: seconds that it waits, before it takes
+    requests, for what was served before. ``parent``: the process id of the worker's parent, if it has one.
     """
 
     def __init__(
@@ -131,9 +136,14 @@ class Gateway:
         lineage_source: LineageSource | None = None,
         records_period: float = 30.0,
         is_whole_process: bool = False,
+        settle: float = _SETTLE_S,
+        parent: int = 0,
         spans: ClosableSpans | None = None,
     ) -> None:
         self._settings = settings
+        self._settle_s = settle
+        self._parent = parent
+        self._is_told_to_end = False
         self._registry = registry
         self._lineage_source = lineage_source
         self._links: dict[str, str] = {}
@@ -351,12 +361,14 @@ class Gateway:
         models = asyncio.create_task(self._publish_models())
         work = asyncio.create_task(self._publish_work())
         try:
+            if self._is_whole_process:
+                self._leave_in_order()
             await self._settle(reconciler)
-            rpc = self._rpc = await self._start_rpc()
+            if not self.health.is_leaving:
+                rpc = self._rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
                 _share_the_interpreter()
-                self._leave_in_order()
             yield
         finally:
             if rpc is not None:
@@ -406,12 +418,25 @@ class Gateway:
     async def _settle(self, reconciler: Reconciler) -> None:
         """Wait for the endpoints that are ready soon, so that a worker that joins others refuses no requests for them.
 
-        The wait is bounded: health and metrics must answer even if the registry is away or a model takes minutes.
+        The wait is bounded: health and metrics must answer even if the registry is away or a model takes minutes. If
+        other workers serve, they answer these meanwhile, so the wait is longer.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SETTLE_S):
-                while not self.health.first_sync_done or reconciler.standing.is_settling:  # noqa: ASYNC110 - facts, not events
-                    await asyncio.sleep(0.02)
+        loop = asyncio.get_running_loop()
+        told_at, until = loop.time() + _SETTLE_S, loop.time() + self._settle_s
+        while not (self._is_told_to_end or self._is_orphan()):
+            missing = reconciler.standing.coming() if self.health.first_sync_done else ["the serving Task"]
+            if not missing:
+                return
+            shown = ", ".join(missing[:_MAX_LISTED])
+            if len(missing) > _MAX_LISTED:
+                shown += f" and {len(missing) - _MAX_LISTED} more"
+            if loop.time() >= until:
+                _log.warning("takes requests from now on, and still lacks %s", shown)
+                return
+            if loop.time() >= told_at:
+                told_at = until
+                _log.info("leaves requests to the other workers, because it still lacks %s", shown)
+            await asyncio.sleep(0.02)
 
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
@@ -481,18 +506,23 @@ class Gateway:
         """On SIGTERM, leave first and stop after the drain delay.
 
         A server that stops at once closes connections on which a request may be arriving, and the caller sees a broken
-        connection. A caller that is told in a reply opens its next connection elsewhere.
+        connection. A caller that is told in a reply opens its next connection elsewhere. If the parent has died, the
+        worker stops at once: another gateway may be waiting for the port.
         """
-        delay = self._settings.drain_delay
         stop = signal.getsignal(signal.SIGTERM)
-        if not delay or not callable(stop):
+        if not callable(stop):
             return
         loop = asyncio.get_running_loop()
 
         def begin() -> None:
+            delay = 0.0 if self._is_orphan() else self._settings.drain_delay
             _log.info("leaving: stops in %g s", delay)
             self.leave()
-            loop.call_later(delay, stop, signal.SIGTERM, None)
+            loop.call_later(delay, end)
+
+        def end() -> None:
+            self._is_told_to_end = True
+            stop(signal.SIGTERM, None)
 
         def terminated(number: int, frame: FrameType | None) -> None:
             if self.health.is_leaving:  # asked twice
@@ -501,6 +531,9 @@ class Gateway:
                 loop.call_soon_threadsafe(begin)
 
         signal.signal(signal.SIGTERM, terminated)
+
+    def _is_orphan(self) -> bool:
+        return self._parent not in (0, os.getppid())
 
     async def _publish_work(self) -> None:
         """Publish the work in hand of each endpoint that has or had some, and return memory after bursts."""
@@ -611,18 +644,19 @@ def _http_for(settings: Settings, address: str) -> str:
     return own if own in ("auto", "off") or own.isdecimal() or address == settings.triton_grpc else "auto"
 
 
-def _end_with(supervisor: str) -> None:
+def _end_with(parent: int) -> None:
     """Stop in order when the parent of the workers has ended in any way. Otherwise this process would never be stopped,
     and would hold the port. Linux has a signal for that.
     """
-    if supervisor and sys.platform == "linux":
-        end_with_parent(int(supervisor), signal.SIGTERM)
+    if parent and sys.platform == "linux":
+        end_with_parent(parent, signal.SIGTERM)
 
 
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     """Return the application of a real worker, configured from the environment."""
     environ = os.environ if environ is None else environ
-    _end_with(environ.get(SUPERVISOR, ""))
+    parent = int(environ.get(SUPERVISOR, "0"))
+    _end_with(parent)
     settings = Settings()
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
@@ -646,6 +680,8 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
         ),
         numbers_folder=Path(numbers_folder) if numbers_folder else None,
         is_whole_process=True,
+        settle=_JOIN_S if environ.get(JOINS) else _SETTLE_S,
+        parent=parent,
         spans=_spans(environ),
     )
 

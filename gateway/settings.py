@@ -90,6 +90,8 @@ def _clearml_poll(value: object) -> float:
 
 SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 """Not a setting: passed to workers; the process id of the supervisor that distributes connections."""
+JOINS = "TRITON_GATEWAY_WORKER_JOINS"
+"""Not a setting: passed to workers that start while others serve, which take the requests meanwhile."""
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 """Not a setting: passed to workers; the folder in which they share their numbers."""
 

@@ -29,7 +29,7 @@ _EARLY_S: Final = 5.0
 """A worker that ends within 5 s is replaced after a pause. Otherwise a broken one would fork in a tight loop."""
 _PAUSE_S: Final = 0.5
 _CHECK_S: Final = 0.1
-_START_S: Final = 60.0
+_START_S: Final = 90.0
 _CANNOT_START: Final = 3
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,13 +47,21 @@ class Served(Protocol):
         ...
 
 
+class Make(Protocol):
+    """Makes the server of a worker, in the worker."""
+
+    def __call__(self, *, joins: bool) -> Served:
+        """``joins``: other workers serve already."""
+        ...
+
+
 class _Worker:
     """One worker, in the parent."""
 
-    def __init__(self, make: Callable[[], Served]) -> None:
+    def __init__(self, make: Make, *, joins: bool) -> None:
         """Raises ``OSError`` if no process can be started."""
         self._receiver, sender = _FORK.Pipe(duplex=False)
-        self.process = _FORK.Process(target=_work, args=(make, sender))
+        self.process = _FORK.Process(target=_work, args=(make, joins, sender))
         # Before the worker sets its own handlers, the parent's would handle its signals, and they would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
@@ -91,10 +99,20 @@ class Workers:
     """``count`` processes that each run the server that ``make`` returns. Used from the main thread, once."""
 
     def __init__(
-        self, make: Callable[[], Served], count: int, *, drain: float, silence_timeout: float = _SILENCE_TIMEOUT_S
+        self,
+        make: Make,
+        count: int,
+        *,
+        drain: float,
+        ends: Callable[[], None] = lambda: None,
+        silence_timeout: float = _SILENCE_TIMEOUT_S,
     ) -> None:
-        """``drain``: seconds for a worker to stop (plus 5). ``silence_timeout``: seconds without a heartbeat."""
+        """``drain``: seconds for a worker to stop (plus 5). ``silence_timeout``: seconds without a heartbeat.
+
+        ``ends`` is called when the workers have been told to stop. It closes what the parent holds open for them.
+        """
         self._make = make
+        self._ends = ends
         self._count = count
         self._drain = drain
         self._silence_timeout = silence_timeout
@@ -174,8 +192,9 @@ class Workers:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _new(self) -> _Worker | None:
+        joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
-            return _Worker(self._make)
+            return _Worker(self._make, joins=joins)
         except OSError as error:
             _log.error("a worker cannot be started: %s", error.strerror or error)
             return None
@@ -228,6 +247,7 @@ class Workers:
         """Stop all workers, and wait until each has ended."""
         for worker in self._workers:
             worker.process.terminate()
+        self._ends()
         until = time.monotonic() + self._drain + _EARLY_S
         for worker in self._workers:
             worker.process.join(max(0.0, until - time.monotonic()))
@@ -242,12 +262,12 @@ def _kill(worker: _Worker) -> None:
     worker.close()
 
 
-def _work(make: Callable[[], Served], sender: Connection) -> None:
+def _work(make: Make, joins: bool, sender: Connection) -> None:
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # until the server sets its own handlers
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-    server = make()
+    server = make(joins=joins)
     threading.Thread(target=_beat, args=(server, sender), daemon=True).start()
     server.run()
     sys.exit(0 if server.started else _CANNOT_START)

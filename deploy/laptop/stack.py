@@ -463,7 +463,7 @@ class Stack:
         state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
         answer = await minilm.first(gateway, state.sync_status, live=screen.live)
         screen.say(f"{minilm.ENDPOINT} is served")
-        for line in await minilm.ask(gateway, answer):
+        for line in await minilm.ask(gateway, answer, live=screen.live):
             screen.show(f"  {line}")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:

@@ -55,9 +55,8 @@ class Standing:
         names = self._table.current.names()
         return [path for path in self._pinned if path not in names]
 
-    @property
-    def is_settling(self) -> bool:
-        """True while a url that was served before this process started is in its first build."""
+    def coming(self) -> list[str]:
+        """Return the urls that were served before this process started and are in their first build."""
         pending = self._versions.pending()
-        coming = (pending.get(url) for url in self.previously_served or () if self._versions.may_still_serve(url))
-        return any(one is not None and one.state == "building" for one in coming)
+        known = [url for url in sorted(self.previously_served or ()) if self._versions.may_still_serve(url)]
+        return [url for url in known if url in pending and pending[url].state == "building"]

@@ -133,8 +133,11 @@ async def first(gateway: str, sync_status: Path, *, live: Callable[[str], None])
     return await first_answer.answer(gateway, ENDPOINT, {"text": SENTENCES[0]}, live=live)
 
 
-async def ask(gateway: str, first: http_client.Answer) -> list[str]:
-    """Describe the first answer, send three sentences in one request, and return the lines to show."""
+async def ask(gateway: str, first: http_client.Answer, *, live: Callable[[str], None]) -> list[str]:
+    """Describe the first answer, send three sentences in one request, and return the lines to show.
+
+    Raises ``DeployError``.
+    """
     content = first.content if isinstance(first.content, dict) else {}
     vector = [float(x) for x in content.get("embedding", [])]
     lines = [
@@ -144,12 +147,11 @@ async def ask(gateway: str, first: http_client.Answer) -> list[str]:
     times = stage_times(first.headers)
     if times:
         lines.append(f"    {times}")
-    answer = await http_client.call_async(f"{gateway}/serve/{ENDPOINT}", body={"text": list(SENTENCES)}, timeout=30)
-    vectors = answer.content.get("embeddings") if answer and isinstance(answer.content, dict) else None
+    # Repeated like the first one: it may reach another worker.
+    answer = await first_answer.answer(gateway, ENDPOINT, {"text": list(SENTENCES)}, live=live)
+    vectors = answer.content.get("embeddings") if isinstance(answer.content, dict) else None
     if not vectors:
-        raise DeployError(
-            f"{ENDPOINT} answered one text, but not three at once: {answer.content if answer else 'no answer'}"
-        )
+        raise DeployError(f"{ENDPOINT} answered one text, but not three at once: {answer.content}")
     lines += [
         "cosine similarity to the same sentence:",
         f"  {cosine(vectors[0], vectors[1]):6.3f}  {SENTENCES[1]}",

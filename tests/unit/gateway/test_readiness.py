@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -295,6 +296,18 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         third = worker(shared)
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
+
+
+async def test_a_worker_that_joins_others_waits_with_a_limit(make_stack: Any, caplog: Any) -> None:
+    """Then it takes requests, and says what is missing."""
+    stack = make_stack()
+    stack.deploy("fast")
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("slow", "m2")
+    worker = Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, settle=0.2)
+    async with worker.running():
+        assert re.search("takes requests from now on, and still lacks (slow|the serving Task)", caplog.text)
+        stack.load("slow")
 
 
 async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any) -> None:

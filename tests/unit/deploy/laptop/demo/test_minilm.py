@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from deploy.laptop.demo.minilm import cosine, register, stage_times
+from deploy.laptop.demo.minilm import ask, cosine, register, stage_times
 from deploy.laptop.serving_task import TaskContents
+from deploy.tools.http_client import Answer
+from tests.sites import site
 
 TASK = "a" * 32
 
@@ -54,6 +56,16 @@ async def test_only_what_is_missing_is_registered(
     )
     assert cli.calls == calls
     assert entry.model_id == model
+
+
+async def test_the_second_question_is_repeated_like_the_first() -> None:
+    """It may reach a worker that does not have the model yet."""
+    answers = [(503, {"error": "endpoint minilm is building: starting"}), (200, {"embeddings": [[1.0], [1.0], [-1.0]]})]
+    shown: list[str] = []
+    with site(lambda _: answers.pop(0)) as gateway:
+        lines = await ask(gateway, Answer(200, {}, {"embedding": [1.0]}), live=shown.append)
+    assert ["waiting for minilm: endpoint minilm is building: starting"] == shown
+    assert any("-1.000" in line for line in lines)
 
 
 def test_cosine_is_one_for_equal_directions_and_zero_for_right_angles() -> None:

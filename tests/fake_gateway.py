@@ -1,0 +1,159 @@
+"""`python -m gateway` over fakes: a real process with workers and sockets, without a control plane or a Triton.
+
+It serves twelve text endpoints ``e0`` to ``e11``, version 1 and 2 of ``v`` with the bare name ``v``, and the canary
+``c`` over them. While its folder has a file ``hold``, the fake Triton has none of their models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from benchmarks.shared.processes import free_port
+from benchmarks.shared.words import text_bundle
+from gateway import app, default_version
+from gateway.__main__ import main
+from gateway.parent_death import ending_with_parent
+from gateway.registry.ledger import Record
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeBackend, FakeRegistry
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[1]
+URLS = (*(f"e{number}" for number in range(12)), "v/1", "v/2")
+NAMES = (*URLS, "v", "c")
+BODY = {"text": "good"}
+
+
+class FakeGateway:
+    """One such process on a free port or on ``port``; killed with the block. ``settings`` are its variables."""
+
+    def __init__(self, folder: Path, *, port: int = 0, **settings: Any) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        if not (folder / "m.zip").exists():
+            bundle = text_bundle(folder / "bundle", max_position_embeddings=32)
+            with zipfile.ZipFile(folder / "m.zip", "w") as packed:
+                for file in sorted(bundle.iterdir()):
+                    packed.write(file, file.name)
+        given = {"port": self.port, "state_dir": folder / "state", "workers": 2, "log_format": "text", **settings}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_GATEWAY_")}
+        environ |= {f"TRITON_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
+        environ["CLEARML_SERVING_POLL_FREQ"] = "1s"
+        self.log_file = folder / "gateway.log"
+        with self.log_file.open("a") as log:
+            self.process = subprocess.Popen(
+                ending_with_parent([sys.executable, "-m", "tests.fake_gateway", str(folder)]),
+                env=environ, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> FakeGateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in (self.process.pid, *self.workers()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+
+    def log(self) -> str:
+        """Return what the process and its workers have logged."""
+        return self.log_file.read_text()
+
+    def hold(self, *, held: bool) -> None:
+        """Let new workers wait for their models, or no longer."""
+        if held:
+            (self.folder / "hold").touch()
+        else:
+            (self.folder / "hold").unlink()
+
+    def workers(self) -> set[int]:
+        """Return the ids of the workers that have begun to run."""
+        found = {int(path.name.partition("-")[2]) for path in self.folder.glob("worker-*")}
+        return {pid for pid in found if Path(f"/proc/{pid}").exists()}
+
+    def ask(self, name: str = "e0") -> int:
+        """Return the status of one request on a connection of its own; 0 if the connection fails."""
+        try:
+            return httpx.post(f"{self.url}/serve/{name}", json=BODY, timeout=30).status_code
+        except httpx.TransportError:
+            return 0
+
+    def get(self, path: str) -> int:
+        """Return the status of an operators' route; 0 if the connection fails."""
+        try:
+            return httpx.get(f"{self.url}{path}", timeout=30).status_code
+        except httpx.TransportError:
+            return 0
+
+    def in_flight(self) -> int:
+        """Return how many requests the workers are answering."""
+        found = re.findall(r"^gateway_requests_in_flight\S* (\d+)", httpx.get(f"{self.url}/metrics").text, re.M)
+        return sum(map(int, found))
+
+    def is_listening(self) -> bool:
+        """Return whether a connection is possible."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=30):
+            return True
+        return False
+
+    def served(self, count: int = 2) -> None:
+        """Wait until as many workers run, and every name is answered several times in a row."""
+        until(lambda: len(self.workers()) == count)
+        until(lambda: all(self.ask(name) == 200 for name in NAMES * 3))
+
+
+class Held(FakeBackend):
+    """Has no models while the file exists."""
+
+    def __init__(self, hold: Path) -> None:
+        super().__init__()
+        self._hold = hold
+
+    async def is_ready(self, model: str) -> bool:
+        """See ``Backend.is_ready``."""
+        return not self._hold.exists() and await super().is_ready(model)
+
+
+def _scores(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"logits": np.zeros((len(inputs["input_ids"]), 2), np.float32)}
+
+
+def run(folder: Path) -> int:
+    """Run the gateway over fakes."""
+    registry = FakeRegistry()
+    registry.add_model("m", folder / "m.zip", is_package=True)
+    for url in URLS:
+        name, _, version = url.partition("/")
+        registry.add_endpoint(name, "m", version=version)
+    registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["v/1", "v/2"]}
+    registry.ledger.write([Record(default_version.KIND, *default_version.first("v", "v/1", 0, 1.0))])
+    model = decode_model(registry.model("m"))
+    specs = decode(registry.task()).endpoints.values()
+    backend = Held(folder / "hold")
+    for spec in specs:
+        tensors = {"input_ids": "int64", "attention_mask": "int64"}
+        backend.add(triton_model_name(spec, model), tensors, {"logits": "float32"}, _scores)
+    app.ClearMLRegistry = lambda *_, **__: registry  # type: ignore[assignment, misc]
+    app.TritonBackend = lambda *_, **__: backend  # type: ignore[assignment, misc]
+    os.register_at_fork(after_in_child=lambda: (folder / f"worker-{os.getpid()}").touch())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run(Path(sys.argv[1])))
