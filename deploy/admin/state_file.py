@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
 
 import yaml
@@ -143,13 +143,17 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
     if kind == "defaults":
         return fields.strip("/")
     where = f"{kind} {key} of {name}"
+    paths: set[PurePosixPath] = set()
     for file, text in _mapping(fields.get("code") or {}, f"code of {where}").items():
         if not isinstance(file, str) or not isinstance(text, str):
             raise DeployError(f"{where} has a code file with an invalid name, or code that is not text")
         try:
-            folders.path_within(file)
+            path = folders.path_within(file)
         except ValueError as error:
             raise DeployError(f"{where} has a code file with {error}") from None
+        if not paths.isdisjoint((path, *path.parents)) or any(path in other.parents for other in paths):
+            raise DeployError(f"{where} has the code file {file} twice, or as a file and as a folder")
+        paths.add(path)
     for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
         if not str(number).isdecimal():
             raise DeployError(f"{where} has the version {number}, which is not a number")
