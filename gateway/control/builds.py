@@ -179,7 +179,7 @@ def pause(failures: int, outcome: str) -> float:
 
 def _is_final(error: GatewayError) -> bool:
     """Whether every gateway would fail alike. What cannot be fetched here may be available to another gateway."""
-    return not error.retryable and not isinstance(error, RegistryRefused | ContentChanged)
+    return not error.retryable and not isinstance(error, RegistryRefused)
 
 
 def _reason(error: GatewayError) -> str:

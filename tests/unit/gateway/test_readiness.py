@@ -13,6 +13,9 @@ import pytest
 from gateway.app import Gateway
 from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
+from gateway.registry import contents
+from gateway.registry.ledger import Record
+from gateway.spec import decode_model
 from gateway.testing import FakeBackend
 
 HOOK = """
@@ -323,14 +326,22 @@ async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any) -> No
         stack.load("slow")
 
 
+def overwrite(stack: Any) -> None:
+    """Record another hash of the model ``m2``, as the gateways do that have fetched it before."""
+    identity, sha256 = contents.identity_of(decode_model(stack.registry.model("m2"))), "c" * 64
+    value = {"identity": identity, "sha256": sha256, "at": 1.0, "last": 1.0, "model": "m2", "name": "film"}
+    stack.registry.ledger.write([Record("content_hash", f"{identity}/{sha256}", value)])
+
+
 @pytest.mark.parametrize(
     ("spoil", "waits"),
     [
         (lambda stack: stack.registry.models.pop("m2"), False),
         (lambda stack: stack.backend.refusals.update({stack.triton_name("e"): "no GPU"}), False),
+        (overwrite, False),
         (lambda stack: (stack.folder / "m2.zip").rename(stack.folder / "away.zip"), True),
     ],
-    ids=["not registered", "refused by Triton", "cannot be fetched"],
+    ids=["not registered", "refused by Triton", "overwritten", "cannot be fetched"],
 )
 async def test_a_starting_gateway_does_not_wait_for_final_failures(make_stack: Any, spoil: Any, waits: bool) -> None:
     """A refused endpoint fails everywhere. One that could not be downloaded is served by others, so it counts."""
