@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.shared import processes
 from benchmarks.shared.backends import Backend
 from deploy.controlplane import Credentials, environment
+from deploy.laptop.model_upload import upload_model
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 
 _PEERS = Path(__file__).parents[1] / "peers" / "programs"
@@ -127,7 +128,8 @@ def hooked(backend: Backend, hook: str) -> str:
 
 
 async def _register(cli: ClearMLServing, gateway: str, clearml: str, backend: Backend, bundle: Path) -> None:
-    model = await cli.upload_model(gateway, bundle, name=f"bench-{backend.name}", project="benchmarks")
+    name = f"bench-{backend.name}"
+    model = await upload_model(gateway, bundle, project="benchmarks", name=name, env=cli.env, log=cli.log)
     described: list[str] = []
     for side, names, kind, width in (
         ("input", backend.inputs, "int64", -1), ("output", (backend.output,), "float32", backend.width),

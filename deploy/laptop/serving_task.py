@@ -6,15 +6,13 @@ stay small and able to fork. It therefore runs as ``python -m deploy.laptop.serv
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.tools import process_family, process_logs, processes
+from deploy.tools import process_logs, processes
 from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 
 _TIMEOUT_S = 60.0
@@ -30,20 +28,9 @@ class TaskContents:
 
 async def read_contents(task_id: str, *, env: Mapping[str, str], log: Path) -> TaskContents:
     """Read the serving Task. Raises ``DeployError`` if the registry does not answer or refuses the credentials."""
-    offset = process_logs.log_end(log)
     argv = [sys.executable, "-P", "-m", "deploy.laptop.serving_task", task_id]
-    process = await processes.spawn(argv, env=env, log=log, death_signal=signal.SIGKILL)
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        pass
-    finally:
-        if process.returncode is None:
-            process_family.signal_family(process.pid, "", signal.SIGKILL)
-            await process.wait()
-    output = process_logs.read_from(log, offset)
-    if process.returncode == 0:
+    code, output = await processes.output_of(argv, env=env, log=log, timeout=_TIMEOUT_S)
+    if code == 0:
         for line in reversed(output.splitlines()):
             if line.startswith('{"seen"'):
                 seen = json.loads(line)["seen"]

@@ -6,25 +6,21 @@ upload), so its output is checked as well as its exit code. Never imports clearm
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import re
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from deploy.tools import process_family, process_logs, processes
+from deploy.tools import process_logs, processes
 from deploy.tools.errors import ClearMLServingFailed, MissingPart
 
 _FAILED = re.compile(
     r"(Action failed <|Exception encountered while uploading|^Error: |Could not |failed_uploading| - ERROR - )", re.M
 )
 _NEW_SERVICE = re.compile(r"New Serving Service created: id=([0-9a-f]{32})")
-_NEW_MODEL = re.compile(r"new Model ID=([0-9a-f]{32})")
 
 PROGRAM = (
     "-c",
@@ -75,14 +71,6 @@ class ClearMLServing:
         """Run ``clearml-serving create``, and return the id of the new serving Task."""
         return _only(_NEW_SERVICE, await self.run("create", "--name", name))
 
-    async def upload_model(self, task_id: str, folder: Path, *, name: str, project: str) -> str:
-        """Run ``clearml-serving model upload`` for a folder, published, and return the id of the new model."""
-        output = await self.run(
-            "--id", task_id, "model", "upload", "--name", name, "--project", project, "--path", str(folder),
-            "--publish", "--framework", "onnx",
-        )  # fmt: skip
-        return _only(_NEW_MODEL, output)
-
     async def add_endpoint(
         self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
         version: str = "", options: Sequence[str] = (),
@@ -107,24 +95,14 @@ class ClearMLServing:
         if util.find_spec("clearml_serving") is None:
             raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
-        offset = process_logs.log_end(self.log)
         argv = [sys.executable, "-P", *PROGRAM, *arguments]
-        process = await processes.spawn(argv, env=self.env, log=self.log, death_signal=signal.SIGKILL)
-        try:
-            async with asyncio.timeout(self.timeout):
-                code = await process.wait()
-        except TimeoutError as error:
+        code, output = await processes.output_of(argv, env=self.env, log=self.log, timeout=self.timeout)
+        if code is None:
             raise ClearMLServingFailed(
                 f"`{shown}` did not finish within {self.timeout:.0f} s",
                 hint=f"check that {self.env.get('CLEARML_API_HOST', 'the ClearML server')} can be reached; see the log "
                 f"{self.log}",
-            ) from error
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process_family.signal_family(process.pid, "", signal.SIGKILL)
-                await process.wait()
-        output = process_logs.read_from(self.log, offset)
+            )
         if code != 0 or _FAILED.search(output):
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
             raise ClearMLServingFailed(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")

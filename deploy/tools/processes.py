@@ -7,6 +7,7 @@ a process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.tools.process_family import MARK, leader_of, members, signal_family
+from deploy.tools.process_logs import log_end, read_from
 
 _LOOK_AGAIN_S = 0.05
 
@@ -41,6 +43,29 @@ async def spawn(
             stderr=out,
             start_new_session=True,
         )
+
+
+async def output_of(
+    argv: Sequence[str], *, env: Mapping[str, str], log: Path, timeout: float
+) -> tuple[int | None, str]:  # fmt: skip
+    """Run ``argv`` to its end, and return its exit code and what it appended to ``log``. None: it was ended, too slow.
+
+    No process of its family is left, also if this is cancelled.
+    """
+    offset = log_end(log)
+    process = await spawn(argv, env=env, log=log, death_signal=signal.SIGKILL)
+    code = None
+    try:
+        async with asyncio.timeout(timeout):
+            code = await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal_family(process.pid, "", signal.SIGKILL)
+            await process.wait()
+    return code, read_from(log, offset)
 
 
 def _opened(log: Path) -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""The demo of ``up --demo``: a real model, exported once, registered through the stock CLI, and called twice.
+"""The demo of ``up --demo``: a real model, exported once, registered, added through the stock CLI, and called twice.
 
 ``stack.py`` calls in this order: ``check_parts`` before anything starts, ``export`` while the servers start,
 ``register`` and ``ask`` when they run. An existing bundle (found by its hash) or endpoint (found in the registry) is
@@ -11,13 +11,13 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from deploy.laptop import first_answer
+from deploy.laptop import first_answer, model_upload
 from deploy.laptop.demo.encoder import (
     NEEDED_PACKAGES,
     bundle_folder,
@@ -107,6 +107,7 @@ async def register(
     remembered: Mapping[str, Any],
     say: Callable[[str], None],
     live: Callable[[str], None],
+    upload: Callable[..., Awaitable[str]] = model_upload.upload_model,
 ) -> Registration:
     """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. An existing endpoint stays."""
     known = remembered.get("task_id") == task_id and remembered.get("bundle") == bundle.name
@@ -118,9 +119,9 @@ async def register(
     if known:
         model_id = str(remembered["model_id"])
     else:
-        live("clearml-serving model upload")
-        model_id = await cli.upload_model(task_id, bundle, name=MODEL_NAME, project=PROJECT)
-        say(f'clearml-serving model upload --name "{MODEL_NAME}" …: model {model_id}')
+        live("uploading to ClearML")
+        model_id = await upload(task_id, bundle, project=PROJECT, name=MODEL_NAME, env=cli.env, log=cli.log)
+        say(f'"{MODEL_NAME}" is registered: model {model_id}')
     live("clearml-serving model add")
     await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
     say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")

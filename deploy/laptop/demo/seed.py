@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.laptop import serving_task
+from deploy.laptop import model_upload, serving_task
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, RegistryRefused, RegistryUnavailable
 
@@ -67,8 +67,7 @@ def left_to_do(endpoints: frozenset[str]) -> list[str]:
 async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
     """Create the serving Task if there is none, and its endpoints. Return its id."""
     task = task or await cli.create_service("triton-gateway")
-    # one model for both: a file server keeps one file per name, so a second upload would replace the first
-    model = await cli.upload_model(task, MODEL, name="words", project="triton-gateway demo") if versions else ""
+    model = model_upload.register(task, MODEL, "triton-gateway demo", "words") if versions else ""
     for version in versions:
         # version 1 has a latency objective (docs/objectives.md), version 2 a response cache (docs/configuration.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"

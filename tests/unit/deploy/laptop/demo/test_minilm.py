@@ -16,12 +16,14 @@ TASK = "a" * 32
 
 
 class RecordingCli:
-    """A fake of the stock CLI: records its calls, and returns ids."""
+    """A fake of the stock CLI and of the upload: records calls, and returns ids."""
+
+    env, log = {}, Path("log")  # type: ignore[var-annotated]
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    async def upload_model(self, task_id: str, folder: Path, **_: Any) -> str:
+    async def upload(self, task_id: str, folder: Path, **_: Any) -> str:
         self.calls.append(f"upload {folder.name}")
         return "new"
 
@@ -52,8 +54,9 @@ async def test_only_what_is_missing_is_registered(
     cli: Any = RecordingCli()
     seen = TaskContents(exists=True, endpoints={"minilm": served} if served else {})
     entry = await register(
-        cli, TASK, Path("/x/minilm-1"), seen=seen, remembered=remembered, say=lambda _: None, live=lambda _: None
-    )
+        cli, TASK, Path("/x/minilm-1"), seen=seen, remembered=remembered, say=lambda _: None, live=lambda _: None,
+        upload=cli.upload,
+    )  # fmt: skip
     assert cli.calls == calls
     assert entry.model_id == model
 
