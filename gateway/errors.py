@@ -20,6 +20,7 @@ Raised anywhere in the gateway. ``gateway/edge/http/problems.py`` turns them int
     │   ├── NotPermitted            an authenticated caller lacks a right
     │   ├── QuotaExceeded           the caller's tenant has used up its quota
     │   ├── InputRefused            the task or the hook refused well-formed input
+    │   │   └── ContextLengthExceeded  more tokens than the model reads, in input that must not be cut
     │   ├── EndpointNotFound
     │   └── VersionNotFound
     ├── ClientGone                  the caller left before the answer
@@ -175,6 +176,12 @@ class InputRefused(RequestError):
     """The task or the hook refused well-formed input: correct what the message names."""
 
     kind = "input_refused"
+
+
+class ContextLengthExceeded(InputRefused):
+    """The input has more tokens than the model reads, and was not to be cut: shorten it, or let it be cut."""
+
+    kind = "context_length_exceeded"
 
 
 class EndpointNotFound(RequestError):
@@ -339,6 +346,7 @@ STATUS: Final[dict[str, int]] = {
     "address_too_long": 414,
     "unsupported_media": 415,
     "input_refused": 422,
+    "context_length_exceeded": 422,
     "backend_refused": 422,
     "quota_exceeded": 429,
     "overloaded": 429,
@@ -366,7 +374,8 @@ STATUS: Final[dict[str, int]] = {
 
 
 OF_CALLERS: Final = frozenset(
-    {ClientGone.kind, RequestError.kind, *(error.kind for error in RequestError.__subclasses__())}
+    {ClientGone.kind, RequestError.kind, ContextLengthExceeded.kind}
+    | {error.kind for error in RequestError.__subclasses__()}
 )
 """Kinds of errors that callers cause, on every transport."""
 

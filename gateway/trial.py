@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gateway.control import packages
 from gateway.endpoints.hook import HookHandler
 from gateway.endpoints.tensors import TritonCall
-from gateway.errors import ControlError, DeadlineExceeded, GatewayError
+from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.json_form import to_json
@@ -257,7 +257,7 @@ def _fault(trial: Trial, error: GatewayError) -> HookFault:
     excerpt: list[str] = []
     if found is not None:
         excerpt = _excerpt(trial.code, found[1], int(found[2]))
-    return HookFault(error.message, error.hint, excerpt, is_refusal=error.kind == "input_refused")
+    return HookFault(error.message, error.hint, excerpt, is_refusal=error.kind in OF_CALLERS)
 
 
 @functools.lru_cache(1)

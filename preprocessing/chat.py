@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.model_files import read_json, read_limited
 
 Message = Mapping[str, Any]
 
 _FILE: Final = "chat_template.jinja"
 _DEFAULT: Final = "default"
+_MAX_BYTES: Final = 256 << 10
+"""Longest template. Those of language models have up to 30 kB."""
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -47,41 +50,48 @@ class ChatTemplate:
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        if len(source) > _MAX_BYTES:
+            raise InvalidBundle(
+                f"the chat template has {len(source)} characters, at most {_MAX_BYTES} are read", hint="shorten it"
+            )
+        self._errors: tuple[type[Exception], ...] = (
+            jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+        )  # fmt: skip
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_generation_blocks(), loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except (*self._errors, SyntaxError) as error:  # Jinja makes Python code of what it has read
             raise InvalidBundle(
                 f"the chat template cannot be compiled: {error}", hint="save the tokenizer again"
             ) from error
-        self._errors: tuple[type[Exception], ...] = (
-            jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
-        )  # fmt: skip
         self._tokens = dict(tokens)
 
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate | None:
         """Read `chat_template.jinja` or `tokenizer_config.json`; None without a template. Raises InvalidBundle."""
-        settings = _read_json(folder / "tokenizer_config.json")
-        special = _read_json(folder / "special_tokens_map.json")
+        settings = _settings(folder / "tokenizer_config.json")
+        special = _settings(folder / "special_tokens_map.json")
         source: object = settings.get("chat_template")
         if (folder / _FILE).is_file():
-            source = (folder / _FILE).read_text(encoding="utf-8")
+            try:
+                source = read_limited(folder / _FILE).decode("utf-8")
+            except (OSError, ValueError) as error:
+                raise InvalidBundle(f"{_FILE} cannot be read: {error}", hint="save the tokenizer again") from error
         if isinstance(source, list):  # several named templates
             named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
             source = named.get(_DEFAULT)
         if not isinstance(source, str) or not source.strip():
             return None
-        tokens = {}
-        for name in _SPECIAL:
-            token = settings.get(name) or special.get(name)
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                tokens[name] = token
-        return cls(source, tokens)
+        extra = settings.get("extra_special_tokens")
+        given = dict(extra) if isinstance(extra, dict) else {}  # tokens of the model's own, such as image_token
+        given |= {name: settings.get(name) or special.get(name) for name in _SPECIAL}
+        contents = {name: token.get("content") if isinstance(token, dict) else token for name, token in given.items()}
+        return cls(source, {name: token for name, token in contents.items() if isinstance(token, str)})
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the prompt that asks for the next message. Raises InvalidInput if the template refuses them."""
@@ -96,9 +106,36 @@ class ChatTemplate:
         return text
 
 
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def _generation_blocks() -> type[Any]:
+    """Return Jinja's extension for `{% generation %}` blocks, with which templates mark an assistant's words for
+    training. They change nothing in the prompt; as in transformers, a variable set inside is not known behind it.
+    """
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+        def parse(self, parser: Any) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+        def _same(self, caller: Any) -> Any:
+            return caller()
+
+    return Generation
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes HTML, but a prompt is not HTML.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> None:
@@ -113,9 +150,9 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)  # local time, as in transformers
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
+def _settings(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(path)
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

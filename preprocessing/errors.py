@@ -2,6 +2,7 @@
 
     PreprocessingError
     ├── InvalidInput          the request is invalid: names the field, and what to send instead
+    │   └── TooLong           it has more tokens than the model reads, and must not be cut
     ├── InvalidBundle         the model folder cannot be served
     │   ├── InvalidOption     an endpoint option is unknown or out of range
     │   └── UnsupportedTask   the folder is readable, but no head supports its task
@@ -37,6 +38,10 @@ class InvalidInput(PreprocessingError):
     def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.field = field
+
+
+class TooLong(InvalidInput):
+    """The request has more tokens than the model reads, and must not be cut."""
 
 
 class InvalidBundle(PreprocessingError):

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from preprocessing.chat import Chat, ChatTemplate, TokenPrompts
 from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import GENERATION, TaskConfig
-from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
 from preprocessing.memory import give_back, total_chars
@@ -78,7 +78,9 @@ class TextProcessor:
         self._output_sizes: tuple[int, float] | None = None
         """Bytes of the model's outputs per row and per padded token, measured on its first answer."""
         self.chat: ChatTemplate | None = None
-        """The model's chat template, if it has one."""
+        """The model's chat template, if it has a usable one."""
+        self.chat_fault = ""
+        """Why the model's chat template cannot be used; empty without one."""
 
     @classmethod
     def from_folder(
@@ -108,7 +110,10 @@ class TextProcessor:
             output_names=output_names,
         )
         if config.task == GENERATION:
-            made.chat = ChatTemplate.from_folder(folder)
+            try:
+                made.chat = ChatTemplate.from_folder(folder)
+            except InvalidBundle as fault:  # it costs chats only: prompts need no template
+                made.chat_fault = str(fault)
         return made
 
     def parse(self, body: object) -> ParsedRequest:
@@ -250,19 +255,20 @@ class TextProcessor:
             most, vocabulary = self.config.max_length, self.tokenizer.vocab_size
             refuse_many(len(body.prompts), self.config, "prompt")
             for ids in body.prompts:
-                if not 0 < len(ids) <= most or not all(0 <= n < vocabulary for n in ids):
+                if not ids or not all(0 <= n < vocabulary for n in ids):
                     raise InvalidInput(
-                        f"prompt must hold 1 to {most} ids of the model's own vocabulary of {vocabulary}",
-                        field="prompt",
+                        f"prompt must hold ids of the model's own vocabulary of {vocabulary}", field="prompt"
                     )
             # The text is used only if the answer begins with the prompt; the head needs some text to parse.
             texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
-            rows = [Encoded(pack(ids)) for ids in body.prompts]
+            rows = [Encoded(pack(ids[-most:]), truncated=len(ids) > most) for ids in body.prompts]
             text: object = texts if body.is_batch else texts[0]
         else:
             if self.chat is None:
                 raise InvalidInput(
-                    "this model has no chat template", field="messages", hint="send a prompt to /v1/completions"
+                    self.chat_fault or "this model has no chat template",
+                    field="messages",
+                    hint="send a prompt to /v1/completions",
                 )
             text = self.chat.render(body.messages)
         request = self.head.parse({"text": text, "parameters": dict(body.parameters)})
@@ -374,7 +380,7 @@ class TextProcessor:
         for i, row in enumerate(rows):
             if row.truncated:
                 field = self.head.field_of(request, i)
-                raise InvalidInput(
+                raise TooLong(
                     f"{field} is longer than the {self.config.max_length} tokens this endpoint takes",
                     field=field,
                     hint="shorten or split it",

@@ -136,6 +136,10 @@ class ParsedRequest:
     """Whether texts that are too long are cut (true) or refused (false); None: the endpoint's setting."""
 
 
+class AtMost(int):
+    """A number of new tokens that the caller did not ask for: fewer are generated if a prompt leaves room for fewer."""
+
+
 @dataclass(slots=True, eq=False)
 class Prepared:
     """A request that is ready for the backend: its rows, and what the head needs to make an answer of the outputs."""

@@ -308,6 +308,8 @@ class Assembler:
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
+                if processor.chat_fault:
+                    _log.warning("%s: it accepts prompts, but no chats: %s", spec.url, processor.chat_fault)
                 generator = GenerationHandler(
                     processor, call.backend, call.model, threads=self._threads, permits=self._permits
                 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from gateway.admission import Pressure
-from gateway.errors import BackendGarbage, GatewayError, HookFailed, InputRefused, InternalError
+from gateway.errors import BackendGarbage, ContextLengthExceeded, GatewayError, HookFailed, InputRefused, InternalError
 from gateway.metrics.drift import Reference
 from gateway.trace import Trace
 from preprocessing.errors import (
@@ -28,6 +28,7 @@ from preprocessing.errors import (
     InvalidOutput,
     PreprocessingError,
     TokenizationFailed,
+    TooLong,
     UserCodeError,
     UserCodeRefused,
 )
@@ -323,6 +324,8 @@ def _offloaded(job: Job, then: Callable[[T], None], future: asyncio.Future[T]) -
 def translate(error: PreprocessingError) -> GatewayError:
     """Return the gateway's error for an error of ``preprocessing``."""
     hint = error.hint or ""
+    if isinstance(error, TooLong):
+        return ContextLengthExceeded(error.message, hint=hint)
     if isinstance(error, InvalidInput | UserCodeRefused):
         return InputRefused(error.message, hint=hint)
     if isinstance(error, InvalidOutput):

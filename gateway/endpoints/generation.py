@@ -123,7 +123,7 @@ class GenerationHandler:
         settings, kept = self._head.fitted(row.n_tokens, request.options["settings"])
         ids = row.ids.tolist()
         if kept < len(ids):
-            self._head.refuse_if_cut(request, i)
+            self._head.refuse_if_cut(request, row)
             ids = ids[-kept:]
             prepared.rows[i] = row = Encoded(pack(ids), None, row.n_unknown, True)
         return _Prompt(

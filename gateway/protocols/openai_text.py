@@ -23,10 +23,11 @@ from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
+from preprocessing.types import AtMost
 
 _REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
 _SAME: Final = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
-_COMMON: Final = ("model", "stream", "stream_options", "stop")
+_COMMON: Final = ("model", "stream", "stream_options", "stop", "truncate_prompt_tokens")
 _STREAM_OPTIONS: Final = ("include_usage", "include_obfuscation")
 """The second one asks for padding against eavesdroppers, which changes no text."""
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
@@ -76,6 +77,13 @@ class TextCall(Call):
         self.streams = bool(stream)
         self._tells_usage = options.get("include_usage") is True
         self._parameters = {name: body[name] for name in _SAME if body.get(name) is not None}
+        cut = body.get("truncate_prompt_tokens")  # vLLM's name
+        if cut is not None and (isinstance(cut, bool) or cut != -1):
+            raise InputRefused(
+                "truncate_prompt_tokens must be -1, which cuts the beginning of a prompt that is too long",
+                hint="leave it out, and such a prompt is refused",
+            )
+        self._parameters["truncate"] = cut is not None
         stop = body.get("stop")
         if stop is not None:
             self._parameters["stop"] = [stop] if isinstance(stop, str) else stop
@@ -145,9 +153,9 @@ class CompletionsCall(TextCall):
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         given = self._checked(endpoint, self._given)
-        # OpenAI's default may exceed the positions of a small model. It must not be refused: the caller did not set it.
-        most = _most(endpoint)
-        self._parameters["max_new_tokens"] = self._wanted or min(_COMPLETION_TOKENS, most or _COMPLETION_TOKENS)
+        # OpenAI's default may exceed what a prompt leaves of the model's positions. It must not be refused for that.
+        default = AtMost(min(_COMPLETION_TOKENS, _most(endpoint) or _COMPLETION_TOKENS))
+        self._parameters["max_new_tokens"] = self._wanted or default
         return given
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:

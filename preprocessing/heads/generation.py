@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from preprocessing.config import GENERATION, TaskConfig
-from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.errors import InvalidBundle, TooLong
 from preprocessing.heads.base import (
     Cost,
     Results,
@@ -27,7 +27,7 @@ from preprocessing.heads.base import (
     refuse_unknown_parameters,
     strings_of,
 )
-from preprocessing.types import ParsedRequest, Prepared, Tensors
+from preprocessing.types import AtMost, Encoded, ParsedRequest, Prepared, Tensors
 
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # as in transformers
@@ -36,7 +36,7 @@ _STOP_CHARS: Final = 256
 """Limits on stop strings, because each new token is compared with each of them."""
 _PARAMETERS: Final = (
     *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"),
-    *("seed", "stop", "return_full_text"),
+    *("seed", "stop", "return_full_text", "truncate"),
 )
 _SAMPLES: Final = ("temperature", "top_k", "top_p")
 """A request with one of these parameters wants sampling."""
@@ -65,7 +65,7 @@ class TextGeneration(TextHead):
             "stop": strings_of(parameters, "stop", most=_MAX_STOPS, max_chars=_STOP_CHARS) or (),
             "return_full_text": flag_of(parameters, "return_full_text") or False,
         }
-        return ParsedRequest(texts, is_batch, options)
+        return ParsedRequest(texts, is_batch, options, truncate=flag_of(parameters, "truncate"))
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the outputs of a model that sends one response per token, with the reason in the last one."""
@@ -129,18 +129,22 @@ class TextGeneration(TextHead):
         """
         most = self._config.max_length
         wanted = settings["max_new_tokens"]
-        if wanted is not None:
+        if wanted is not None and not isinstance(wanted, AtMost):
             return dict(settings), max(most - wanted, 1)
-        wanted = min(int(self._config.generation.get("max_new_tokens", DEFAULT_NEW_TOKENS)), most - 1)
+        default = self._config.generation.get("max_new_tokens", DEFAULT_NEW_TOKENS) if wanted is None else wanted
+        wanted = min(int(default), most - 1)
         kept = min(prompt_tokens, most - 1)
         return {**settings, "max_new_tokens": min(wanted, most - kept)}, kept
 
-    def refuse_if_cut(self, request: ParsedRequest, row: int) -> None:
-        """Raise InvalidInput if the endpoint refuses prompts that it cannot read whole."""
-        if not self._config.truncate:
-            field = self.field_of(request, row)
-            raise InvalidInput(
-                f"{field} and its continuation are longer than the {self._config.max_length} tokens the model reads",
-                field=field,
-                hint="shorten it, or ask for fewer new tokens",
-            )
+    def refuse_if_cut(self, request: ParsedRequest, prompt: Encoded) -> None:
+        """Raise TooLong if the request, or else the endpoint, does not want a prompt to lose its beginning."""
+        if self._config.truncate if request.truncate is None else request.truncate:
+            return
+        wanted = request.options["settings"]["max_new_tokens"]
+        raise TooLong(
+            f"the prompt has {'more than ' if prompt.truncated else ''}{prompt.n_tokens} tokens"
+            + ("" if wanted is None or isinstance(wanted, AtMost) else f" and {wanted} new ones are asked for")
+            + f", the model reads {self._config.max_length} in all",
+            hint="shorten it, ask for fewer new tokens, or let its beginning be cut (truncate: true; in OpenAI's form "
+            "truncate_prompt_tokens: -1)",
+        )

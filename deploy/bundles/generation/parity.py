@@ -27,7 +27,6 @@ from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files,
 from deploy.bundles.model_files import kept_files
 from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError, ExportFailed
-from preprocessing.chat import ChatTemplate
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 
@@ -191,15 +190,34 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
     ends = frozenset(processor.config.eos_ids)
     if ends != truth.eos_ids:
         faults.append(f"the bundle ends texts at the tokens {sorted(ends)} instead of {sorted(truth.eos_ids)}")
-    template = ChatTemplate.from_folder(bundle)
-    if (template is None) != (not truth.chats):
-        faults.append("the bundle has no chat template, the original has one" if template is None else
-                      "the bundle has a chat template, the original has none")  # fmt: skip
-    elif template is not None:
-        wrong = [i for i, chat in enumerate(_CHATS) if truth.chats[i] and template.render(chat) != truth.chats[i]]
-        if wrong:
-            faults.append("the bundle's chat template renders a conversation differently from transformers")
+    if processor.chat is None and not processor.chat_fault and truth.chats:
+        faults.append("the bundle has no chat template, the original has one")
+    elif processor.chat is not None and not truth.chats:
+        faults.append("the bundle has a chat template, the original has none")
+    elif any(
+        true and isinstance(ours, str) and ours != true
+        for true, ours in zip(truth.chats, _rendered(processor), strict=False)
+    ):
+        faults.append("the bundle's chat template renders a conversation differently from transformers")
     return [*faults, *changed_files(bundle, truth.files)]
+
+
+def why_no_chats(truth: Truth, processor: TextProcessor) -> str:
+    """Return why ``processor`` refuses chats that transformers renders; empty if it does not."""
+    refused = (ours for true, ours in zip(truth.chats, _rendered(processor), strict=False) if true)
+    return processor.chat_fault or next((str(ours) for ours in refused if isinstance(ours, PreprocessingError)), "")
+
+
+def _rendered(processor: TextProcessor) -> list[str | PreprocessingError]:
+    """Return ``_CHATS`` as the gateway renders them, or why it refuses to; nothing without a template."""
+    rendered: list[str | PreprocessingError] = []
+    template = processor.chat
+    for chat in _CHATS if template is not None else ():
+        try:
+            rendered.append(template.render(chat))  # type: ignore[union-attr] # just looked
+        except PreprocessingError as error:
+            rendered.append(error)
+    return rendered
 
 
 def _chats(tokenizer: Any) -> list[str]:

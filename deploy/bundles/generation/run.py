@@ -72,6 +72,8 @@ class CausalRun(Run):
         """Make the bundle. Raises ``DeployError``."""
         exported = self._export()
         truth = self._truth()
+        if refused := parity.why_no_chats(truth, self.processor):
+            self.say(f"the bundle accepts prompts, but not these chats of the model's template: {refused}")
         folder = self.work / "texts"
         folder.mkdir(exist_ok=True)
         copy_texts(self.source.folder, folder)

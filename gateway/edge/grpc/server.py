@@ -78,6 +78,7 @@ CODES: Final = {
     "unsupported_media": grpc.StatusCode.INVALID_ARGUMENT,
     "body_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
     "input_refused": grpc.StatusCode.INVALID_ARGUMENT,
+    "context_length_exceeded": grpc.StatusCode.INVALID_ARGUMENT,
     "backend_refused": grpc.StatusCode.INVALID_ARGUMENT,
 }
 """Kinds of error to gRPC's codes; every other kind is INTERNAL."""

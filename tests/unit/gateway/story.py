@@ -45,7 +45,7 @@ async def serve(stack: Any) -> None:
     await stack.served("story")
 
 
-def deploy(stack: Any, url: str, model_id: str, **files: Any) -> None:
+def deploy(stack: Any, url: str, model_id: str, *, template: str = _TEMPLATE, **files: Any) -> None:
     """Register, configure and load the model; ``files``: more files of its bundle, by name without ``.json``."""
     folder = stack.folder / "bundle"
     folder.mkdir()
@@ -56,7 +56,7 @@ def deploy(stack: Any, url: str, model_id: str, **files: Any) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"architectures": ["XForCausalLM"], "max_position_embeddings": 16, "eos_token_id": 1}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     (folder / "model.onnx").write_bytes(b"not read by the gateway")
     stack.add_package(model_id, folder)
     stack.registry.add_endpoint(url, model_id)

@@ -21,6 +21,16 @@ TEMPLATES = {
         "  {%- if loop.index0 > 3 %}{% break %}{% endif %}[{{ message.role | upper }}] {{ message.content | trim }}"
         "{{ eos_token }}{% endfor %}"
     ),
+    "generation": (
+        "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}\n"
+        "{% set end = eos_token %}{{ message.content }}{{ end }}{%- endgeneration -%}\n {{ end }}"
+        "{% else %}{{ message.role }}: {{ message.content }}{% endif %}{% endfor %}"
+    ),
+    "json": (
+        "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}{{ messages[0] | tojson(indent=2) }}"
+        "{{ messages[1].content | tojson(ensure_ascii=true) }}{{ messages | tojson(sort_keys=True, indent=1) }}"
+    ),
+    "tokens of its own": "{{ bos_token }}{{ image_token }}{{ messages[0].role }}{{ dict(a=1) }}",
 }
 MESSAGES = [
     {"role": "system", "content": "Be <b>brief</b> & 'kind'."},
@@ -37,16 +47,17 @@ def made(folder: Path, template: Any, **fields: Any) -> ChatTemplate | None:
     return ChatTemplate.from_folder(folder)
 
 
-@pytest.mark.parametrize("name", ["chatml", "llama"])
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_the_prompt_equals_that_of_transformers(tmp_path: Path, name: str) -> None:
     """Character for character."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    template = made(tmp_path, TEMPLATES[name])
+    template = made(tmp_path, TEMPLATES[name], extra_special_tokens={"image_token": {"content": "<i>"}})
     assert template is not None
     (theirs,), _ = render_jinja_template(
-        [MESSAGES], chat_template=TEMPLATES[name], add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
-    )
+        [MESSAGES], chat_template=TEMPLATES[name], add_generation_prompt=True, bos_token="<s>", eos_token="</s>",
+        image_token="<i>",
+    )  # fmt: skip
     assert theirs == template.render(MESSAGES)
 
 
@@ -68,10 +79,23 @@ def test_model_without_a_template_has_none(tmp_path: Path) -> None:
     assert made(tmp_path, [{"name": "rag", "template": "x"}]) is None
 
 
-def test_template_that_cannot_be_compiled_is_the_bundles_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{% if %}", "cannot be compiled"),
+        ("{% other %}", "cannot be compiled"),
+        ("{{ messages | other }}", "cannot be compiled"),
+        ("{% generation %}{{ 1 }}", "cannot be compiled"),
+        ("{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", "cannot be compiled"),
+        ("{{" + "(" * 5000 + ")" * 5000 + "}}", "cannot be compiled"),
+        ("x" * 300_000, "has 300000 characters, at most 262144"),
+    ],
+    ids=range(7),
+)
+def test_template_that_cannot_be_compiled_is_the_bundles_fault(tmp_path: Path, source: str, reason: str) -> None:
     """It is found when the endpoint is built, not by its first caller."""
-    with pytest.raises(InvalidBundle, match="cannot be compiled"):
-        made(tmp_path, "{% if %}")
+    with pytest.raises(InvalidBundle, match=reason):
+        made(tmp_path, source)
 
 
 @pytest.mark.parametrize(

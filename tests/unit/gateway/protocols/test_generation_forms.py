@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import RpcServer
 from gateway.errors import ModelFailed
-from tests.unit.gateway.story import failing
+from tests.unit.gateway.story import deploy, failing
 from tests.waiting import soon
 
 
@@ -208,6 +208,60 @@ async def test_a_field_that_would_be_ignored_is_refused_by_name(story: Any, fiel
         assert 200 == (await story.client.post(path, json={**body, field: None})).status_code
     stream = {**CHAT, "stream": True, "stream_options": {field: value}}
     assert 400 == (await story.client.post("/v1/chat/completions", json=stream)).status_code
+
+
+LONG = [{"role": "user", "content": "one two three four five one"}, {"role": "assistant", "content": "one " * 6}]
+"""A chat of 14 tokens, for a model that reads 16."""
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"messages": LONG, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
+        ({"messages": [*LONG, *LONG], "max_tokens": 1}, "the prompt has more than 16 tokens"),
+        ({"messages": [*LONG, *LONG]}, "the prompt has more than 16 tokens, the model reads 16 in all"),
+        ({"prompt": "one " * 14, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
+        ({"prompt": "one " * 17}, "is longer than the 16 tokens"),
+        ({"prompt": [3] * 14, "max_tokens": 3}, "the prompt has 14 tokens and 3 new ones are asked for"),
+        ({"prompt": [3] * 17, "max_tokens": 1}, "the prompt has more than 16 tokens"),
+    ],
+    ids=range(7),
+)
+async def test_a_prompt_that_is_too_long_is_cut_only_on_request(
+    story: Any, body: dict[str, Any], said: str, streams: bool
+) -> None:
+    """As at OpenAI and vLLM. It lost its beginning with 200 and no sign."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    body = {"model": "story", "stream": streams, **body}
+    reply = await story.client.post(path, json=body)
+    error = reply.json()["error"]
+    assert (400, "context_length_exceeded", "invalid_request_error") == (
+        reply.status_code, error["code"], error["type"],
+    )  # fmt: skip
+    assert said in error["message"]
+    assert 200 == (await story.client.post(path, json={**body, "truncate_prompt_tokens": -1})).status_code
+    fits = {**body, "messages": LONG} if "messages" in body else {**body, "prompt": "one " * 14}
+    assert 200 == (await story.client.post(path, json={**fits, "max_tokens": 2})).status_code
+
+
+@pytest.mark.parametrize("prompt", ["one " * 13, [3] * 13])
+async def test_a_default_that_does_not_fit_is_no_reason_to_refuse_a_prompt(story: Any, prompt: object) -> None:
+    """OpenAI's default of 16 new tokens was not asked for: as many follow as the model has positions left."""
+    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": prompt})
+    usage = {"prompt_tokens": 13, "completion_tokens": 3, "total_tokens": 16}
+    assert (200, usage) == (reply.status_code, reply.json().get("usage"))
+
+
+async def test_a_faulty_chat_template_costs_only_chats(stack: Any) -> None:
+    """Completions need no template. The refusal of a chat says what is wrong with it."""
+    deploy(stack, "story", "m", template="{% if messages %}")
+    await stack.served("story")
+    reply = await stack.client.post("/v1/completions", json=COMPLETION)
+    assert (200, " two") == (reply.status_code, reply.json()["choices"][0]["text"])
+    chat = await stack.client.post("/v1/chat/completions", json=CHAT)
+    assert 400 == chat.status_code
+    assert "the chat template cannot be compiled" in chat.json()["error"]["message"]
 
 
 async def test_fields_that_clients_send_by_themselves_are_accepted(story: Any) -> None:

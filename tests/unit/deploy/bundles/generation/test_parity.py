@@ -10,10 +10,19 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from deploy.bundles.generation.original import Continued
-from deploy.bundles.generation.parity import _CHATS, Truth, agreeing, centred, judge, tolerance_for
+from deploy.bundles.generation.parity import (
+    _CHATS,
+    Truth,
+    agreeing,
+    centred,
+    judge,
+    tolerance_for,
+    why_no_chats,
+)
 from deploy.bundles.model_files import kept_files
 from deploy.tools.errors import ExportFailed
 from preprocessing.chat import ChatTemplate
+from preprocessing.processor import TextProcessor
 
 WORDS = ["<eos>", "one", "two", "three"]
 PROMPT, TOKENS = (1, 2), (3, 1, 2)
@@ -125,6 +134,18 @@ def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
     assert "the original has none" in verdict(bundle, replace(truth, chats=[]), Engine()).faults[0]
     (bundle / "chat_template.jinja").unlink()
     assert "the bundle has no chat template" in verdict(bundle, truth, Engine()).faults[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [("{{ 1 | other }}", "cannot be compiled"), ("{{ raise_exception('never') }}", "does not accept these messages")],
+)
+def test_a_template_that_only_transformers_accepts_costs_only_chats(bundle, truth, template, reason):
+    """The run says so; the graph and its texts are judged without it."""
+    (bundle / "chat_template.jinja").write_text(template)
+    truth = replace(truth, files=kept_files(bundle))
+    assert verdict(bundle, truth, Engine()).is_within
+    assert reason in why_no_chats(truth, TextProcessor.from_folder(bundle))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "tokenizer_config.json"])
