@@ -290,6 +290,10 @@ def _canary_failures() -> str:
 _AGREED: Final = f'{_PICK},outcome="agreed"'
 _COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
 _ALL_COMPARED: Final = by(VERSION, _rate(catalog.SHADOWS, _COMPARED))
+_GUARDED: Final = f"{catalog.ROLLOUT_GUARDED.name}{{{_BY_ENDPOINT}}}"
+_GROUP: Final = (*VERSION, "by", "group")
+_DIFFERED: Final = f'{_PICK},outcome="differed"'
+_ALL_IN_GROUP: Final = by(_GROUP, _rate(catalog.SHADOW_GROUPS, _PICK))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
 _COMPARED_EVIDENCE: Final = f"avg by (endpoint, version, stable, of) ({catalog.COMPARED_EVIDENCE.name}{{{_PICK}}} >= 0)"
 
@@ -338,6 +342,9 @@ CANARY: Final = Board(
                    _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (
+            _lines("Rollout without a runner", "Time since somebody last ran a rollout that has not ended, up to an "
+                   "hour. From two minutes on an alert says so; `canary run` continues it.",
+                   f"clamp(time() - {by(('endpoint',), _GUARDED, 'max')}, 0, 3600)", "{{endpoint}}", "s"),
             _lines("Mirrored requests", "Requests also answered by the shadow version, whose answers no caller gets. "
                    "Dropped first under load.",
                    by((*VERSION, "outcome"), _rate(catalog.SHADOWS, _PICK)), "{{endpoint}} {{version}} {{outcome}}",
@@ -347,8 +354,11 @@ CANARY: Final = Board(
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
             _lines("Difference, p95", "Distance between the numbers of mirrored answers and of the answers sent.",
                    _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
-            _lines("Time of a mirrored request, p95", "95 of 100 are faster.",
-                   _quantile(0.95, catalog.SHADOW_SECONDS, VERSION, _PICK), "{{endpoint}} {{version}}", "s"),
+            _lines("Different answers by group", "Share of a group's mirrored answers that differ: by the label that "
+                   "the caller got, the text's length and its language.",
+                   f"({by(_GROUP, _rate(catalog.SHADOW_GROUPS, _DIFFERED))} or 0 * {_ALL_IN_GROUP}) / "
+                   f"({_ALL_IN_GROUP} > 0)",
+                   "{{endpoint}} {{version}} {{by}} {{group}}", "percentunit", most=1.0),
         )),
     ),
 )  # fmt: skip

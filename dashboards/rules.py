@@ -49,6 +49,8 @@ _MAX_BAD: Final = 0.9
 _REFUSED: Final = 0.9
 """Share of an endpoint's requests refused as the caller's fault above which it counts as an outage."""
 _LEAST_REFUSED: Final = 50
+_DISAGREE: Final = 0.3
+"""Share of different mirrored answers that somebody should know of; a rollout permits a third of it."""
 
 _REQUESTS: Final = catalog.REQUESTS.name
 _SECONDS: Final = catalog.REQUEST_SECONDS.name
@@ -338,6 +340,8 @@ def _canary() -> Group:
     canary = by(ENDPOINT, increase(_REQUESTS, "10m", 'route="canary"'))
     canary_failed = by(ENDPOINT, increase(_REQUESTS, "10m", f'route="canary",{_FAILED}'))
     fallbacks = by(ENDPOINT, increase(catalog.FALLBACKS.name, "10m"))
+    compared = by(VERSION, increase(catalog.SHADOWS.name, "10m", 'outcome=~"agreed|differed|failed"'))
+    different = by(VERSION, increase(catalog.SHADOWS.name, "10m", 'outcome=~"differed|failed"'))
     return Group(
         "gateway-canary",
         [
@@ -363,6 +367,20 @@ def _canary() -> Group:
                 "The canary of {{ $labels.endpoint }} is slower than the stable version",
                 "Its p95 is {{ $value | humanizeDuration }}, more than 1.5 times the stable version's.",
                 "ticket", hold="5m", labels={"signal": "latency"},
+            ),
+            Alert(
+                # A lease is renewed every ten seconds; scrapes may be a minute apart.
+                "GatewayCanaryUnguarded", f"time() - {by(ENDPOINT, catalog.ROLLOUT_GUARDED.name, 'max')} > 120",
+                "Nobody runs the rollout of {{ $labels.endpoint }}",
+                "Its canary keeps its share of the requests, and for two minutes nobody has been there to roll it "
+                "back. `triton-gateway canary run --endpoint {{ $labels.endpoint }}` continues the rollout.",
+                "ticket",
+            ),
+            Alert(
+                "GatewayMirrorDisagrees", f"{different}\n  / ({compared} > 0) > {_DISAGREE}\nand {compared} >= 30",
+                "{{ $labels.endpoint }} {{ $labels.version }} answers mirrored requests differently",
+                "{{ $value | humanizePercentage }} of its answers to mirrored requests in the last 10 minutes differ "
+                "from those that callers got, or failed.", "ticket", hold="1m",
             ),
         ],
     )  # fmt: skip

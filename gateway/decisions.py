@@ -33,7 +33,10 @@ FORGOTTEN_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Weights decided for the route ``endpoint``, in the order of ``urls``, at ``at`` (Unix seconds)."""
+    """Weights decided for the route ``endpoint``, in the order of ``urls``, at ``at`` (Unix seconds).
+
+    Without ``urls``, it was decided that there is no such route.
+    """
 
     endpoint: str
     revision: str

@@ -264,7 +264,11 @@ class ServingSpec:
         """Return for people what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
         versions = sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint)
         if endpoint in self.canaries:
-            return f"a canary, {described_weights(self.canaries[endpoint])}"
+            canary = self.canaries[endpoint]
+            weighted = [url for url, weight in zip(canary.load_endpoints, canary.weights, strict=False) if weight]
+            if len(weighted) == 1 < len(canary.load_endpoints):
+                return f"a finished canary, {weighted[0]} answers all"
+            return f"a canary, {described_weights(canary)}"
         if endpoint in self.endpoints:
             return "the endpoint without a version"
         if endpoint in self.defaults:
@@ -364,6 +368,7 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
             metrics[key.strip("/")] = _decode_metrics(key, value)
         except SpecFault as fault:
             faults.append(Fault(f"metrics {key}", fault.message))
+    broken = tuple(faults)
     canaries = _decode_decisions(task, canaries, endpoints, faults)
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
@@ -377,7 +382,7 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
         settings=_decode_settings(task),
         stables=_decode_stables(task),
         shadows=shadows,
-        defaults=_decode_defaults(task, endpoints, canaries, faults),
+        defaults=_decode_defaults(task, endpoints, canaries, broken),
         objectives=_decode_objectives(task, endpoints),
         faults=tuple(faults),
     )
@@ -592,12 +597,15 @@ def _decode_decisions(
         now = canaries.get(endpoint)
         if f"canary {endpoint}" in broken or judged(now, decision, marks, endpoints) != "reverted":
             continue
-        found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
+        if decision.urls:
+            found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
+        else:
+            found.pop(endpoint, None)
         what = (
             f"has its earlier weights again in the serving Task ({described_weights(now) or 'no such route'}): another "
             "ClearML client wrote an old copy back. The decision of "
-            f"{decision.by or 'triton-gateway'} stays in force: {decision.text} ({decision.why}); to set other "
-            "weights use `triton-gateway canary set`"
+            f"{decision.by or 'triton-gateway'} stays in force: {decision.text or 'no such route'} "
+            f"({decision.why}); to set other weights use `triton-gateway canary set`"
         )
         faults.append(Fault(f"canary {endpoint}", what))
     return found
@@ -608,6 +616,23 @@ def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
         endpoint: str(stored["stable"]).strip("/") for endpoint, stored in kept(task, ROLLOUT).items()
         if "stable" in stored
     }  # fmt: skip
+
+
+def guarded_until(task: Mapping[str, Any], spec: ServingSpec) -> dict[str, float]:
+    """Return until when (Unix seconds) somebody runs a rollout, by route: of those whose canary has a weight.
+
+    It changes every few seconds while a rollout runs, so it is no part of the specification.
+    """
+    found = {}
+    for endpoint, stored in kept(task, ROLLOUT).items():
+        route = spec.canaries.get(endpoint)
+        if route is None or stored.get("phase") not in ("running", "paused"):
+            continue
+        weights = dict(zip(route.load_endpoints, route.weights, strict=False))
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            if weights.get(str(stored["canary"])):
+                found[endpoint] = float(stored["lease"]["until"])
+    return found
 
 
 def own_names(endpoints: Iterable[str], canaries: Iterable[str], faults: Iterable[Fault]) -> set[str]:

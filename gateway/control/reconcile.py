@@ -40,7 +40,7 @@ from gateway.objectives import Objective
 from gateway.pace import Pace, unhurried
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import CONTENT_HASH, Fault, ModelRecord, ServingSpec, decode, records_of, seen_contents
+from gateway.spec import CONTENT_HASH, Fault, ModelRecord, ServingSpec, decode, guarded_until, records_of, seen_contents
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -272,6 +272,7 @@ class Reconciler:
 
     def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
         """Make ``plan`` the wanted configuration; False if its revision is wanted already."""
+        self._observer.guarded(guarded_until(task, plan.spec))
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
             self._publish_faults(plan.faults, logging.WARNING, "")

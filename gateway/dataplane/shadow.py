@@ -1,8 +1,10 @@
 """Shadow traffic: sends a share of an endpoint's requests to another version as well, after the caller has its answer.
 
-The shadow's answer is compared with the caller's, counted, and discarded. The mirror listens to finished requests only
-while a shadow is configured. It cannot disturb other requests: its queue is bounded, few requests run at a time, each
-has a deadline, and shadow requests are dropped first if the process or Triton is busy.
+The shadow's answer is compared with the caller's, counted, and discarded. A failure of the shadow is counted apart; if
+nobody could have answered (no capacity, no time), the request counts as dropped, because that says nothing about the
+version. The mirror listens to finished requests only while a shadow is configured. It cannot disturb other requests:
+its queue is bounded, few requests run at a time, each has a deadline, and shadow requests are dropped first if the
+process or Triton is busy.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,8 +27,10 @@ from gateway.dataplane.records import Listener
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.endpoints.endpoint import Endpoint, Lookup
 from gateway.endpoints.tensors import RawTensors
-from gateway.errors import GatewayError
+from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayError, Overloaded, Unavailable
+from gateway.metrics.mirrored import Features, Groups, renamed, with_names
 from gateway.metrics.observer import Observer
+from gateway.metrics.texts import Text
 from gateway.spec import ShadowSpec
 from gateway.trace import FALLBACK, TRACEPARENT, Trace
 from preprocessing.types import Prepared
@@ -47,6 +52,8 @@ _NO_BODY: Final = (RawTensors, Prepared, Lookup)
 """Requests without a body that could be sent to another version."""
 _COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
 """Fields that describe the text, not the model's answer: versions with different tokenizers differ in them."""
+_NOBODY: Final = (Overloaded, Unavailable, DeadlineExceeded, ClientGone)
+"""Errors that say nothing about the version: it had no capacity, no server or no time."""
 
 Outcome = str
 """``agreed``, ``differed``, ``failed`` or ``dropped``."""
@@ -58,6 +65,7 @@ class _Shadow:
 
     spec: ShadowSpec
     target: str
+    groups: Groups
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(("agreed", "differed", "failed"), 0))
     dropped: int = 0
     difference: float = 0.0
@@ -66,10 +74,23 @@ class _Shadow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Queued:
-    """A finished request that is to be sent to a shadow; ``at`` is loop time, ``size`` the bytes of its body."""
+class _Source:
+    """A version whose requests are mirrored: to which shadow, its labels, and the shadow's labels that mean others."""
 
     shadow: _Shadow
+    labels: frozenset[str]
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A finished request that is to be sent to a shadow; ``at`` is loop time, ``size`` the bytes of its body.
+
+    ``text``: its first text, empty if it has none.
+    """
+
+    source: _Source
+    text: Text
     body: object
     answer: object
     at: float
@@ -105,7 +126,7 @@ class Mirror:
         self._stale = _STALE_S
         self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
-        self._by_url: dict[str, _Shadow] = {}
+        self._by_url: dict[str, _Source] = {}
         self._queued: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,15 +140,17 @@ class Mirror:
         for name, spec in shadows.items():
             known = before.get(name)
             if known is None or replace(known.spec, percent=spec.percent) != spec:
-                known = _Shadow(spec, spec.to)
+                known = _Shadow(spec, spec.to, Groups(partial(self._count_group, spec.to)))
             known.spec = spec
             self._shadows[name] = known
         self._by_url = {}
         for name, shadow in self._shadows.items():
             if shadow.target in endpoints:
+                named = _labels(endpoints[shadow.target])
                 for url, endpoint in endpoints.items():
                     if url != shadow.target and name in (url, endpoint.identity.endpoint):
-                        self._by_url[url] = shadow
+                        labels = _labels(endpoint)
+                        self._by_url[url] = _Source(shadow, frozenset(labels), renamed(labels, named))
         if self._by_url and self._unsubscribe is None:
             self._unsubscribe = self._subscribe(self.answered)
         elif not self._by_url:
@@ -135,9 +158,10 @@ class Mirror:
 
     def answered(self, trace: Trace) -> None:
         """Queue a finished request for its shadow, or ignore it. Never waits, never raises."""
-        shadow = self._by_url.get(trace.url)
-        if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
+        source = self._by_url.get(trace.url)
+        if source is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
             return
+        shadow = source.shadow
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         # A request that was queued for longer than its call took shows that Triton is busy.
@@ -148,7 +172,9 @@ class Mirror:
             self._drop(shadow)
             return
         loop = asyncio.get_running_loop()
-        self._queued.append(_Queued(shadow, trace.body, trace.answer, loop.time(), trace.rows, size))
+        texts = trace.prepared.request.texts if trace.prepared is not None else ()
+        text = texts[0] if texts else ""
+        self._queued.append(_Queued(source, text, trace.body, trace.answer, loop.time(), trace.rows, size))
         self._queued_bytes += size
         if len(self._tasks) < _CONCURRENCY:
             task = loop.create_task(self._run(), name="shadow")
@@ -165,7 +191,8 @@ class Mirror:
                 "mirrored": compared + shadow.counts["failed"], **shadow.counts, "dropped": shadow.dropped,
                 "agreement": shadow.counts["agreed"] / compared if compared else None,
                 "mean_difference": shadow.difference / compared if compared else None,
-                "is_on": shadow in self._by_url.values(), "last_failure": shadow.reason or None,
+                "is_on": any(source.shadow is shadow for source in self._by_url.values()),
+                "last_failure": shadow.reason or None,
             }  # fmt: skip
         return found
 
@@ -192,7 +219,7 @@ class Mirror:
             await self._mirror(one)
 
     async def _mirror(self, one: _Queued) -> None:
-        shadow = one.shadow
+        shadow = one.source.shadow
         loop = asyncio.get_running_loop()
         target = self._table.current.endpoints.get(shadow.target)
         if target is None or loop.time() - one.at > self._stale or self._is_busy():
@@ -201,42 +228,90 @@ class Mirror:
         trace = Trace("shadow")
         try:
             answer = await ask_version(target, one.body, self._timeout, trace)
+        except GatewayError as error:
+            self._note(shadow, str(error))
+            if isinstance(error, _NOBODY):
+                self._drop(shadow)
+            else:
+                self._found(one, target, "differed" if error.kind in OF_CALLERS else "failed")
+            return
+        try:
+            answer = with_names(answer, one.source.names)
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
                 agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
                 if agree is None:
                     return  # kept, to compare the next ones with
-                same, off = agree, 0.0
-            elif max(one.rows, trace.rows) > _LARGE_ROWS:
-                same, off = await asyncio.to_thread(compare, one.answer, answer)
+                same, off, first = agree, 0.0, agree
             else:
-                same, off = compare(one.answer, answer)
-        except GatewayError as error:
-            self._failed(shadow, str(error))
-            return
+                # Of several texts the first one is grouped.
+                compared = partial(_compared, one.answer, answer, shadow.spec.tolerance)
+                is_large = max(one.rows, trace.rows) > _LARGE_ROWS
+                same, off, first = await asyncio.to_thread(compared) if is_large else compared()
         except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
-            self._failed(shadow, f"{type(error).__name__}: {error}")
+            self._note(shadow, f"{type(error).__name__}: {error}")
+            self._drop(shadow)
             return
-        outcome = "agreed" if same and off <= shadow.spec.tolerance else "differed"
-        shadow.counts[outcome] += 1
         shadow.difference += off
-        identity = target.identity
-        self._observer.mirrored(identity.endpoint, identity.version, outcome, off, trace.total_ns)
+        self._found(one, target, "agreed" if same else "differed", off, is_like=first)
 
-    def _failed(self, shadow: _Shadow, reason: str) -> None:
-        shadow.counts["failed"] += 1
+    def _found(
+        self, one: _Queued, target: Endpoint, outcome: Outcome, off: float | None = None, *, is_like: bool = False
+    ) -> None:
+        """Count an outcome. ``off``: the largest difference of the numbers; ``is_like``: whether the first text's
+        answers agree.
+        """
+        shadow, identity = one.source.shadow, target.identity
+        shadow.counts[outcome] += 1
+        self._observer.mirrored(identity.endpoint, identity.version, outcome, off)
+        try:
+            label = _label(one.answer)
+            shadow.groups.see(Features(label if label in one.source.labels else "", one.text), is_like)
+        except Exception:  # noqa: BLE001 - users' objects again; the other requests in the queue come next
+            self._observer.complain()
+
+    def _count_group(self, target: str, by: str, group: str, agreed: bool) -> None:
+        endpoint = self._table.current.endpoints.get(target)
+        if endpoint is not None:
+            self._observer.mirrored_in_group(endpoint.identity.endpoint, endpoint.identity.version, by, group, agreed)
+
+    def _note(self, shadow: _Shadow, reason: str) -> None:
         if reason != shadow.reason:
             _log.info("%s fails as a shadow of %s: %s", shadow.target, shadow.spec.endpoint, reason[:300])
             shadow.reason = reason[:300]
-        self._count(shadow, "failed")
 
     def _drop(self, shadow: _Shadow) -> None:
         shadow.dropped += 1
-        self._count(shadow, "dropped")
-
-    def _count(self, shadow: _Shadow, outcome: Outcome) -> None:
         target = self._table.current.endpoints.get(shadow.target)
         if target is not None:
-            self._observer.mirrored(target.identity.endpoint, target.identity.version, outcome)
+            self._observer.mirrored(target.identity.endpoint, target.identity.version, "dropped")
+
+
+def _labels(endpoint: Endpoint) -> tuple[str, ...]:
+    labels = endpoint.identity.details.get("labels")
+    return tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
+
+
+def _label(answer: object) -> str:
+    """Return the label of the first text; empty if its answer has none."""
+    first = _first(answer)
+    label = first.get("label") if isinstance(first, Mapping) else None
+    return label if isinstance(label, str) else ""
+
+
+def _first(answer: object) -> object:
+    """Return the answer to the first text of a request."""
+    results = answer.get("results") if isinstance(answer, Mapping) else answer
+    return results[0] if isinstance(results, list | tuple) and results else answer
+
+
+def _compared(one: object, other: object, tolerance: float) -> tuple[bool, float, bool]:
+    """Return whether two answers agree, the largest difference of their numbers, and whether the first texts agree."""
+    same, off = compare(one, other)
+    agree = same and off <= tolerance
+    if agree or (first := _first(one)) is one:
+        return agree, off, agree
+    same, off_first = compare(first, _first(other))
+    return agree, off, same and off_first <= tolerance
 
 
 def _agree_on_neighbours(neighbours: Neighbours, one: object, other: object) -> bool | None:

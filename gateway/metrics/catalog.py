@@ -268,8 +268,8 @@ COMPARED_EVIDENCE: Final = Metric(
 )  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
-    "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed, "
-    "dropped. No other request metric counts them.",
+    "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed "
+    "(the model or its code), dropped (no capacity or no time). No other request metric counts them.",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
 SHADOW_DIFFERENCE: Final = Metric(
@@ -278,9 +278,18 @@ SHADOW_DIFFERENCE: Final = Metric(
     "relative above 1.",
     ("endpoint", "version"), DIFFERENCE_BUCKETS, is_detail=True,
 )  # fmt: skip
-SHADOW_SECONDS: Final = Metric(
-    "gateway_shadow_duration_seconds", "histogram", "Time of successful mirrored requests.",
-    ("endpoint", "version"), LATENCY_BUCKETS, is_detail=True,
+SHADOW_GROUPS: Final = Metric(
+    "gateway_shadow_group_requests_total", "counter",
+    "Mirrored requests by group: by the label that the caller got (the eight most frequent), the text's length (short, "
+    "middle, long) and its language (the four most frequent), each alone. Outcome: agreed, or differed (which includes "
+    "failed). At most 17 groups per version.",
+    ("endpoint", "version", "by", "group", "outcome"), is_detail=True,
+)  # fmt: skip
+ROLLOUT_GUARDED: Final = Metric(
+    "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
+    "Until when (Unix time) somebody runs the rollout of this route (`canary run`); 0: nobody. Only while the rollout "
+    "has not ended and its canary has a weight. NaN: it has ended.",
+    ("endpoint",),
 )  # fmt: skip
 PAYLOADS: Final = Metric(
     "gateway_payload_log_records_total", "counter",
@@ -386,7 +395,7 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE,
     DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,
-    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
+    SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -234,12 +234,22 @@ class Observer:
         self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
 
     @_harmless
-    def mirrored(self, endpoint: str, version: str, outcome: str, difference: float = 0.0, total_ns: int = 0) -> None:
-        """Count one request for a shadow; ``difference`` and ``total_ns`` are of one that was answered and compared."""
+    def mirrored(self, endpoint: str, version: str, outcome: str, difference: float | None = None) -> None:
+        """Count one request for a shadow; ``difference`` is of one that was answered and compared."""
         self._numbers.count(catalog.SHADOWS, endpoint, version, outcome).value += 1
-        if outcome in ("agreed", "differed"):
+        if difference is not None:
             self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe(difference)
-            self._numbers.distribution(catalog.SHADOW_SECONDS, endpoint, version).observe(total_ns * _NS)
+
+    @_harmless
+    def mirrored_in_group(self, endpoint: str, version: str, by: str, group: str, agreed: bool) -> None:
+        """Count one request for a shadow by a group that it belongs to (``mirrored.Groups``)."""
+        outcome = "agreed" if agreed else "differed"
+        self._numbers.count(catalog.SHADOW_GROUPS, endpoint, version, by, group, outcome).value += 1
+
+    @_harmless
+    def guarded(self, until: Mapping[str, float]) -> None:
+        """Publish until when somebody runs the rollouts that have not ended, by route (Unix seconds)."""
+        self._numbers.show(catalog.ROLLOUT_GUARDED, {(route,): at for route, at in until.items()})
 
     @_harmless
     def logged(self, outcome: str, records: int) -> None:

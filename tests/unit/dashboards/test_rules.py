@@ -442,6 +442,35 @@ def test_canary_that_fails_more_than_stable_pages(evaluate: Evaluate) -> None:
 
 
 @pytest.mark.prometheus
+def test_a_canary_that_nobody_guards_fires(evaluate: Evaluate) -> None:
+    """Its runner has ended, was interrupted (0), or never renews; with a runner, or after the end, nothing fires."""
+    guard = 'gateway_rollout_guarded_until_timestamp_seconds{{endpoint="e",instance="{}"}}'
+    fires = count_of('ALERTS{alertname="GatewayCanaryUnguarded",endpoint="e",alertstate="firing"}', "20m")
+    evaluate({guard.format("a"): "90+60x10 690x60", guard.format("b"): "90+60x8 570x60"}, promql_expr_test=[fires])
+    evaluate({guard.format("a"): "0x60"}, promql_expr_test=[fires])
+    guarded = {guard.format("a"): "90+60x60", guard.format("b"): "30+60x60"}
+    evaluate(guarded, alert_rule_test=[silent("GatewayCanaryUnguarded", at) for at in ("5m", "20m")])
+    ended = {guard.format("a"): f"90+60x5 {NAN}"}
+    evaluate(ended, alert_rule_test=[silent("GatewayCanaryUnguarded", at) for at in ("7m", "40m")])
+
+
+@pytest.mark.prometheus
+def test_mirrored_answers_that_disagree_fire(evaluate: Evaluate) -> None:
+    """68 % of them within six minutes, and failures alike; a fine retrain, few answers and dropped ones do not."""
+
+    def mirrored(**outcomes: str) -> dict[str, str]:
+        name = 'gateway_shadow_requests_total{{endpoint="e",version="2",instance="i",outcome="{}"}}'
+        return {name.format(outcome): values for outcome, values in outcomes.items()}
+
+    fires = count_of('ALERTS{alertname="GatewayMirrorDisagrees",version="2",alertstate="firing"}', "6m")
+    evaluate(mirrored(agreed="0+32x60", differed="0+68x60"), promql_expr_test=[fires])
+    evaluate(mirrored(agreed="0+32x60", failed="0+68x60"), promql_expr_test=[fires])
+    quiet = [silent("GatewayMirrorDisagrees", at) for at in ("6m", "30m")]
+    evaluate(mirrored(agreed="0+93x60", differed="0+7x60", dropped="0+500x60"), alert_rule_test=quiet)
+    evaluate(mirrored(agreed="0+1x60", differed="0+1x60"), alert_rule_test=quiet)
+
+
+@pytest.mark.prometheus
 def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
     """Down, stale, stuck, failing builds, refusing, queueing in both tiers; a version that was removed does not."""
     stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'

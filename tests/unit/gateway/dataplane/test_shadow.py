@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,18 @@ import pytest
 from gateway.dataplane import shadow as shadow_module
 from gateway.dataplane.shadow import compare
 from gateway.endpoints.endpoint import in_task
-from gateway.errors import ModelFailed
+from gateway.errors import (
+    BackendGarbage,
+    BackendUnavailable,
+    DeadlineExceeded,
+    Draining,
+    GatewayError,
+    HookFailed,
+    InputRefused,
+    ModelFailed,
+    ModelNotReady,
+    Overloaded,
+)
 from gateway.registry.ledger import Record
 from tests.integration.text_bundles import text_bundle
 from tests.unit.gateway.conftest import classify
@@ -130,6 +142,85 @@ async def test_a_failing_shadow_does_not_affect_callers(stack: Any) -> None:
     found = await mirrored(stack, 5)
     assert (5, None, "no memory") == (found["failed"], found["agreement"], found["last_failure"])
     assert [] == stack.gateway.health.reasons()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ModelFailed("no memory"), "failed"), (BackendGarbage("NaN"), "failed"), (HookFailed("KeyError"), "failed"),
+        (InputRefused("too long"), "differed"), (Overloaded("full"), "dropped"), (DeadlineExceeded("late"), "dropped"),
+        (BackendUnavailable("away"), "dropped"), (ModelNotReady("loading"), "dropped"), (Draining("bye"), "dropped"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, GatewayError) else "",
+)  # fmt: skip
+async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_is_not(
+    stack: Any, error: GatewayError, outcome: str
+) -> None:
+    """A refusal of what stable answers is another answer. Status and metrics agree, and the reason is shown."""
+    await start(stack)
+    stack.gateway.table.current.endpoints["e/2"].start = lambda job: job.failed(error)
+    await stack.client.post("/serve/e/1", json=BODY)
+    found = await mirrored(stack, 1)
+    assert {outcome} == {name for name in ("agreed", "differed", "failed", "dropped") if found[name]}
+    assert error.message == found["last_failure"]
+    text = (await stack.client.get("/metrics")).text
+    assert f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} 1.0' in text
+
+
+def groups(text: str) -> dict[tuple[str, str, str], int]:
+    """Return the mirrored requests by kind of group, group and outcome."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("gateway_shadow_group_requests_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            found[labels["by"], labels["group"], labels["outcome"]] = int(float(line.rsplit(" ", 1)[1]))
+    return found
+
+
+async def test_answers_are_counted_by_label_length_and_language(stack: Any) -> None:
+    """The label is the caller's; failures count as different. Brief metrics have none of it."""
+
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        if is_on(stack) and inputs["input_ids"].shape[1] > 12:
+            raise ModelFailed("too long")
+        return scores(1.0)(inputs)
+
+    await start(stack, run)
+    short, long = "good", "good film " * 8
+    for text in [*["der Film ist good"] * 6, *[short] * 3, *["bad"] * 10, long]:
+        await stack.client.post("/serve/e/1", json={"text": text})
+    await mirrored(stack, 20)
+    full = groups((await stack.client.get("/metrics?detail=full")).text)
+    good, bad = (
+        one["label"]
+        for one in [(await stack.client.post("/serve/e/1", json={"text": t})).json() for t in ("good", "bad")]
+    )
+    assert {("label", good, "agreed"): 9, ("label", good, "differed"): 1, ("label", bad, "differed"): 10} == {
+        key: n for key, n in full.items() if key[0] == "label"
+    }
+    assert 6 == full["language", "de", "agreed"]
+    assert 1 == full["length", "long", "differed"]
+    assert all(20 <= sum(n for (by, _, _), n in full.items() if by == kind) for kind in ("label", "language", "length"))
+    assert {} == groups((await stack.client.get("/metrics")).text)
+
+
+async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:
+    """In single answers, in lists and in scores. A label that both versions have means itself."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
+        bundle = text_bundle(tmp_path / version)
+        config = json.loads((bundle / "config.json").read_text()) | {"id2label": dict(enumerate(labels))}
+        (bundle / "config.json").write_text(json.dumps(config))
+        (bundle / "warmup.json").unlink()
+        stack.add_package(f"n{version}", bundle)
+        stack.deploy("e", f"n{version}", version=version)
+    await stack.served("e/1", "e/2")
+    shadow(stack)
+    await stack.until(lambda: is_on(stack))
+    for text in ("good", "bad", ["good", "bad film"]):
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
+    found = await mirrored(stack, 3)
+    assert (3, 0, 0.0) == (found["agreed"], found["differed"], found["mean_difference"])
 
 
 async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack: Any) -> None:
