@@ -251,6 +251,9 @@ def _weights(task: Mapping[str, Any], serving: spec.ServingSpec) -> dict[Thing, 
         if decision is not None and says == _route(spec.CanarySpec(name, decision.weights, decision.urls)):
             fact = Fact(says, decision.by, decision.at, _short(decision.why))
         found[WEIGHT, name] = fact
+    for name in made.keys() - serving.canaries.keys():
+        if not made[name].urls:
+            found[WEIGHT, name] = Fact("nothing", made[name].by, made[name].at, _short(made[name].why))
     stored = spec.kept(task, spec.SHADOW)
     for name, value in stored.items():
         shadow, by = serving.shadows.get(name), str(value.get("by", ""))

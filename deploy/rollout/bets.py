@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.metrics import drift
+from gateway.metrics import drift, mirrored
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 """The alternatives that are bet on: how many times as likely as stable the canary is to fail."""
+GROUPS: Final = mirrored.PLACES
+"""Groups of mirrored requests that share a stake; a gateway counts no more."""
 _EPOCH: Final = 1000
 """Canary requests after which a new series of bets starts beside the old ones."""
 _MAX_EPOCHS: Final = 40

@@ -29,7 +29,7 @@ from typing import Any, Final
 from deploy.rollout import sensitivity
 from deploy.rollout.bets import Bets, log_mean
 from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import PairTest
+from deploy.rollout.pairs import MirrorTest
 
 THRESHOLD: Final = 100.0
 """Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""
@@ -58,8 +58,9 @@ class Counts:
 
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
     ``labels``: value → answers with this value of the compared variable. ``pairs``: mirrored requests with the same
-    answer as stable, and with another answer. ``refused``: requests that the version had no capacity for; ``requests``
-    does not include them.
+    answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
+    ``groups``: the same as ``pairs`` by group. ``refused``: requests that the version had no capacity for; ``requests``
+    does not include them, nor mirrored ones.
     """
 
     requests: int = 0
@@ -69,6 +70,8 @@ class Counts:
     labels: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[int, int] = (0, 0)
     refused: int = 0
+    mirror_failures: int = 0
+    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Gate:
     stable_failures: int = 0
     labels: LabelTest | None = None
     """Compares how often each label occurs; None if labels are not compared."""
-    pairs: PairTest | None = None
+    pairs: MirrorTest | None = None
     """Compares both answers to mirrored requests; None if nothing is mirrored."""
     slower: float = SLOWER
 
@@ -120,14 +123,18 @@ class Gate:
             known = Counts()
         return replace(
             self,
-            errors=self.errors.after(canary.requests, canary.failures, stable.requests, stable.failures),
+            # Stable has answered every mirrored request, so a failure there is the canary's alone.
+            errors=self.errors.after(
+                canary.requests + sum(canary.pairs), canary.failures + canary.mirror_failures, stable.requests,
+                stable.failures,
+            ),
             latency=latency, bounds=bounds, stable_seen=known,
             canary_requests=self.canary_requests + canary.requests,
             canary_failures=self.canary_failures + canary.failures,
             stable_requests=self.stable_requests + stable.requests,
             stable_failures=self.stable_failures + stable.failures,
             labels=self.labels and self.labels.after(canary.labels, stable.labels),
-            pairs=self.pairs and self.pairs.after(*canary.pairs),
+            pairs=self.pairs and self.pairs.after(*canary.pairs, canary.mirror_failures, canary.groups),
         )  # fmt: skip
 
     def renewed(self) -> Gate:
@@ -152,23 +159,28 @@ class Gate:
         found = self._logs()
         strongest = max(found, key=lambda name: found[name])
         if strongest == "errors":
-            return (
+            failed = (
                 f"{self.canary_failures} of {self.canary_requests} requests failed, compared with "
                 f"{self.stable_failures} of {self.stable_requests} for stable"
             )
+            if self.pairs is None or not self.pairs.failed:
+                return failed
+            return f"{failed}; it also failed {self.pairs.failed} of {self.pairs.compared} that stable had answered"
         if strongest == "latency":
-            return f"it is slower by more than the permitted {self.slower - 1:.0%}"
+            return f"it is slower by more than the permitted {self.slower - 1:.0%} (--slower)"
         if strongest == "labels" and self.labels is not None:
             shares = self.labels.describe()
             return (
-                f"the shares of its labels are {_listed(shares['canary'])}, stable's are "
-                f"{_listed(shares['stable'])}; a share may differ by {100 * self.labels.most:.0f} percentage points"
+                f"the shares of its labels are {_listed(shares['canary'])}, stable's are {_listed(shares['stable'])}; "
+                f"a share may differ by {100 * self.labels.most:.0f} percentage points and not vanish (--label-shift)"
             )
         assert self.pairs is not None  # noqa: S101 - nothing else is left
-        pairs = self.pairs
+        group, test = self.pairs.strongest
+        where = f"mirrored requests with {group}" if group else "mirrored requests"
+        permitted = "in a group (--other-answers-in-group)" if group else "(--other-answers)"
         return (
-            f"it answered {pairs.differed} of {pairs.compared} mirrored requests "
-            f"({pairs.differed / max(pairs.compared, 1):.1%}) differently from stable; {pairs.most:.1%} are permitted"
+            f"it answered {test.differed} of {test.compared} {where} ({test.differed / max(test.compared, 1):.1%}) "
+            f"differently from stable; {test.most:.1%} are permitted {permitted}"
         )
 
     def could_see(self) -> dict[str, float | None]:
@@ -177,20 +189,23 @@ class Gate:
         ``errors``, ``labels``, ``pairs``: shares; ``latency``: a factor. None: no fault of this kind, so far.
         """
         n, m, tests = self.canary_requests, self.stable_requests, len(self._logs())
+        mirrored = self.pairs.compared if self.pairs is not None else 0
         found: dict[str, float | None] = {
-            "errors": sensitivity.errors(n, m, (self.stable_failures + 0.5) / (m + 1), tests),
+            "errors": sensitivity.errors(n + mirrored, m, (self.stable_failures + 0.5) / (m + 1), tests),
             "latency": sensitivity.latency(n, m, [(at.allowed, at.reach) for at in self.bounds], tests),
         }
         if self.labels is not None:
             found["labels"] = sensitivity.labels(self.labels, tests)
         if self.pairs is not None:
-            found["pairs"] = sensitivity.pairs(self.pairs, tests)
+            found["pairs"] = sensitivity.pairs(self.pairs.whole, tests)
         return found
 
     @property
     def enough_pairs(self) -> int:
-        """Mirrored answers needed to detect twice the permitted share of different ones; 0 if nothing is mirrored."""
-        return sensitivity.enough_pairs(self.pairs.most, len(self._logs())) if self.pairs is not None else 0
+        """Mirrored answers needed to detect what ``sensitivity.enough_pairs`` says; 0 if nothing is mirrored."""
+        if self.pairs is None:
+            return 0
+        return sensitivity.enough_pairs(self.pairs.whole.most, self.pairs.in_group, len(self._logs()))
 
     @property
     def lacks_pairs(self) -> bool:
@@ -242,7 +257,7 @@ class Gate:
             canary_requests=totals[0], canary_failures=totals[1],
             stable_requests=totals[2], stable_failures=totals[3],
             labels=LabelTest.from_json(stored["labels"]) if stored.get("labels") else None,
-            pairs=PairTest.from_json(stored["pairs"]) if stored.get("pairs") else None,
+            pairs=MirrorTest.from_json(stored["pairs"]) if stored.get("pairs") else None,
             slower=float(stored.get("slower", SLOWER)),
         )  # fmt: skip
 

@@ -97,13 +97,13 @@ class WeightsKeeper:
         if not is_undone:
             log.warning(
                 "the weights of %s that %s decided (%s) were missing in the serving Task; they are written now: %s",
-                endpoint, decision.by, decision.why, decision.text,
+                endpoint, decision.by, decision.why, decision.text or "no such route",
             )  # fmt: skip
             return _CHANGED
         log.warning(
             "another ClearML client overwrote the weights of %s with an old copy (%s). Restored: %s, decided by %s "
             "(%s). If the old weights were set on purpose, set them again", endpoint, found or "no such route",
-            decision.text, decision.by, decision.why,
+            decision.text or "no such route", decision.by, decision.why,
         )  # fmt: skip
         return _CHANGED
 

@@ -2,7 +2,8 @@
 
 One variable with few values (``predicted_label``, or an enum that a user declared) is counted per version. Requests are
 split at random, so both sides get the same kind of requests. The share of a value may differ by ``most`` (0.1: ten
-percentage points). There are two bets per value, like those of ``gate``: the canary gives it more often than that, and
+percentage points), and not fall below a quarter of stable's: a value that the canary never gives is found, however
+rare it is. There are two bets per value, like those of ``gate``: the canary gives it more often than that, and
 less often. The permitted ratio follows from stable's share so far, which is known before each interval. Values beyond
 the eighth count as one. The mean is over all places, used or not, so a value that appears late adds nothing to the
 stake.
@@ -19,6 +20,8 @@ from deploy.rollout.bets import Bets, log_mean
 _RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 _MAX_VALUES: Final = 8
 _REST: Final = "(other values)"
+_VANISHED: Final = 0.25
+"""The canary may give no value less often than this part of stable's share."""
 _SAMPLE: Final = 200
 """Answers of stable that are counted before the first bet, which needs stable's shares."""
 _FRESH: Final = Bets(((0.0,) * len(_RATIOS),), 0, _RATIOS)
@@ -47,9 +50,9 @@ class LabelTest:
                 likelier = (share + self.most) / max(share, 0.5 / known)
                 hits, reference_hits = one.get(value, 0), other.get(value, 0)
                 more[value] = more.get(value, _FRESH).after(requests, hits, references, reference_hits, likelier)
-                if share > self.most:
+                if share:
                     # The same with the sides exchanged: stable gives the value more often than the canary.
-                    rarer = share / (share - self.most)
+                    rarer = share / max(share - self.most, _VANISHED * share)
                     bets = fewer.get(value, _FRESH)
                     fewer[value] = bets.after(references, reference_hits, requests, hits, rarer)
         return LabelTest(self.most, more, fewer, _added(self.canary, one), _added(self.stable, other))

@@ -187,11 +187,28 @@ def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
 
 
 def with_weights(task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float]) -> dict[str, str]:
-    """Return the ``canary`` section with the weights of ``endpoint`` replaced; the others stay as they are."""
-    canaries = {**_canaries(task), endpoint: {
-        "endpoint": endpoint, "weights": [float(share) for share in shares.values()], "load_endpoints": list(shares),
-    }}  # fmt: skip
+    """Return the ``canary`` section with the weights of ``endpoint`` replaced; the others stay as they are.
+
+    Without ``shares`` the route is left out.
+    """
+    canaries = {name: fields for name, fields in _canaries(task).items() if name != endpoint}
+    if shares:
+        canaries[endpoint] = {
+            "endpoint": endpoint, "weights": [float(share) for share in shares.values()],
+            "load_endpoints": list(shares),
+        }  # fmt: skip
     return {CANARY: sections.render(canaries)}
+
+
+def is_of_own_name(task: Mapping[str, Any], rollout: Rollout) -> bool:
+    """Return whether the default version answers the name of ``rollout`` when its canary is removed.
+
+    Not if the name is not that of the versions' endpoint, or if the stable version is the endpoint without a version.
+    """
+    versions = endpoints(task)
+    canary = versions.get(rollout.canary)
+    is_free = rollout.endpoint not in versions or rollout.canary == rollout.endpoint
+    return canary is not None and canary.endpoint == rollout.endpoint and is_free
 
 
 def shares_of(rollout: Rollout) -> dict[str, float]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import default_versions, looks, record, steps
+from deploy.rollout import default_versions, record, steps
 from deploy.rollout.record import LEASE_S, Lease
-from deploy.rollout.source import Look, Source, Version, between, differences, missing_instances
+from deploy.rollout.source import GatewaySource, Look, Version, between, differences
 from deploy.rollout.steps import Decision, Observation, Rollout
 from deploy.tools.errors import DeployError, GatewayError, RegistryUnavailable
 
@@ -30,12 +30,11 @@ class Unwritten(DeployError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look, to be shown: the rollout, the decisions of this look, and its input (None: nothing was judged)."""
+    """One look, to be shown: the rollout and the decisions of this look."""
 
     rollout: Rollout
     decisions: tuple[Decision, ...] = ()
     problem: str = ""
-    look: looks.LookRecord | None = None
 
 
 class Runner:
@@ -44,7 +43,7 @@ class Runner:
     def __init__(
         self,
         store: record.Store,
-        source: Source,
+        source: GatewaySource,
         statuses: Statuses,
         *,
         endpoint: str,
@@ -131,7 +130,6 @@ class Runner:
             self._save(task, rollout)  # nobody has written since: finish the interrupted write first
             task = self._store.task()
         self._unwritten = None
-        judged = None
         moved = carried_out(rollout, task, now)
         if moved is rollout and record.verdict(task, rollout.endpoint) == "reverted":
             found = record.found_weights(task, rollout.endpoint)
@@ -141,7 +139,7 @@ class Runner:
             task = self._store.task()
         elif moved is rollout:
             seen = self._seen(task, rollout)
-            moved, judged = steps.after_look(rollout, seen, now), looks.LookRecord(now, rollout.weight, seen)
+            moved = steps.after_look(rollout, seen, now)
             if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
                 # Somebody chose other weights, which ends the decision: later old copies are not restored to it.
                 self._store.write({}, [record.retired(made, now=now, by=self._me)])
@@ -149,7 +147,7 @@ class Runner:
         self._rollout = moved
         if news or now - self._saved_at >= LEASE_S / 3:
             self._save(task, moved)
-        return Progress(moved, news, look=judged)
+        return Progress(moved, news)
 
     def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Observation:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
@@ -160,8 +158,12 @@ class Runner:
         if gone:
             return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task")
         versions = {url: Version(endpoints[url].endpoint, endpoints[url].version) for url in wanted}
-        looks = {name: self._source.look(name) for name in {v.endpoint for v in versions.values()}}
-        before, self._before = self._before, looks
+        before = self._before
+        looks = {
+            name: self._source.look(name).over(before.get(name, Look()))
+            for name in {v.endpoint for v in versions.values()}
+        }
+        self._before = looks
         statuses = self._statuses()
         lagging = tuple(
             address for address, status in statuses.items()
@@ -172,9 +174,9 @@ class Runner:
         for url, version in versions.items():
             now_there = looks[version.endpoint]
             then = before.get(version.endpoint, Look())
-            missing += missing_instances(then, now_there)
-            route = "canary" if url == rollout.canary else "stable"
-            counts[url] = between(then, now_there, version, route, rollout.rules.variable)
+            missing += now_there.missing
+            route, names = ("canary", rollout.rules.names) if url == rollout.canary else ("stable", {})
+            counts[url] = between(then, now_there, version, route, rollout.rules.variable, names)
         canary, stable = versions[rollout.canary], versions[rollout.stable]
         return Observation(
             counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging,
@@ -236,8 +238,15 @@ def put_right(
 def _write(
     store: record.Store, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
 ) -> None:
-    """Store a rollout, and its weights if the Task has others or they are not decided yet."""
+    """Store a rollout, and its weights if the Task has others or they are not decided yet.
+
+    A canary of the endpoint's own name that was promoted is removed: its version is the default from then on.
+    """
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
+    if rollout.phase == "promoted" and record.is_of_own_name(task, rollout):
+        why = f"the rollout to {rollout.canary} was promoted"
+        records.append(default_versions.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
+        wanted = {}
     if rollout.phase != "paused":
         is_there = _equal(wanted, record.weights(task, rollout.endpoint))
         if not is_there:
@@ -246,9 +255,6 @@ def _write(
             last = rollout.history[-1] if rollout.history else None
             why = f"{last.what}: {last.why}" if last is not None else ""
             records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
-    if rollout.phase == "promoted" and record.endpoints(task)[rollout.canary].endpoint == rollout.endpoint:
-        why = f"the rollout to {rollout.canary} was promoted"
-        records.append(default_versions.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
     records += record.mirroring(task, rollout, by=by)
     write_decided(store, changed, records)
 
@@ -301,7 +307,7 @@ def _in_words(shares: Mapping[str, float] | None) -> str:
 def _equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> bool:
     """Compare shares normalised, as gateways do; versions of weight 0 may be missing."""
     if found is None:
-        return False
+        return not wanted
     total = sum(float(share) for share in found.values()) or 1.0
     urls = {*wanted, *found}
     return all(abs(wanted.get(url, 0.0) - float(found.get(url, 0.0)) / total) < 1e-4 for url in urls)

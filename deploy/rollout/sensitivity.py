@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from deploy.rollout.bets import GROUPS
 from deploy.rollout.labels import LabelTest
 from deploy.rollout.pairs import PairTest
 
@@ -22,6 +23,10 @@ _MAX_BAD_LUCK: Final = 1.645
 """Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
 """Five bets share the stake, and half of it is kept for later epochs."""
+_HALF: Final = math.log(2.0)
+"""Half of the stake on mirrored answers is on all of them, half on groups."""
+SMALL_GROUP: Final = 0.03
+"""Share of the requests in the smallest group for which a rollout waits."""
 
 
 def errors(canary: int, stable: int, share: float, tests: int) -> float | None:
@@ -63,7 +68,7 @@ def labels(test: LabelTest, tests: int) -> float | None:
 
 def pairs(test: PairTest, tests: int) -> float | None:
     """Return the smallest share of different answers that would have been found."""
-    return _smallest(test.most, lambda share: test.compared * _divergence(share, test.most), tests)
+    return _smallest(test.most, lambda share: test.compared * _divergence(share, test.most) - _HALF, tests)
 
 
 def twice(most: float) -> float:
@@ -71,14 +76,28 @@ def twice(most: float) -> float:
     return min(2 * most, (1 + most) / 2)
 
 
-def enough_pairs(most: float, tests: int) -> int:
-    """Return how many pairs detect a share ``twice(most)`` of different answers in nineteen rollouts of twenty."""
+def enough_pairs(most: float, in_group: float, tests: int) -> int:
+    """Return how many pairs detect both of these in nineteen rollouts of twenty.
+
+    A share ``twice(most)`` of different answers among all, and a group with ``SMALL_GROUP`` of the requests in which
+    every answer differs. ``in_group``: the share that may differ there; of more than half, no such group is waited for.
+    """
     share = twice(most)
     grows = _divergence(share, most)
     by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
     # After n pairs the stake has grown by n * grows, less up to _MAX_BAD_LUCK * sqrt(n) * by_chance by bad luck.
+    enough = _enough(grows, by_chance, _needed(tests) + _HALF)
+    if in_group > 0.5:
+        return enough
+    # Every pair in the group makes its stake grow by as much, and none outside; how many are in it is chance.
+    found = math.log(max(PairTest(in_group).alternatives()) / in_group)
+    grows, by_chance = SMALL_GROUP * found, math.sqrt(SMALL_GROUP * (1 - SMALL_GROUP)) * found
+    return max(enough, _enough(grows, by_chance, _needed(tests) + _HALF + math.log(GROUPS)))
+
+
+def _enough(grows: float, by_chance: float, needed: float) -> int:
     luck = _MAX_BAD_LUCK * by_chance
-    root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
+    root = (luck + math.sqrt(luck * luck + 4 * grows * needed)) / (2 * grows)
     return math.ceil(root * root)
 
 

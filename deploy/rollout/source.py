@@ -1,17 +1,18 @@
-"""The source of a rollout's counts: the gateways' own ``/metrics``, or a Prometheus that scrapes them.
+"""The source of a rollout's counts: the gateways' own ``/metrics``.
 
-Turns the counters of all instances into counts between two looks. An instance whose counter went back (its process
-restarted) counts nothing for that interval; an instance that cannot be read is named. This file decides which outcomes
-count as a failure of a version: answers with status 5xx, including a canary's for which stable answered instead.
+Turns the counters of all gateways into counts between two looks. A gateway whose counter went back (its process
+restarted) counts nothing for that interval. One that cannot be read is named, and its last reading is kept: what it
+counts meanwhile is in the next interval. This file decides which outcomes count as a failure of a version: answers with
+status 5xx, including a canary's for which stable answered instead, and mirrored requests that the version failed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-from urllib.parse import quote
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
 
 from deploy.rollout.gate import Counts
 from deploy.tools import http_client
@@ -33,8 +34,11 @@ _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
 _VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
 _SHADOWS: Final = metrics.catalog.SHADOWS.name
-_WANTED: Final = (_REQUESTS, f"{metrics.catalog.REQUEST_SECONDS.name}_bucket", _FALLBACKS, _VARIABLE, _SHADOWS)
-_LABELS: Final = frozenset({"endpoint", "version", "route", "outcome", "le", "variable", "value"})
+_GROUPS: Final = metrics.catalog.SHADOW_GROUPS.name
+_WANTED: Final = (
+    _REQUESTS, f"{metrics.catalog.REQUEST_SECONDS.name}_bucket", _FALLBACKS, _VARIABLE, _SHADOWS, _GROUPS,
+)  # fmt: skip
+_LABELS: Final = frozenset({"endpoint", "version", "route", "outcome", "le", "variable", "value", "by", "group"})
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 Scrape = Mapping[str, Mapping[Series, float]]
@@ -56,17 +60,13 @@ class Look:
     instances: Scrape = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
-
-class Source(Protocol):
-    """Reads the counters of an endpoint. Blocking; never raises."""
-
-    def look(self, endpoint: str) -> Look:
-        """Return all counters now."""
-        ...
+    def over(self, before: Look) -> Look:
+        """Return this reading, with the last good one of every instance that could not be read now."""
+        return replace(self, instances={**before.instances, **self.instances})
 
 
 class GatewaySource:
-    """The gateways' ``/metrics``; ``fetch(url)`` returns the text or None."""
+    """Reads the gateways' ``/metrics``; ``fetch(url)`` returns the text or None. Blocking; never raises."""
 
     def __init__(
         self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = http_client.fetch_from_gateway
@@ -75,7 +75,7 @@ class GatewaySource:
         self._fetch = fetch
 
     def look(self, endpoint: str) -> Look:
-        """See ``Source.look``."""
+        """Return all counters of an endpoint now."""
         found, missing = {}, []
         for gateway in self._gateways:
             text = self._fetch(f"{gateway.rstrip('/')}/metrics?detail=full")
@@ -84,29 +84,6 @@ class GatewaySource:
             else:
                 found[gateway] = parse(text, endpoint)
         return Look(found, tuple(missing))
-
-
-class PrometheusSource:
-    """A Prometheus server; every instance it scrapes counts."""
-
-    def __init__(self, address: str, *, call: Callable[[str], http_client.Answer | None] = http_client.call) -> None:
-        self._address = address.rstrip("/")
-        self._call = call
-
-    def look(self, endpoint: str) -> Look:
-        """See ``Source.look``."""
-        names = "|".join(_WANTED)
-        query = f'{{__name__=~"{names}",endpoint={_quoted(endpoint)}}}'
-        answer = self._call(f"{self._address}/api/v1/query?query={quote(query)}")
-        content = answer.content if answer is not None and answer.status == 200 else None
-        if not isinstance(content, dict) or content.get("status") != "success" or not content["data"]["result"]:
-            return Look(missing=(self._address,))
-        found: dict[str, dict[Series, float]] = {}
-        for item in content["data"]["result"]:
-            labels = dict(item["metric"])
-            instance = f"{labels.get('job', '')}/{labels.get('instance', '')}"
-            found.setdefault(instance, {})[_series(labels.pop("__name__"), labels)] = float(item["value"][1])
-        return Look(found)
 
 
 def parse(text: str, endpoint: str) -> dict[Series, float]:
@@ -120,11 +97,6 @@ def parse(text: str, endpoint: str) -> dict[Series, float]:
     return found
 
 
-def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
-    """Return the instances that could not be read now, including those that were read before."""
-    return tuple(dict.fromkeys((*now.missing, *(name for name in before.instances if name not in now.instances))))
-
-
 def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
     """Return the differences between two versions that gateways have found, one sentence for each kind."""
     found = metrics.compared.read(status for status in statuses if status is not None)
@@ -135,16 +107,29 @@ def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, s
     )  # fmt: skip
 
 
-def between(before: Look, now: Look, version: Version, route: str, variable: str = "") -> Counts:
+def label_names(variable: str, stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:
+    """Return the canary's values of ``variable`` that mean another one of stable, if they are labels (``mirrored``)."""
+    return metrics.mirrored.renamed(stable, canary) if variable == metrics.variables.LABEL else {}
+
+
+def between(
+    before: Look,
+    now: Look,
+    version: Version,
+    route: str,
+    variable: str = "",
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Counts:
     """Return the counts of ``version`` on ``route`` between two looks, with the values of ``variable`` that it gave.
 
-    Values and mirrored requests are counted per version, on all routes.
+    Values and mirrored requests are counted per version, on all routes. ``names``: values → what they mean.
     """
     requests = failures = refused = 0.0
     slower: dict[float, float] = {}
     values: dict[str, float] = {}
     timed = 0.0
-    mirrored = {"agreed": 0.0, "differed": 0.0}
+    mirrored = {"agreed": 0.0, "differed": 0.0, "failed": 0.0}
+    groups: dict[str, dict[str, float]] = {}
     for instance, series in now.instances.items():
         old = before.instances.get(instance)
         if old is None or any(series.get(key, 0.0) < value for key, value in old.items()):
@@ -165,11 +150,16 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
             if name == _VARIABLE:
                 if labels.get("variable") == variable:
                     value_name = labels.get("value", "")
+                    value_name = names.get(value_name, value_name)
                     values[value_name] = values.get(value_name, 0.0) + grown
                 continue
             if name == _SHADOWS:
                 if labels.get("outcome") in mirrored:
                     mirrored[labels["outcome"]] += grown
+                continue
+            if name == _GROUPS:
+                counted = groups.setdefault(f"{labels.get('by')} {labels.get('group')}", {})
+                counted[labels["outcome"]] = counted.get(labels["outcome"], 0.0) + grown
                 continue
             if labels.get("route") != route:
                 continue
@@ -187,7 +177,12 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()},
         {value: round(count) for value, count in values.items() if count > 0},
-        (int(mirrored["agreed"]), int(mirrored["differed"])), int(refused),
+        (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])), int(refused),
+        int(mirrored["failed"]),
+        {
+            group: (int(one.get("agreed", 0)), int(one.get("differed", 0)))
+            for group, one in groups.items() if any(one.values())
+        },
     )  # fmt: skip
 
 
@@ -198,7 +193,3 @@ def _series(name: str, labels: Mapping[str, str]) -> Series:
 
 def _unescaped(found: re.Match[str]) -> str:
     return {"n": "\n"}.get(found[1], found[1])
-
-
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

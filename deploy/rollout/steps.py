@@ -33,7 +33,8 @@ _MAX_HISTORY: Final = 60
 class Rules:
     """When a step ends: after ``min_requests`` compared requests of each side, and ``step_s`` seconds.
 
-    ``variable``: its values are compared; empty: labels are not compared. ``mirror``: the percentage of stable's
+    ``variable``: its values are compared; empty: labels are not compared. ``names``: the canary's labels that mean
+    another label of stable (``gateway/metrics/mirrored``). ``mirror``: the percentage of stable's
     requests that the canary also answers while the rollout runs, invisibly to callers; 0: none. ``mirror_first``: the
     percentage until enough answers were compared; 0: the same. ``mirror_wait_s``: how long the first step waits for
     enough compared answers at most.
@@ -45,6 +46,7 @@ class Rules:
     mirror: float = 0.0
     mirror_first: float = 0.0
     mirror_wait_s: float = 0.0
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ class Rollout:
             "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
             "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
             "variable": self.rules.variable, "mirror": self.rules.mirror,
-            "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s, "index": self.index,
+            "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s,
+            "names": dict(self.rules.names), "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
             "apart": dict(self.differences),
@@ -159,7 +162,8 @@ class Rollout:
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
             rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
-                        *(float(stored.get(name, 0.0)) for name in ("mirror", "mirror_first", "mirror_wait_s"))),
+                        *(float(stored.get(name, 0.0)) for name in ("mirror", "mirror_first", "mirror_wait_s")),
+                        names={str(new): str(old) for new, old in stored.get("names", {}).items()}),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
@@ -305,10 +309,11 @@ def _undetectable(gate: Gate) -> str:
 
 def _too_few_pairs(gate: Gate) -> str:
     assert gate.pairs is not None  # noqa: S101 - callers have checked that pairs are compared
-    most = gate.pairs.most
+    most = gate.pairs.whole.most
     return (
         f"only {gate.pairs.compared} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
-        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}"
+        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}, and to see it if all answers to "
+        f"{sensitivity.SMALL_GROUP:.0%} of the requests differ"
     )
 
 

@@ -9,10 +9,9 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
-from click.core import ParameterSource
 
 from deploy.admin import serving_task
 from deploy.admin.commands import shadow
@@ -46,6 +45,8 @@ default."""
 _MIRRORED_PERCENT: Final = 5.0
 _MIRRORED_FIRST_PERCENT: Final = 20.0
 """Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
+_IN_GROUP: Final = 0.3
+"""Default of --other-answers-in-group."""
 _MIRROR_WAIT_STEPS: Final = 10
 """Default of --mirror-wait, in step times."""
 
@@ -143,17 +144,17 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "--other-answers permits. 0s: it does not wait.  [default: ten times `--step-time`]",
 )  # fmt: skip
 @click.option(
-    "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=5.0, show_default=True,
-    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently.",
-)  # fmt: skip
-@click.option("--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order.")
-@click.option(
-    "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-    help="Read the counters from this Prometheus instead of from the gateways.",
+    "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=10.0, show_default=True,
+    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently, or fail.",
 )  # fmt: skip
 @click.option(
-    "--looks", type=click.File("a", lazy=False), help="Append the data of each comparison (the counters of both "
-    "versions) to this file, one JSON object per line.",
+    "--other-answers-in-group", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
+    help="The same for each group alone: requests with one label of the stable version, with short, middle or long "
+    "texts, in one language. 100: groups are not judged.  [default: 30, or twice --other-answers if that is more]",
+)  # fmt: skip
+@click.option(
+    "--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order. A new "
+    "name means the label that the stable version has at its position; a name that both have means itself.",
 )  # fmt: skip
 @gateways_options("--gateway", "Address of a gateway. Repeat the option for every gateway.")
 @_JSON
@@ -161,7 +162,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
     slower: float, label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
-    other_answers: float, new_labels: bool, looks: TextIO | None, gateways: tuple[str, ...], prometheus: str | None,
+    other_answers: float, other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
     as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: raise its share of the requests step by step, and roll back if it is worse.
@@ -176,14 +177,11 @@ def run(
     The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
     from deploy.rollout.runner import Runner
-    from deploy.rollout.source import GatewaySource, PrometheusSource, Source
+    from deploy.rollout.source import GatewaySource
     from deploy.tools import http_client
 
     endpoint = endpoint.strip("/")
     store = open_registry()
-    if prometheus and click.get_current_context().get_parameter_source("gateways") is ParameterSource.DEFAULT:
-        gateways = ()
-    source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(gateways)
 
     def statuses() -> Mapping[str, Mapping[str, Any] | None]:
         answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
@@ -193,11 +191,12 @@ def run(
     if to is not None:
         chosen = _Chosen(
             _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
-            mirror_wait, other_answers / 100, is_free_of_labels=new_labels,
+            mirror_wait, other_answers / 100,
+            None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
         )  # fmt: skip
         fresh = _fresh(store.task(), store.spec(), endpoint, to, from_, chosen, statuses())
     me = f"{who()} pid {os.getpid()}"
-    runner = Runner(store, source, statuses, endpoint=endpoint, me=me)
+    runner = Runner(store, GatewaySource(gateways), statuses, endpoint=endpoint, me=me)
     stop = stop_on_signal()
     rollout = runner.start(fresh)
     for decision in rollout.history[-1:]:
@@ -214,8 +213,6 @@ def run(
             return 130
         progress = runner.look()
         rollout = progress.rollout
-        if looks is not None and progress.look is not None:
-            print(json.dumps(progress.look.to_json()), file=looks, flush=True)
         if not as_json:
             terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
         for decision in progress.decisions:
@@ -298,6 +295,7 @@ class _Chosen:
     mirror: float | None
     mirror_wait_s: float | None
     other_answers: float
+    in_group: float | None
     is_free_of_labels: bool
 
 
@@ -307,7 +305,9 @@ def _fresh(
 ) -> Rollout:  # fmt: skip
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
-    from deploy.rollout.pairs import PairTest
+    from deploy.rollout.pairs import MirrorTest
+    from deploy.rollout.sensitivity import twice
+    from deploy.rollout.source import label_names
     from deploy.rollout.steps import Rollout, Rules
 
     canary = serving.url_of(endpoint, to)
@@ -322,13 +322,15 @@ def _fresh(
     if mirror is None:
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
+    in_group = max(_IN_GROUP, twice(chosen.other_answers)) if chosen.in_group is None else chosen.in_group
     gate = Gate(
         labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
-        pairs=PairTest(chosen.other_answers) if mirror else None, slower=1 + chosen.slower,
+        pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
     )  # fmt: skip
     wait_s = chosen.step_s * _MIRROR_WAIT_STEPS if chosen.mirror_wait_s is None else chosen.mirror_wait_s
     variable = chosen.variable if chosen.label_shift else ""
-    rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s)
+    names = label_names(variable, _labels(one), _labels(other))
+    rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s, names)
     return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
 
 
@@ -341,14 +343,19 @@ def _details(statuses: Mapping[str, Mapping[str, Any] | None], url: str) -> Mapp
     return {}
 
 
+def _labels(details: Mapping[str, Any]) -> list[str]:
+    labels = details.get("labels")
+    return [*map(str, labels)] if isinstance(labels, list) else []
+
+
 def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str, other: str) -> None:
     """Raise ``DeployError`` if both versions have labels and they are not the same, in the same order."""
-    before, now = stable.get("labels"), canary.get("labels")
-    if isinstance(before, list) and isinstance(now, list) and before != now:
-        same = sorted(map(str, before)) == sorted(map(str, now))
+    before, now = _labels(stable), _labels(canary)
+    if before and now and before != now:
+        same = sorted(before) == sorted(now)
         raise DeployError(
             f"the labels of {other} {'are in another order' if same else 'have other names'}: "
-            f"{', '.join(map(str, now))}; {one} has {', '.join(map(str, before))}",
+            f"{', '.join(now)}; {one} has {', '.join(before)}",
             hint="check `id2label` in the model's config.json. If the change is intended, give --new-labels",
         )
 

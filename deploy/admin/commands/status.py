@@ -157,7 +157,9 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     waiting = _grouped((str(p.get("url")), f"{p.get('state')}: {p.get('reason')}") for p in gateway.get("pending", []))
     lines += waiting
     for name, shares in dict(gateway.get("canaries", {})).items():
-        lines.append(f"canary {name}: {json.dumps(shares)}")
+        weighted = [url for url, share in dict(shares).items() if share]
+        is_over = len(weighted) == 1 < len(shares)
+        lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
     lines += [
         f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
         "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deploy.rollout.bets import Bets
 from deploy.rollout.gate import DOUBT, Counts, Gate
 from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import PairTest
+from deploy.rollout.pairs import MirrorTest
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 BASE_ERRORS = 0.003
@@ -174,13 +174,13 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 
 def test_a_verdict_says_what_speaks_most_against_the_canary():
     """The reason names the strongest test (errors, latency, labels or mirrored answers) with its numbers."""
-    fresh = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
+    fresh = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3))
     assert (
         "40 of 100 requests failed, compared with 3 of 900 for stable"
         in fresh.after(Counts(100, 40), Counts(900, 3)).reason()
     )
     pairs = fresh.after(Counts(100, 0, pairs=(60, 40)), Counts(900, 3)).reason()
-    assert "40 of 100 mirrored requests (40.0%) differently from stable; 5.0% are permitted" in pairs
+    assert "40 of 100 mirrored requests (40.0%) differently from stable; 10.0% are permitted (--other-answers)" in pairs
     known = fresh.after(Counts(10, labels={"A": 5, "B": 5}), Counts(300, labels={"A": 150, "B": 150}))
     assert (
         "A 2%, B 98%, stable's are A 50%, B 50%; a share may differ by 10 percentage points"
@@ -194,7 +194,7 @@ def test_a_verdict_says_what_speaks_most_against_the_canary():
 
 def test_with_more_requests_smaller_faults_would_have_been_seen():
     """The smallest detectable fault shrinks as requests are compared; at first no fault is detectable."""
-    gate, traffic = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05)), Traffic(1, weight=0.25)
+    gate, traffic = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3)), Traffic(1, weight=0.25)
     assert {None} == {*gate.could_see().values()}
     found = []
     for number in range(1, 401):

@@ -80,6 +80,19 @@ def test_a_route_that_an_old_copy_removes_stays(world: World) -> None:
     assert {"e/2": 0.2, "e/1": 0.8} == world.told
 
 
+def test_a_canary_that_was_decided_away_does_not_come_back(world: World) -> None:
+    """A promotion removes it; an old copy brings it back for seconds in the Task, and never in a gateway."""
+    world.decide()
+    world.look()
+    assert (None, "") == (world.told, world.served)
+    world.stock(v2=0.2, v1=0.8)
+    assert "" == world.served
+    world.look()
+    assert (None, "", ()) == (world.told, world.served, decode(world.task()).faults)
+    world.stock(v3=1.0)
+    assert "e/3 1" == world.served
+
+
 def test_other_weights_are_somebodys_will(world: World) -> None:
     """They count at once, stay, and end the decision; afterwards even the replaced weights count."""
     world.stock(v2=0.5, v1=0.5)

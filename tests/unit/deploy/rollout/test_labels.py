@@ -52,6 +52,7 @@ def test_versions_that_answer_alike_are_rolled_back_in_one_run_of_a_hundred_at_m
 
 
 SHIFTED = [
+    ("a rare label vanishes", (0.5, 0.457, 0.043), (0.543, 0.457, 0.0), 0.25, 1_500),
     ("labels swapped", (0.8, 0.2), (0.2, 0.8), 0.05, 100),
     ("labels swapped", (0.8, 0.2), (0.2, 0.8), 0.5, 300),
     ("40 points", (0.7, 0.3), (0.3, 0.7), 0.25, 300),

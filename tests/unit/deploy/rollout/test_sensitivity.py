@@ -7,7 +7,7 @@ import pytest
 
 from deploy.rollout import sensitivity
 from deploy.rollout.gate import DOUBT, Counts, Gate
-from deploy.rollout.pairs import PairTest
+from deploy.rollout.pairs import MirrorTest, PairTest
 
 
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])
@@ -34,27 +34,44 @@ def test_nothing_is_seen_on_one_side_alone():
     assert sensitivity.pairs(PairTest(0.05), 2) is None
 
 
+def mirrored(most, agreed=0):
+    """A gate that has compared answers which all agreed."""
+    gate = Gate(pairs=MirrorTest.of(most, 0.3))
+    return gate.after(Counts(pairs=(agreed, 0)), Counts()) if agreed else gate
+
+
 @pytest.mark.parametrize("most", [0.02, 0.05, 0.1, 0.2])
 def test_enough_pairs_find_twice_what_is_permitted(most):
     """In about nineteen of twenty runs the gate rolls back or is in doubt, for large and small permitted shares."""
-    random, tests = np.random.default_rng(3), len(Gate(pairs=PairTest(most))._logs())
-    enough = sensitivity.enough_pairs(most, tests)
+    random, enough = np.random.default_rng(3), mirrored(most).enough_pairs
     kept = 0
     for _ in range(200):
-        gate = Gate(pairs=PairTest(most))
+        gate = mirrored(most)
         while not gate.is_bad and gate.lacks_pairs:
             differed = int(random.binomial(20, sensitivity.twice(most)))
             gate = gate.after(Counts(20, pairs=(20 - differed, differed)), Counts(180))
         kept += gate.evidence < DOUBT
     assert kept <= 20
-    assert Gate(pairs=PairTest(most, agreed=enough - 1)).lacks_pairs
-    assert not Gate(pairs=PairTest(most, agreed=enough)).lacks_pairs
+    assert mirrored(most, enough - 1).lacks_pairs
+    assert not mirrored(most, enough).lacks_pairs
+
+
+def test_enough_pairs_find_a_small_group_that_always_differs():
+    """In nineteen of twenty runs, although fewer answers differ than are permitted over all."""
+    random, kept = np.random.default_rng(3), 0
+    for _ in range(200):
+        gate = mirrored(0.1)
+        while not gate.is_bad and gate.lacks_pairs:
+            found = int(random.binomial(10, sensitivity.SMALL_GROUP))
+            gate = gate.after(Counts(pairs=(10 - found, found), groups={"language de": (0, found)}), Counts(100))
+        kept += gate.evidence < DOUBT
+    assert kept <= 10
 
 
 def test_half_of_all_answers_may_be_permitted():
     """Twice the permitted share never exceeds 1."""
     assert 0.5 < sensitivity.twice(0.5) < 1
-    assert 0 < sensitivity.enough_pairs(0.9, 2) < 1_000
+    assert 0 < sensitivity.enough_pairs(0.9, 0.95, 2) < 1_100
 
 
 def test_answers_that_differ_more_often_than_is_permitted_are_seen_with_enough_pairs():

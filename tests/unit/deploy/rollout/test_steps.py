@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.pairs import PairTest
+from deploy.rollout.pairs import MirrorTest
 from deploy.rollout.steps import Observation, Rollout, Rules, after_command, after_look, begun
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
@@ -189,12 +189,12 @@ def compared(pairs, differed=0):
 
 def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
     """Requests and time alone prove little: with few pairs, one different answer in ten is not detected."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(60, 6), 11.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest.of(0.1, 0.3))), compared(60, 6), 11.0)
     assert ("waiting", 5.0, 20.0) == (rollout.state, rollout.weight, rollout.mirror)
     assert (
-        "only 60 mirrored answers were compared; 933 are needed to tell 10.0% different ones from the permitted 5.0%"
-        in rollout.why
-    )
+        "only 60 mirrored answers were compared; 593 are needed to tell 20.0% different ones from the permitted "
+        "10.0%, and to see it if all answers to 3% of the requests differ"
+    ) in rollout.why
     assert rollout.why.endswith("waiting for more for up to 89 s")
     rollout = after_look(rollout, compared(900), 15.0)
     assert (25.0, 5.0) == (rollout.weight, rollout.mirror)
@@ -205,17 +205,17 @@ def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
 
 def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
     """Little traffic must not block a rollout for ever, and the verdict must say what it lacks."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))), compared(5), 100.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest.of(0.1, 0.3))), compared(5), 100.0)
     assert (25.0, 20.0) == (rollout.weight, rollout.mirror)
     rollout = after_look(rollout, compared(5), 111.0)
     assert "promoted" == rollout.phase
-    assert "; only 10 mirrored answers were compared; 933 are needed to tell 10.0% different ones" in rollout.why
+    assert "; only 10 mirrored answers were compared; 593 are needed to tell 20.0% different ones" in rollout.why
 
 
 def test_what_is_not_mirrored_is_not_waited_for():
     """Rollouts of an earlier release, and rollouts that compare no answers."""
     rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
-    stored = start(rules=MIRRORED, gate=Gate(pairs=PairTest(0.05))).to_json()
+    stored = start(rules=MIRRORED, gate=Gate(pairs=MirrorTest.of(0.1, 0.3))).to_json()
     old = Rollout.from_json({name: value for name, value in stored.items() if not name.startswith("mirror_")})
     assert (25.0, 5.0) == (after_look(old, compared(5), 11.0).weight, old.mirror)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,8 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
     status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
     options = {
         "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
-        "variable": "predicted_label", "mirror": None, "mirror_wait_s": None, "other_answers": 0.05,
+        "variable": "predicted_label", "mirror": None, "mirror_wait_s": None, "other_answers": 0.1,
+        "in_group": None,
         "is_free_of_labels": False, **chosen,
     }  # fmt: skip
     return canary._fresh(
@@ -43,7 +45,17 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
 def test_of_embeddings_what_is_near_what_is_compared() -> None:
     """Ordinary retrained models pass (docs/canary.md); one with other neighbours is permitted by an option."""
     rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
-    assert (5.0, 0.05) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
+    assert (5.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.whole.most)
+
+
+@pytest.mark.parametrize(
+    ("whole", "in_group", "permitted"), [(0.1, None, 0.3), (0.2, None, 0.4), (0.6, None, 0.8), (0.1, 1.0, 1.0)],
+)  # fmt: skip
+def test_a_group_may_differ_more_than_all_answers(whole: float, in_group: float | None, permitted: float) -> None:
+    """A third of its answers, more if more may differ over all, or what the option says."""
+    pairs = planned(CLASSIFIER, CLASSIFIER, other_answers=whole, in_group=in_group).gate.pairs
+    assert pairs is not None
+    assert (whole, pytest.approx(permitted)) == (pairs.whole.most, pairs.in_group)
 
 
 @pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
@@ -81,6 +93,15 @@ def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: 
     with pytest.raises(DeployError, match=message):
         planned(CLASSIFIER, new)
     assert planned(CLASSIFIER, new, is_free_of_labels=True).gate.pairs is not None
+
+
+def test_new_names_of_labels_are_compared_as_what_they_mean() -> None:
+    """By position; a name that both have means itself, so another order alone changes nothing."""
+    named = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good"]}, is_free_of_labels=True)
+    assert {"bad": "NEGATIVE", "good": "POSITIVE"} == named.rules.names
+    assert named.rules == Rollout.from_json(json.loads(json.dumps(named.to_json()))).rules
+    turned = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["POSITIVE", "NEGATIVE"]}, is_free_of_labels=True)
+    assert {} == turned.rules.names
 
 
 def stable(to: str, default: str = "", weights: Mapping[str, float] | None = None, versions: str = "123") -> str:

@@ -38,6 +38,14 @@ def test_what_is_told_of_many_is_told_once() -> None:
     assert loading.endswith("f/9 and 2 more: loading: no reason yet")
 
 
+def test_a_canary_that_one_version_answers_alone_is_shown_as_finished() -> None:
+    """After a rollout under a name that is no endpoint's; one that splits requests is shown with its shares."""
+    status = {"ready": True, "canaries": {"zc": {"clf/3": 1.0, "clf/1": 0.0}, "clf": {"clf/3": 0.1, "clf/1": 0.9}}}
+    lines = describe("http://g", status, None)
+    assert "canary zc: finished, clf/3 answers all" in lines
+    assert 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}' in lines
+
+
 def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
     """Default objectives with enough budget left are not shown: they would be a line for each endpoint."""
     of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
