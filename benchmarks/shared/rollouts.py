@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deploy.rollout.gate import Gate
 from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import PairTest
+from deploy.rollout.pairs import MirrorTest
 from deploy.rollout.steps import STEPS, Observation, Rollout, Rules, after_look, begun
 
 TESTS: Final = ("errors", "latency", "labels", "pairs")
@@ -30,7 +30,7 @@ class Plan:
     """Step times that the first step waits for mirrored answers."""
 
 
-SHORT: Final = Plan(60, 2.0, (10.0, 25.0, 50.0, 100.0), 200, 20.0)
+SHORT: Final = Plan(25, 2.0, (10.0, 25.0, 50.0, 100.0), 200, 20.0)
 """The plan of ``rollouts-on-real-servers``."""
 
 
@@ -38,7 +38,7 @@ def begin(plan: Plan) -> Rollout:
     """Return a rollout at its first step, with what ``canary run`` compares of a classifier."""
     rules = Rules(plan.min_requests, plan.step_s, "predicted_label", 5.0, plan.mirror_first,
                   plan.step_s * plan.mirror_wait)  # fmt: skip
-    gate = Gate(labels=LabelTest(0.1), pairs=PairTest(0.05))
+    gate = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3))
     return begun(Rollout("e", "e/2", "e/1", steps=plan.steps, rules=rules, gate=gate), 0.0)
 
 

@@ -1,14 +1,12 @@
 """Tiny models, which cost almost nothing to run, so that everything else is visible.
 
-The answer of a *multiplying* model identifies it. A *counting* model classifies by how often 'good' and 'bad' occur. A
-*seeded* one does too, but with a given slowness and a given share of wrong texts.
+The answer of a *multiplying* model identifies it. A *counting* model classifies by how often 'good' and 'bad' occur.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +19,6 @@ from benchmarks.shared.words import SPECIAL, WORDS, text_bundle
 PROJECT: Final = "benchmarks"
 BODY: Final = b'{"x": [[1.0, 2.0]]}'
 """A request to a multiplying model behind ``code``; ``answer`` is its answer."""
-MARKS: Final = tuple(f"m{number:03}" for number in range(1000))
-"""Words of which each text for a seeded model has one. They decide what the model does with it."""
 _CODE: Final = """
 import numpy as np
 class Preprocess:
@@ -122,79 +118,6 @@ def static_bundle(source: Path, folder: Path, *, width: int = 384) -> Path:
         [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])],
         [numpy_helper.from_array(vectors, "vectors"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
          numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
-    )  # fmt: skip
-    _save(graph, folder / "model.onnx")
-    return folder
-
-
-def seeded_text(draw: Callable[[], float]) -> str:
-    """Return a text for seeded models; ``draw`` returns numbers from 0 to 1."""
-    return f"{MARKS[int(draw() * len(MARKS))]} {'good' if draw() < 0.5 else 'bad'} film"
-
-
-def seeded_bundle(
-    folder: Path, *, flipped: float = 0.0, failing: float = 0.0, steps: int = 0, always: bool = False
-) -> Path:  # fmt: skip
-    """Write a text classification model of 'good' and 'bad' that is wrong about some of the texts of ``seeded_text``.
-
-    ``flipped``: the share of texts, by their mark, that get the other label; ``failing``: whose call fails; ``always``:
-    all get the same label. ``steps`` multiplications of matrices make it slow.
-    """
-    text_bundle(folder, words=(*WORDS, *MARKS), max_position_embeddings=32)
-    size = len(SPECIAL) + len(WORDS) + len(MARKS)
-    first = size - len(MARKS)
-    worth = np.zeros((size, 2), dtype=np.float32)
-    worth[5, 0] = worth[4, 1] = 4
-    turned, beyond = np.zeros((size, 1), dtype=np.float32), np.zeros(size, dtype=np.int64)
-    turned[first : first + round(flipped * len(MARKS))] = 1
-    # Not the last one: a gateway sends the tokenizer's highest id to every new version.
-    beyond[size - 1 - round(failing * len(MARKS)) : size - 1] = 1 << 40
-    matrix = np.linalg.qr(np.random.default_rng(1).normal(size=(128, 128)))[0].astype(np.float32)
-    constants = {
-        "worth": worth, "turned": turned, "beyond": beyond, "matrix": matrix,
-        "bias": np.array([9.0 * always, 0.0], dtype=np.float32), "two": np.array([2.0], dtype=np.float32),
-        "one": np.array([1.0], dtype=np.float32), "nothing": np.array([0.0], dtype=np.float32),
-        "last": np.array([2], dtype=np.int64), "axis": np.array([1], dtype=np.int64),
-        "steps": np.array(steps, dtype=np.int64), "yes": np.array(True),
-    }  # fmt: skip
-    node = helper.make_node
-    floats, shape = TensorProto.FLOAT, [128, 128]
-    turn = helper.make_graph(
-        [node("MatMul", ["before", "matrix"], ["after"]), node("Identity", ["still"], ["again"])], "turn",
-        [helper.make_tensor_value_info("number", TensorProto.INT64, []),
-         helper.make_tensor_value_info("still", TensorProto.BOOL, []),
-         helper.make_tensor_value_info("before", floats, shape)],
-        [helper.make_tensor_value_info("again", TensorProto.BOOL, []),
-         helper.make_tensor_value_info("after", floats, shape)],
-    )  # fmt: skip
-    nodes = [
-        node("Gather", ["beyond", "input_ids"], ["further"]),  # an index that does not exist: the call fails
-        node("Add", ["input_ids", "further"], ["at"]),
-        node("Gather", ["worth", "at"], ["each"]),
-        node("Gather", ["turned", "input_ids"], ["flags"]),
-        node("Cast", ["attention_mask"], ["mask"], to=floats),
-        node("Unsqueeze", ["mask", "last"], ["column"]),
-        node("Mul", ["each", "column"], ["counted"]),
-        node("ReduceSum", ["counted", "axis"], ["right"], keepdims=0),
-        node("ReduceMax", ["flags"], ["is_turned"], axes=[1], keepdims=0),
-        node("Mul", ["is_turned", "two"], ["twice"]),
-        node("Sub", ["one", "twice"], ["sign"]),
-        node("Mul", ["right", "sign"], ["said"]),
-        # A value that depends on the input cannot be precomputed; it does not change the answer.
-        node("ReduceMin", ["mask"], ["least"], keepdims=0),
-        node("Mul", ["least", "nothing"], ["none"]),
-        node("Add", ["matrix", "none"], ["begun"]),
-        node("Loop", ["steps", "yes", "begun"], ["ended"], body=turn),
-        node("ReduceMean", ["ended"], ["mean"], keepdims=0),
-        node("Mul", ["mean", "nothing"], ["zero"]),
-        node("Add", ["said", "zero"], ["so_far"]),
-        node("Add", ["so_far", "bias"], ["logits"]),
-    ]
-    graph = helper.make_graph(
-        nodes, "seeded",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("logits", floats, ["b", 2])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )  # fmt: skip
     _save(graph, folder / "model.onnx")
     return folder

@@ -76,9 +76,7 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("drift.md", "observing"): lambda: cost_of_observing.shown(saved("observing")),
     ("tracing.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
-    ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(
-        saved("rollouts")["rollouts"], saved("rollouts-replayed")
-    ),
+    ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(saved("rollouts")["rollouts"]),
     ("decisions/0025-one-request-path.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
     ("decisions/0025-one-request-path.md", "tei"): lambda: _if_saved("tei", cost_beside_tei.shown),
 }
