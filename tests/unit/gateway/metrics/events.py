@@ -53,7 +53,7 @@ def happen(observer: Any, times: int = 1) -> None:
         observer.finished(trace)
         observer.text_calls("t", "1").called(1 + i, 64 * (1 + i), 50 * (1 + i), i, 1)
         observer.cached("t", "1", is_hit=i % 2 == 0)
-        observer.mirrored("t", "2", ("agreed", "differed", "failed")[i % 3], i / 100, 3_000_000 * i)
+        observer.mirrored("t", "2", ("agreed", "differed", "failed")[i % 3], None if i % 3 == 2 else i / 100)
     observer.fell_back("t", "2", "model_failed")
     observer.started()
     observer.waited(0.25)
