@@ -161,9 +161,12 @@ class Rollout:
         return cls(
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
-            rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
-                        *(float(stored.get(name, 0.0)) for name in ("mirror", "mirror_first", "mirror_wait_s")),
-                        names={str(new): str(old) for new, old in stored.get("names", {}).items()}),
+            rules=Rules(
+                int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
+                float(stored.get("mirror", 0.0)), float(stored.get("mirror_first", 0.0)),
+                float(stored.get("mirror_wait_s", 0.0)),
+                {str(new): str(old) for new, old in stored.get("names", {}).items()},
+            ),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
