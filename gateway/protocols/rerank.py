@@ -13,7 +13,7 @@ from gateway.call import Call
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
 from gateway.protocols import huggingface, tei
-from gateway.protocols.json_body import dumps
+from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import HARMLESS, model_of
 from gateway.spec import normalize_url
 from gateway.trace import Trace
@@ -42,9 +42,10 @@ class RerankCall(Call):
             raise InputRefused("the body must be an object", hint=f"send {self.form}")
         self._version = version
         self.path = normalize_url(model_of(body), None) if path is None else path
+        for field in ("query", "documents"):
+            require_field(body, field, self.form)
         huggingface.refuse_other_fields(body, _FIELDS, _NEUTRAL, HARMLESS)
-        known = {name: value for name, value in body.items() if name in _FIELDS}
-        self._body = tei.fields_of(known, _FIELDS, ("query", "documents"), self.form)
+        self._body = {name: value for name, value in body.items() if name in _FIELDS}
         tei.refuse_empty(body.get("documents"), "documents")
         top_n = body.get("top_n")
         self._top_n = None if top_n is None else huggingface.whole_number(top_n, "top_n")
