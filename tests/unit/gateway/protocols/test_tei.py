@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -352,17 +351,3 @@ async def test_the_openapi_document_has_every_route_with_an_example_that_works(s
         (name,) = found["post"].get("parameters") or [{"example": ""}]
         body = found["post"]["requestBody"]["content"]["application/json"]["example"]
         await ask(served, path.format(name=name["example"]), body)
-
-
-async def test_components_of_embeddings_are_counted_for_every_protocol(served: Any) -> None:
-    """TEI, OpenAI and our own. Shortened vectors are not counted, because they point elsewhere."""
-    texts = ["good film", "bad bad film"]
-    await ask(served, "/tei/vectors/embed", {"inputs": texts})
-    await ask(served, "/v1/embeddings", {"model": "vectors", "input": texts})
-    await ask(served, "/serve/vectors", {"text": "good"})
-    await ask(served, "/serve/vectors", {"text": "good", "parameters": {"truncate_dim": 2}})
-    await asyncio.sleep(0)
-    shown = (await served.client.get("/metrics?detail=full")).text
-    found = [line for line in shown.splitlines() if "scalar_count" in line and "embedding_" in line]
-    assert [5.0] * 4 == [float(line.split()[-1]) for line in found]
-    assert all('endpoint="vectors"' in line for line in found)
