@@ -30,8 +30,9 @@ from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.framing import Framing
 from preprocessing.memory import give_back
+from preprocessing.tokenizer_settings import Stated, refuse_contradictions
 from preprocessing.types import Encoded, Texts, pack
-from preprocessing.windows import Windower
+from preprocessing.windows import Windower, copied
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 from preprocessing.words.rules import KNOWN_PATTERNS
 
@@ -65,6 +66,7 @@ class TextTokenizer:
         truncation_side: Side = "right",
         growth: int = 1,
         is_slow: bool = False,
+        stated: Stated | None = None,
     ) -> None:
         """`word_cache` is the most words to keep: True for the default number, False or 0 for none."""
         self._tokenizer = tokenizer
@@ -77,6 +79,8 @@ class TextTokenizer:
         """How many characters the normalizer may make of one."""
         self.is_slow = is_slow
         """Whether even a short text may take long: an expression may try many ways to match."""
+        self.stated = stated
+        """What tokenizer.json says of matters of which tokenizer_config.json may say otherwise; None without a file."""
         self._framing: Framing | None = None
         self._words: WordCache | None = None
         self._off_because: str | None = None
@@ -95,13 +99,16 @@ class TextTokenizer:
     def from_folder(cls, folder: Path, config: TaskConfig, *, word_cache: bool | int = True) -> TextTokenizer:
         """Load `tokenizer.json`, with truncation and padding replaced by those of `config`. Raises InvalidBundle."""
         content = tokenizer_file.read(folder / "tokenizer.json")
-        key = (hashlib.sha256(content).digest(), config.max_length, config.truncation_side, int(word_cache))
+        digest = hashlib.sha256(content).digest()
+        key = (digest, config.max_length, config.truncation_side, config.splits_special_tokens, int(word_cache))
         with _loading:
             origin = _loaded.get(key)
         if origin is None:
             origin = cls._load(content, config, word_cache=word_cache)
             with _loading:  # another thread may have loaded it meanwhile
                 origin = _loaded.setdefault(key, origin)
+        if origin.stated is not None:
+            refuse_contradictions(config.tokenizer_settings, config.model_type, origin.stated)
         return origin.twin()
 
     @classmethod
@@ -120,6 +127,7 @@ class TextTokenizer:
                 f"max_length is {config.max_length}, but special tokens alone take {specials}",
                 hint=f"set max_length to at least {specials + 1}",
             )
+        tokenizer.encode_special_tokens = config.splits_special_tokens
         tokenizer.no_padding()
         tokenizer.enable_truncation(config.max_length, strategy="longest_first", direction=config.truncation_side)
         # A template gives each piece a constant type, so one text shows whether single texts have other types than 0.
@@ -135,6 +143,7 @@ class TextTokenizer:
             truncation_side=config.truncation_side,
             growth=file.growth,
             is_slow=not file.patterns <= KNOWN_PATTERNS,
+            stated=file.stated,
         )
 
     def twin(self) -> TextTokenizer:
@@ -168,7 +177,7 @@ class TextTokenizer:
     def clone(self) -> TextTokenizer:
         """Return an independent copy with the same settings and an empty word cache."""
         return TextTokenizer(
-            copy.deepcopy(self._tokenizer),
+            copied(self._tokenizer),
             max_length=self.max_length,
             unknown_id=self._unknown_id,
             zero_types=self._zero_types,
@@ -385,7 +394,7 @@ _PROBED_WORDS: Final = 512
 """Words of the longest probe. Rows of 100,000 tokens would take seconds and gigabytes, and are cut by the same rule."""
 
 _loading: Final = Lock()
-_loaded: Final[WeakValueDictionary[tuple[bytes, int, Side, int], TextTokenizer]] = WeakValueDictionary()
+_loaded: Final[WeakValueDictionary[tuple[bytes, int, Side, bool, int], TextTokenizer]] = WeakValueDictionary()
 """Loaded tokenizers in use, by the hash of `tokenizer.json` and the other settings of `TextTokenizer`."""
 
 

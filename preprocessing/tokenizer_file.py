@@ -19,6 +19,7 @@ import orjson
 
 from preprocessing.errors import InvalidBundle
 from preprocessing.model_files import MAX_TOKENIZER_BYTES, read_limited
+from preprocessing.tokenizer_settings import Stated
 
 _MAX_GROWTH: Final = 256
 """Most characters that steps with a text of their own may make of one. Those of known tokenizers stay below 20."""
@@ -52,6 +53,7 @@ class TokenizerFile:
     """The unknown token of a Unigram model, which the library does not tell."""
     patterns: frozenset[str]
     """The regular expressions of the normalizer and the pre-tokenizer."""
+    stated: Stated
 
 
 def read(path: Path) -> bytes:
@@ -101,6 +103,7 @@ def examine(content: bytes) -> TokenizerFile:
         math.prod(_growth(step) for step in steps["normalizer"]),
         unknown if isinstance(unknown, int) else None,
         frozenset(_patterns([*steps["normalizer"], *steps["pre_tokenizer"]])),
+        Stated.of(found),
     )
 
 

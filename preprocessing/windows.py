@@ -23,14 +23,21 @@ from preprocessing.types import Texts, Window, Windows, pack
 _FIRST, _SECOND = 0, 1
 
 
+def copied(tokenizer: Tokenizer) -> Tokenizer:
+    """Return an independent copy, with the setting that the library's own copy loses."""
+    made = copy.deepcopy(tokenizer)
+    made.encode_special_tokens = tokenizer.encode_special_tokens
+    return made
+
+
 class Windower:
     """Encodes texts or pairs into one or more windows each."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, truncation_side: Side, unknown_id: int | None) -> None:
-        self._framed = copy.deepcopy(tokenizer)
+        self._framed = copied(tokenizer)
         self._framed.no_truncation()
         self._framed.no_padding()
-        self._bare = copy.deepcopy(self._framed)
+        self._bare = copied(self._framed)
         self._bare.post_processor = None
         self._max_length = max_length
         self._side: Side = truncation_side

@@ -1,16 +1,19 @@
 """Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
 
-There is no original to judge them against; the one change (pooling) is proven equal. Needs no torch.
+There is no original to judge them against; the one change to a graph (pooling) is proven equal. If transformers is
+installed, the tokens are compared with its own, since it does not always follow tokenizer.json. Needs no torch.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib import util
 from pathlib import Path
 from typing import Final
 
 from deploy.bundles import graph_pooling, serving
+from deploy.bundles.export import tokens
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
@@ -18,6 +21,8 @@ from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside, file_name, path_within
+from preprocessing.errors import PreprocessingError
+from preprocessing.tokenizer import TextTokenizer
 
 _NUMPY: Final = {
     "FP32": "float32", "FP16": "float16", "FP64": "float64", "INT64": "int64", "INT32": "int32", "INT8": "int8",
@@ -42,7 +47,8 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
             for name_of_weights in onnx_signature(given.file).external_files:
                 _take_weights(given.file, name_of_weights, folder)
             if given.texts is not None:
-                copy_texts(given.texts, folder)
+                copy_texts(_as_transformers_reads(given.texts, work / "tokens", say, progress), folder)
+                _check(folder, given)
             _graph(given, given.file, folder, say, progress)
     return final
 
@@ -81,6 +87,33 @@ def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
             for one in side
         ])  # fmt: skip
     return sides[0], sides[1]
+
+
+def _check(folder: Path, given: Given) -> None:
+    """Refuse a tokenizer that the gateway would refuse."""
+    try:
+        if given.config is not None:
+            TextTokenizer.from_folder(folder, given.config, word_cache=False)
+    except PreprocessingError as error:
+        raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
+
+
+def _as_transformers_reads(
+    texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
+) -> Path:
+    """Return the folder whose tokenizer.json is served: ``texts``, or a copy if transformers makes other tokens."""
+    if util.find_spec("transformers") is None:
+        say("the tokens were not compared with those of transformers, which is not installed")
+        return texts
+    progress("comparing the tokens with those of transformers")
+    try:
+        found, note = tokens.as_transformers_reads(texts, scratch)
+    except DeployError as error:
+        say(f"the tokens were not compared with those of transformers: {error}")
+        return texts
+    if note:
+        say(note)
+    return found
 
 
 def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:

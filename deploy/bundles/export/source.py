@@ -97,5 +97,6 @@ def find_source(
             "modules.json lists layers after pooling, which the exporter does not know",
             hint="export the whole sentence-transformers pipeline to ONNX yourself, with an output sentence_embedding",
         )
+    notes = (f"{note}; to follow the file instead, add --tokenizer file",) if note else ()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
-    return Source(folder, origin, given, name, config, digest(origin), (note,) if note else ())
+    return Source(folder, origin, given, name, config, digest(origin), notes)

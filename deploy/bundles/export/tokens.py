@@ -20,6 +20,7 @@ from deploy.bundles.export import custom_code
 from deploy.bundles.model_files import PIECES
 from deploy.tools.errors import ExportFailed, MissingPart
 from deploy.tools.sentences import SENTENCES
+from preprocessing.model_files import read_json
 
 Reads = Literal["transformers", "file"]
 """Whose reading of ``tokenizer.json`` is served and is the truth: transformers' own, or the file's."""
@@ -59,6 +60,7 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
         return _copy(folder, scratch, backend), ""
     own = read_file(folder)
     texts = [*((text,) for text in (*SENTENCES, *_ODD)), *zip(SENTENCES, _ODD, strict=False)]
+    texts += [(f"a {token} b",) for token in _added(folder)]
     made = [(text, _ids(tokenizer, text), own(*text)) for text in texts]
     wrong = [(text, ids, its) for text, ids, its in made if ids != its]
     if not wrong or backend is None:
@@ -68,7 +70,7 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
         f"transformers {metadata.version('transformers')} does not follow this tokenizer.json: its "
         f"{type(tokenizer).__name__} makes other tokens for {len(wrong)} of {len(texts)} texts, for example for "
         f"{shown(text)}: {first_difference(ids, its)}. The bundle uses the tokens that transformers makes, so it "
-        "answers like transformers' pipeline; to follow the file instead, add --tokenizer file"
+        "answers like transformers' pipeline"
     )
 
 
@@ -161,6 +163,16 @@ def _copy(folder: Path, scratch: Path, backend: Any) -> Path:
     (copy / "tokenizer.json").unlink(missing_ok=True)
     backend.save(str(copy / "tokenizer.json"))
     return copy
+
+
+def _added(folder: Path) -> list[str]:
+    """Return the tokens that tokenizer_config.json adds."""
+    try:
+        listed = read_json(folder / "tokenizer_config.json")["added_tokens_decoder"]
+        tokens = [token.get("content") if isinstance(token, dict) else token for token in listed.values()]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return []
+    return [token for token in tokens if isinstance(token, str)]
 
 
 def _ids(tokenizer: Any, texts: tuple[str, ...], **cut: Any) -> list[int]:

@@ -230,7 +230,6 @@ def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path
         {"tokenizer_config.json": {"pad_token": "b"}},
         {"tokenizer_config.json": {"pad_token": {"content": "b"}}},
         {"special_tokens_map.json": {"pad_token": "b"}},
-        {"tokenizer_config.json": {"pad_token": "b", "added_tokens_decoder": {"5": {"content": "b"}}}},
     ],
 )
 def test_pad_id_is_the_id_of_the_pad_token(make_folder: MakeFolder, files: dict[str, Any]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
+from tokenizers import Tokenizer
 
 from deploy.bundles import ready_models
 from deploy.bundles.model_kinds import recognise
 from deploy.tools.errors import DeployError
+from tests.unit.preprocessing.conftest import word_piece
 
 
 def graph(folder: Path, location: str) -> Path:
@@ -59,3 +63,45 @@ def test_a_name_that_is_a_path_stays_in_the_folder_of_bundles(tmp_path: Path) ->
     given = recognise(str(graph(tmp_path / "model", "weights.bin")))
     folder = ready_models.pack(given, tmp_path / "out", "../team/m", lambda _: None, lambda _: None)
     assert tmp_path / "out" == folder.parent
+
+
+@pytest.fixture
+def contradicting(tmp_path: Path) -> Path:
+    """An ONNX file with a tokenizer.json that keeps capitals, and settings with which transformers does not."""
+    folder = tmp_path / "cased"
+    folder.mkdir()
+    tensors = [helper.make_tensor_value_info(name, TensorProto.INT64, [None, None]) for name in ("input_ids", "logits")]
+    made = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["logits"])], "g", [tensors[0]], [tensors[1]])
+    (folder / "model.onnx").write_bytes(helper.make_model(made).SerializeToString())
+    described = json.loads(word_piece().to_str())
+    described["normalizer"]["lowercase"] = False
+    config = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "vocab_size": 13}
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]", "pad_token": "[PAD]",
+                "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[SEP]"}  # fmt: skip
+    for name, content in (("tokenizer", described), ("config", config), ("tokenizer_config", settings)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_tokens_are_those_of_transformers(contradicting: Path, tmp_path: Path) -> None:
+    """Only the graph was compared, so such a model was said to answer equally."""
+    said: list[str] = []
+    given = recognise(str(contradicting))
+    folder = ready_models.pack(given, tmp_path / "out", "m", said.append, lambda _: None)
+    [note] = said
+    assert "does not follow this tokenizer.json: its BertTokenizer makes other tokens for" in note
+    served = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert served.encode("GOOD film").ids == served.encode("good film").ids
+    assert "false" in (contradicting / "tokenizer.json").read_text()
+
+
+def test_contradicting_files_are_refused_without_transformers(
+    contradicting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both values, before anything is registered."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    said: list[str] = []
+    with pytest.raises(DeployError, match=r"do_lower_case True, but tokenizer\.json has lowercase False"):
+        ready_models.pack(recognise(str(contradicting)), tmp_path / "out", "m", said.append, lambda _: None)
+    assert ["the tokens were not compared with those of transformers, which is not installed"] == said
+    assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
