@@ -84,12 +84,6 @@ def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str
     return Panel(title, description, (Query(expr, legend),), unit=unit, **more)  # type: ignore[arg-type]  # passed on
 
 
-def _of_variable(variable: str) -> str:
-    matchers = f'{_PICK},variable="{variable}"'
-    name = catalog.VARIABLE_SCALAR.name
-    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / ({by(VERSION, _rate(f'{name}_count', matchers))} > 0)"
-
-
 def _stage_mean(stage: str) -> str:
     matchers = f'{_PICK},stage="{stage}"'
     name = catalog.STAGE_SECONDS.name
@@ -444,8 +438,6 @@ DRIFT: Final = Board(
                    unit="percentunit"),
             _lines("Truncated texts", "Truncated texts per second.", by(VERSION, _rate(catalog.TRUNCATED)),
                    unit="suffix:texts/s"),
-            _lines("Mean entropy of the scores", "0: the model is certain. 1: all labels have equal scores.",
-                   _of_variable("entropy"), unit="percentunit", most=1.0),
         )),
         Section("Declared variables and references", (
             _lines("Newest values", "Newest values of `--variable-value` variables.",

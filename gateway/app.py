@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import gc
 import logging
@@ -448,21 +447,8 @@ class Gateway:
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:
             return None
-        mean = self.observer.watch.mean(url)
-        return {"url": url, "words": self._words(url), "mean": None if mean is None else asdict(mean)}
-
-    def _words(self, url: str) -> dict[str, Any]:
-        usual = self.observer.watch.usual_words(url)
-        identity = self.table.current.endpoints[url].identity
-        recent = self.observer.watch.recent_words().get((identity.endpoint, identity.version))
-        of_recent = {"recent": None if recent is None else recent.frequent()}
-        if usual is None:
-            return {"texts": 0, "counts": {}, "seen": "", "known": 0, **of_recent}
-        seen = base64.b64encode(usual.seen).decode()
-        return {
-            "texts": usual.texts, "counts": dict(usual.counts), "seen": seen, "known": usual.known,
-            **of_recent,
-        }  # fmt: skip
+        words, mean = (None if one is None else asdict(one) for one in self.observer.watch.learned(url))
+        return {"url": url, "words": words, "mean": mean}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

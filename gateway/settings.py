@@ -544,9 +544,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     drift_words: bool = Field(
         True, validation_alias=_names("drift_words"),
-        description="Count the words of texts for drift detection. Frequent words are kept in memory and in captured "
-        "references. Words that become more or less frequent are shown to everyone who may read `/v1/status` "
-        "([drift](drift.md#words)).",
+        description="Count the share of unusual words in texts for drift detection. The usual words are kept in memory "
+        "and in captured references ([drift](drift.md#words)).",
     )  # fmt: skip
     objective_availability: Share = Field(
         0.999, validation_alias=_names("objective_availability"),

@@ -62,7 +62,6 @@ class TextRow(Protocol):
 
     n_tokens: int
     n_unknown: int
-    truncated: bool
 
 
 class Flow(NamedTuple):

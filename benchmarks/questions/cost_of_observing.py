@@ -52,7 +52,6 @@ def serve(form: str, state: Path) -> None:
 
     from gateway.app import Gateway
     from gateway.metrics import drift, texts
-    from gateway.metrics.text_variables import TextVariables
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name
     from gateway.testing import FakeBackend, FakeRegistry
@@ -69,14 +68,11 @@ def serve(form: str, state: Path) -> None:
                 {
                     "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)),
                     "top_score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
-                    "entropy": drift.scalar_bins(rng.uniform(0, 1, 2000)),
                     "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}),
                     "score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
-                    "script": drift.enum_bins({"latin": 2000}),
                     "language": drift.enum_bins({"en": 1900, "none": 100}),
                     "letter_case": drift.enum_bins({"mixed": 1800, "lower": 200}),
-                    "duplicate": drift.enum_bins({"false": 1990, "true": 10}),
-                    "risen_word": drift.risen_bins({"none": 2000}),
+                    "unusual_word_ratio": drift.scalar_bins(rng.uniform(0, 0.5, 2000)),
                 },
                 words=corpus.usual_words(),
             )
@@ -110,7 +106,7 @@ def serve(form: str, state: Path) -> None:
         for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
-        TextVariables.look = nothing  # type: ignore[method-assign]
+        texts.TextVariables.look = nothing  # type: ignore[method-assign]
     server = uvicorn.Server(
         uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
                        proxy_headers=False, access_log=False, server_header=False, date_header=False)

@@ -6,7 +6,6 @@ all gateways within a window.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import random
@@ -32,21 +31,17 @@ Standing = drift.Standing
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """The verdicts on variables, in the order in which they are shown."""
-OF_WORDS, COSINE = variables.OF_WORDS, variables.COSINE
+UNUSUAL, COSINE = variables.UNUSUAL, variables.COSINE
 MEANINGS = variables.BUILT_IN
 LABEL, SCORE = variables.LABEL, variables.SCORE
-OF_TEXT: Final = frozenset({variables.SCRIPT, variables.LANGUAGE, variables.CASE})
+OF_TEXT: Final = frozenset({variables.LANGUAGE, variables.CASE})
 """Variables that follow from the text alone."""
 encode = drift.encode
 in_days = drift.in_days
 
-_RISEN: Final = 0.01
-"""Share of texts with a risen word, beyond the reference's, from which a new reference has other words."""
-LEAST_TEXTS: Final = 3000
-"""Texts that a reference of words needs: a thousand to learn the frequent words, the others to count them."""
+LEAST_TEXTS: Final = 2 * texts.LEARNED
+"""Texts that a reference of words needs: half of them to learn the usual words, the others to count them."""
 _TIMEOUT_S: Final = 30.0
-_ALL: Final = 1 << 40
-"""A number of texts per second that is never reached: none is left out."""
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
     catalog.VARIABLE_ENUM.name,
@@ -88,58 +83,12 @@ def _learned(gateway: str, url: str, what: str) -> Any:
 
 
 def words(gateway: str, url: str) -> drift.Words | None:
-    """Return the frequent words of one version's texts; None if the gateway does not report them."""
+    """Return the usual words of one version's texts; None if the gateway does not report them."""
     found = _learned(gateway, url, "words")
     try:
-        # Earlier releases do not report ``seen``.
-        seen, known = base64.b64decode(found.get("seen", "")), float(found.get("known", 0))
-        return drift.Words(float(found["texts"]), found["counts"], seen, known) if found["counts"] else None
-    except (AttributeError, ValueError, KeyError, TypeError):
+        return drift.Words(float(found["texts"]), tuple(map(str, found["usual"]))) if found["usual"] else None
+    except (ValueError, KeyError, TypeError):
         return None
-
-
-def renewed(
-    gateway: str, samples: Iterable[Sample], endpoint: str, version: str, found: Mapping[str, Bins], words: Words
-) -> tuple[Words | None, dict[str, Bins]] | None:
-    """Return the words of recent texts, and ``found`` adapted to them, if words rose since ``words`` were learned.
-
-    ``words``: those of the reference in use. With a new reference, the words that rose are known. Risen words then get
-    the shares of the old reference, and unusual words must be counted again. The words are None if there were too few
-    texts. Returns None if no words rose.
-    """
-    stand = [
-        v for v in verdicts(samples) if (v.endpoint, v.version, v.variable) == (endpoint, version, variables.RISEN)
-    ]
-    if not stand or variables.RISEN not in found:
-        return None
-    usually = dict(zip(stand[0].bins, stand[0].reference, strict=True))
-    now = dict(zip(found[variables.RISEN].names, found[variables.RISEN].ratios(), strict=True))
-    if usually.get(texts.NONE, 0.0) - now.get(texts.NONE, 0.0) < _RISEN:
-        return None
-    others = {name: bins for name, bins in found.items() if name not in OF_WORDS}
-    url = f"{endpoint}/{version}" if version else endpoint
-    answer = _learned(gateway, url, "words")
-    recent = answer.get("recent") if isinstance(answer, Mapping) else None
-    if not recent or not recent["counts"]:
-        return None, others
-    total = found[variables.RISEN].total
-    risen = {name: share * total for name, share in usually.items() if name not in (drift.OTHER, drift.MISSING)}
-    fresh = Words(float(recent["texts"]), recent["counts"], words.seen)
-    return fresh, {**others, variables.RISEN: drift.risen_bins(risen)}
-
-
-def known_later(bins: Mapping[str, Bins], words: drift.Words) -> dict[str, Bins]:
-    """Return the references; that of risen words as it counts once all of ``words`` are known."""
-    return {name: drift.known_later(one, words) if name == variables.RISEN else one for name, one in bins.items()}
-
-
-def moved_words(gateway: str) -> dict[tuple[str, str], dict[str, list[dict[str, Any]]]]:
-    """Return the words that rose and fell, by endpoint and version; empty if the gateway does not report them."""
-    status = _get(gateway, "/v1/status")
-    try:
-        return {(one["endpoint"], one["version"]): one["words"] for one in status["drift"] if "words" in one}
-    except (KeyError, TypeError):
-        return {}
 
 
 def served(gateway: str) -> list[tuple[str, str]] | None:
@@ -166,12 +115,6 @@ def side_by_side(gateway: str) -> list[Compared]:
 def _get(gateway: str, path: str) -> Any:
     answer = call_gateway(f"{gateway.rstrip('/')}{path}", timeout=_TIMEOUT_S)
     return answer.content if answer is not None and answer.status == HTTPStatus.OK else None
-
-
-def word_shares(moved: Mapping[str, Any]) -> str:
-    """Return the shares of texts with a word that rose or fell, now and in the reference, as text."""
-    was = "was not frequent" if moved["was"] is None else f"was {moved['was']:.1%}"
-    return f"{moved['now']:.1%} ({was})"
 
 
 def _query(url: str, name: str, expr: str) -> list[Sample]:
@@ -222,52 +165,36 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
         if sum(count for value, count in counted.items() if value != drift.OTHER) > 0:
             # A listed value that never occurred has no bin. If it occurs later, it is reported as new.
             listed = {value: count for value, count in counted.items() if count > 0}
-            make = drift.risen_bins if variable == variables.RISEN else drift.enum_bins
-            found[variable] = make(listed, missing=missing[variable])
+            found[variable] = drift.enum_bins(listed, missing=missing[variable])
     return found
-
-
-class TextCounts:
-    """Counts the variables of texts; ``counts`` has a counter per variable, complete after ``flush``."""
-
-    def __init__(self, names: Iterable[str] = variables.BUILT_IN) -> None:
-        self.counts: dict[str, Counter[str]] = {name: Counter() for name in names}
-        takes = {name: count.update for name, count in self.counts.items()}
-        self._looks = texts.TextCounter(takes, texts.Sample(_ALL, random.random))
-
-    def see(self, text: str | tuple[str, str]) -> None:
-        """Count a text."""
-        self._looks.see([text])
-        self._looks.follow([text])
-
-    def flush(self) -> None:
-        """Count what is pending."""
-        self._looks.flush()
 
 
 def of_texts(found: Iterable[str | tuple[str, str]], labels: Iterable[str]) -> dict[str, Bins]:
     """Return references of the variables of texts, and of ``labels`` if there are any."""
-    counted = TextCounts()
-    for text in found:
-        counted.see(text)
-    counted.flush()
-    counted.counts[variables.LABEL].update(labels)
-    return {name: drift.enum_bins(count) for name, count in counted.counts.items() if count}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in (variables.LANGUAGE, variables.CASE)}
+    for text in map(texts.beginning, found):
+        counts[variables.LANGUAGE][texts.language(text, texts.words_of(text))] += 1
+        counts[variables.CASE][texts.letter_case(text)] += 1
+    counts[variables.LABEL] = Counter(labels)
+    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
 
 
-def words_of_texts(found: Sequence[str | tuple[str, str]]) -> tuple[drift.Words, dict[str, Bins]] | None:
-    """Return the frequent words of a data set and the references of word variables; None if it is too small.
+def words_of_texts(found: Sequence[str | tuple[str, str]]) -> tuple[drift.Words, Bins] | None:
+    """Return the usual words of a data set, and the reference of the share of unusual ones; None if it is too small.
 
-    The texts are taken in a random but reproducible order, because a data set may be sorted by its labels.
+    Texts that words were learned from would measure too well, so the others are measured. The texts are taken in a
+    random but reproducible order, because a data set may be sorted by its labels.
     """
     if len(found) < LEAST_TEXTS:
         return None
-    shuffled = random.Random(0).sample(found, len(found))  # noqa: S311 - no secret
-    usual, shares, risen = texts.learned(shuffled)
-    if usual is None or not shares:
-        return None
-    of_words = {variables.UNUSUAL: drift.scalar_bins(shares), variables.RISEN: drift.risen_bins(risen)}
-    return usual, {name: bins for name, bins in of_words.items() if bins.total}
+    usual = texts.UsualWords(None)
+    measured = [
+        usual.unusual(texts.words_of(texts.beginning(text))) for text in random.Random(0).sample(found, len(found))  # noqa: S311 - no secret
+    ]  # fmt: skip
+    shares = [share for share in measured if share is not None]
+    return (
+        (usual.words, drift.scalar_bins(shares)) if usual.words is not None and usual.words.usual and shares else None
+    )
 
 
 def answered(samples: Iterable[Sample], endpoint: str, version: str) -> float:

@@ -80,7 +80,7 @@ class TextRun(Run):
         graph = self._graph(chosen, exported)
         prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
-        drifts = reference.distributions(prepared, truth.answers, len(self.source.config.labels))
+        drifts = reference.distributions(prepared, truth.answers)
         tuned = self._tune(chosen, graph, timings)
         parities = [p for _, p in judged]
         made = Made(

@@ -231,7 +231,7 @@ DRIFT_OBSERVATIONS: Final = Metric(
 )  # fmt: skip
 DRIFT_NEW: Final = Metric(
     "gateway_drift_new_values_total", "counter",
-    "Named values in the bin other: a language, script, label or listed value that the reference does not have. The "
+    "Named values in the bin other: a language, label or listed value that the reference does not have. The "
     "series appears with the first one.", (*_REFERENCE, "value"),
 )  # fmt: skip
 DRIFT_REFERENCE: Final = Metric(

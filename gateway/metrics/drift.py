@@ -8,14 +8,13 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -23,8 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics.variables import COSINE, OF_WORDS
-from gateway.metrics.wording import VOCABULARY_BYTES
+from gateway.metrics.variables import COSINE, UNUSUAL
 
 FORMAT: Final = 1
 FILE: Final = "reference.json"
@@ -42,9 +40,6 @@ VISIBLE: Final = 0.25
 """A variable is not judged until a change this large in a share of one half could be seen."""
 SHIFT_SIGMAS: Final = 3.29
 """A share counts as moved beyond this many standard deviations of noise: 99.9 %."""
-RISEN_SHARE: Final = 0.0005
-"""Share of texts with a risen word that is expected even if the reference has none; see ``risen_bins``."""
-_UNSEEN: Final = "unseen"
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
@@ -109,18 +104,10 @@ class Bins:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The most frequent words of a reference; each word is counted once per text."""
+    """The usual words, the most frequent first, of the ``texts`` texts that they were learned from."""
 
     texts: float
-    counts: Mapping[str, float]
-    seen: bytes = b""
-    """All words that ever occurred (``wording.Vocabulary``); empty if unknown."""
-    known: float = 0.0
-    """Number of texts with these words; 0 if unknown. Not stored in files."""
-
-    def shares(self) -> dict[str, float]:
-        """Return the share of texts that contain each word."""
-        return {word: count / self.texts for word, count in self.counts.items()}
+    usual: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +138,12 @@ class Reference(dict[str, Bins]):
         found = {**other, **self}
         of_words = self if self.words is not None else other
         of_mean = self if self.mean is not None else other
-        for names, of in ((OF_WORDS if of_words.words is not None else (), of_words),
-                          ((COSINE,) if of_mean.mean is not None else (), of_mean)):  # fmt: skip
-            for name in names:
+        for name, has_it, of in (
+            (UNUSUAL, of_words.words is not None, of_words), (COSINE, of_mean.mean is not None, of_mean)
+        ):  # fmt: skip
+            if has_it:
                 found.pop(name, None)
-                if name in of:
-                    found[name] = of[name]
+                found |= {name: of[name]} if name in of else {}
         return Reference(found, of_words.words, of_mean.mean)
 
 
@@ -217,42 +204,6 @@ def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     return Bins(
         "enum", (), kept, (*(float(known[v]) for v in kept), float(rest), float(missing + counts.get(MISSING, 0)))
     )
-
-
-def risen_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
-    """Return the bins for texts with a risen word, from the number of texts per value.
-
-    A word can become more frequent for a while without a change that matters, so a small share is expected even if the
-    reference has none. A word that was never seen does not occur several times by chance, so for it the reference's
-    share is used.
-    """
-    few = RISEN_SHARE * sum(counts.values())
-    least = {"more": few, "new": few, _UNSEEN: 0.0}
-    return enum_bins({**counts, **{name: max(n, counts.get(name, 0)) for name, n in least.items()}}, missing=missing)
-
-
-def cannot_come(names: Sequence[str]) -> frozenset[int]:
-    """Return the indexes of bins that stay empty: a text always has one of the values of ``risen_word``."""
-    if set(names) == {"none", "more", "new", _UNSEEN, OTHER, MISSING}:
-        return frozenset({names.index(OTHER), names.index(MISSING)})
-    return frozenset()
-
-
-def known_later(bins: Bins, words: Words) -> Bins:
-    """Return the bins of risen words as if all ``words`` had been known while the reference was counted.
-
-    Fewer words were known then, so more of them were unseen. By a Good–Turing estimate, the chance that a word in none
-    of ``m`` texts occurs for the fourth time within a few texts falls with the third power of ``m``. The count of
-    unseen words is divided by the mean ratio over the counted texts, which are the last ones. If more texts were
-    counted than are known, several workers have counted, and nothing is changed. No count falls below 0.
-    """
-    if not 0 < bins.total < words.known:
-        return bins
-    before, known = max(words.known - bins.total, words.known / 2), words.known
-    times = known**3 * (before**-2 - known**-2) / (2 * (known - before))
-    counts = dict(zip(bins.names, bins.counts, strict=True))
-    counts[_UNSEEN] = max(0.0, (counts.get(_UNSEEN, 0.0) + SMOOTHING) / times - SMOOTHING)
-    return replace(bins, counts=tuple(counts[name] for name in bins.names))
 
 
 def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:
@@ -440,17 +391,7 @@ def encode(
                 }
                 for name, bins in sorted(variables.items())
             },
-            **(
-                {
-                    "words": {
-                        "texts": words.texts,
-                        "counts": dict(words.counts),
-                        "seen": base64.b64encode(words.seen).decode(),
-                    }
-                }
-                if words is not None
-                else {}
-            ),
+            **({"words": {"texts": words.texts, "usual": words.usual}} if words is not None else {}),
             **(
                 {"mean": {"vectors": mean.vectors, "values": [float(f"{value:.6g}") for value in mean.values]}}
                 if mean is not None
@@ -481,6 +422,8 @@ def decode(text: str) -> Reference:
             raise BadReference(f"{FILE}: variable {name}: {error}") from error
     try:
         words = _decode_words(content["words"]) if "words" in content else None
+        if UNUSUAL in found and words is None:
+            raise BadReference(f"the variable {UNUSUAL} needs them")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadReference(f"{FILE}: words: {error}") from error
     try:
@@ -493,14 +436,10 @@ def decode(text: str) -> Reference:
 
 
 def _decode_words(item: Mapping[str, Any]) -> Words:
-    texts = float(item["texts"])
-    counts = {str(word): float(count) for word, count in item["counts"].items()}
-    if not counts or len(counts) > MAX_WORDS or not all(0 < count <= texts < math.inf for count in counts.values()):
-        raise BadReference(f"1 to {MAX_WORDS} words are needed, each in at least one text and at most all of them")
-    seen = base64.b64decode(item.get("seen", ""), validate=True)
-    if len(seen) not in (0, VOCABULARY_BYTES):
-        raise BadReference(f"seen must be {VOCABULARY_BYTES} bytes in base64, or missing")
-    return Words(texts, counts, seen)
+    words = Words(float(item["texts"]), tuple(str(word) for word in item["usual"]))
+    if not 0 < len(words.usual) <= MAX_WORDS or not words.texts > 0:
+        raise BadReference(f"1 to {MAX_WORDS} usual words are needed, and the number of texts that they are of")
+    return words
 
 
 def _decode_mean(item: Mapping[str, Any]) -> Mean:

@@ -20,7 +20,7 @@ normal samples. Bets for which the reference is too small are not made.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -56,16 +56,16 @@ _USUAL_STAKE: Final = 0.01
 """Days' worth of money with which a bet has typically begun at the time of a change: about a quarter of an hour's."""
 
 
-def bets(p: Floats, size: float, *, ordered: bool, never: Collection[int] = ()) -> Floats:
+def bets(p: Floats, size: float, *, ordered: bool) -> Floats:
     """Return the shares that the bets on one variable expect, an array (bets, bins).
 
     ``p`` (bins,) are the reference's shares over ``size`` values; none is 0. ``ordered``: the bins are those of a
-    number, in order, followed by ``missing``. ``never``: bins that stay empty and get no bets.
+    number, in order, followed by ``missing``.
     """
     found: list[Floats] = _tilted(p) if ordered else []
     usual = (_ODDS[1],) if ordered else _ODDS
     odds_of = [usual if share >= _RARE else _RARE_ODDS if share >= _HARDLY_EVER else _HARDLY_EVER_ODDS for share in p]
-    found += [_times(p, b, odds) for b, several in enumerate(odds_of) if b not in never for odds in several]
+    found += [_times(p, b, odds) for b, several in enumerate(odds_of) for odds in several]
     common = np.flatnonzero(p >= _COMMON)
     if not ordered and len(common) > 2:  # of two values, a bet that one is rarer is a bet that the other is not
         found += [_times(p, b, odds) for b in common.tolist() for odds in _LESS_ODDS]
@@ -171,10 +171,8 @@ class Wealth:
 class Variable:
     """The bets on one variable against one reference (``p`` and ``size``: see ``bets``)."""
 
-    def __init__(
-        self, p: Floats, size: float, *, ordered: bool, alarm_days: float, never: Collection[int] = ()
-    ) -> None:
-        expected = bets(p, size, ordered=ordered, never=never)
+    def __init__(self, p: Floats, size: float, *, ordered: bool, alarm_days: float) -> None:
+        expected = bets(p, size, ordered=ordered)
         self._gains = np.log(expected / p)
         self._size = size
         self._alarm = alarm_days

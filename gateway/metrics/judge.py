@@ -19,7 +19,7 @@ import orjson
 from gateway import locks
 from gateway.metrics import evidence
 from gateway.metrics.accumulator import Floats, Snapshot
-from gateway.metrics.drift import ALARM_DAYS, OTHER, cannot_come
+from gateway.metrics.drift import ALARM_DAYS, OTHER
 from gateway.metrics.live import BinCounts, references
 from gateway.pace import unhurried
 
@@ -74,9 +74,7 @@ class Judge:
             followed = self._known.get(key)
             if followed is None:
                 p = np.array(list(ratios.values()))
-                variable = evidence.Variable(
-                    p, size, ordered=OTHER not in ratios, alarm_days=self.alarm_days, never=cannot_come([*ratios])
-                )
+                variable = evidence.Variable(p, size, ordered=OTHER not in ratios, alarm_days=self.alarm_days)
                 # Counts from before the first look are of unknown age.
                 before = counts if not self._has_begun else np.zeros_like(counts)
                 followed = self._known[key] = _Followed(variable, before, now)

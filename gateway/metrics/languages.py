@@ -1,7 +1,7 @@
 """Data for the detection of languages in ``texts``: function words by language, and the characters of each script.
 
 Function words ("the", "und", "que") are a third of ordinary text and do not depend on its topic. A language without a
-list is reported as *none*; a change to it shows as other words and often as another script.
+list is reported as *none*; a change to it shows as other words.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, variables, versions, words
+from gateway.metrics import accuracy, exemplars, exposition, sharing, statistics, versions
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.accuracy import Accuracy, VersionAccuracy
 from gateway.metrics.births import Births
@@ -61,8 +61,6 @@ class Publisher:
         self._versions = versions.Versions(self._judge.alarm_days)
         self._compared: list[dict[str, Any]] = []
         """How canaries compare with stable versions, if this process judges."""
-        self._moved: dict[words.Pair, words.Moved] = {}
-        """Words that rose or fell in this process, as found by the thread."""
         self._accuracy = accuracy or Accuracy()
         self._judges = False
         self._workers = sharing.Workers(folder) if folder is not None else None
@@ -124,16 +122,8 @@ class Publisher:
 
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()
-        drifts = self._live.drift(snapshot, pause)
-        moved = self._moved
-        if self._folder is not None and self._share is not None:
-            moved = words.gathered(self._folder, moved, self._share.path)
-        for drift in drifts:
-            told = moved.get((drift["endpoint"], drift["version"]))
-            if told is not None and drift["variable"] in variables.OF_WORDS:
-                drift["words"] = words.described(told)
         return {
-            "last_minute": self._live.rows(now, snapshot, pause), "drift": drifts,
+            "last_minute": self._live.rows(now, snapshot, pause), "drift": self._live.drift(snapshot, pause),
             "compared": self._compared if self._judges or self._folder is None else versions.gathered(self._folder),
             "accuracy": accuracy.of_gauges(snapshot),
             "objectives": self._live.objectives(now, snapshot),
@@ -196,18 +186,8 @@ class Publisher:
         except Exception:  # noqa: BLE001 - as in `_write`; the numbers remain, in more files
             self._observer.complain()
 
-    def _look(
-        self, recent: Mapping[words.Pair, words.RecentWords], snapshot: Snapshot, pause: Callable[[], None]
-    ) -> _Looked | None:
+    def _look(self, snapshot: Snapshot, pause: Callable[[], None]) -> _Looked | None:
         self._live.sample(time.monotonic(), snapshot, pause)
-        moved = {}
-        for pair, one in recent.items():
-            pause()
-            moved[pair] = one.moved()
-        self._moved = moved
-        if self._share is not None:
-            with contextlib.suppress(OSError):  # the other workers do without this worker's words
-                words.share(moved, self._share.path)
         drifts = self._judge.look(time.time(), snapshot, pause)
         # The worker that judges drift also keeps the labels; the others show its gauges.
         self._judges = drifts is not None
@@ -215,7 +195,7 @@ class Publisher:
             declared = self._observer.watch.declared
             self._compared = self._versions.look(time.time(), snapshot, declared, pause)
             if self._share is not None:
-                with contextlib.suppress(OSError):  # as above
+                with contextlib.suppress(OSError):  # the other workers do without these comparisons
                     versions.share(self._compared, self._share.path)
         return None if drifts is None else (drifts, self._accuracy.look(time.time(), snapshot, pause))
 
@@ -229,7 +209,7 @@ class Publisher:
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
-                found = await self._read(partial(self._look, self._observer.watch.recent_words()))
+                found = await self._read(self._look)
                 if found is not None:
                     drifts, accuracies = found
                     self._observer.drifts(drifts, self._judge.alarm_days)

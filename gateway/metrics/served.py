@@ -18,6 +18,6 @@ class Served:
     labels: tuple[str, ...] = ()
     reference: Mapping[str, Bins] = field(default_factory=dict)
     words: Words | None = None
-    """The words of the reference's texts."""
+    """The usual words of the reference's texts."""
     mean: Mean | None = None
     """The mean of the reference's embeddings."""

@@ -36,11 +36,10 @@ _HEADER: Final = struct.Struct("<q5Q")
 arrays: counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
 EXEMPLARS: Final = ".exemplars"
-WORDS: Final = ".words"
 COMPARED: Final = ".compared"
 ASIDE: Final = ".new"
 """Suffix of files that are being written."""
-_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, WORDS, COMPARED, ASIDE)
+_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, COMPARED, ASIDE)
 _ASKED: Final = "asked"
 
 _ENDED: Final = "ended"

@@ -1,63 +1,57 @@
-"""Properties of texts: script, language, letter case, recent duplicates, and words.
+"""The built-in variables of text tasks: tokens, language, letter case and words of texts; labels, scores, embeddings.
 
-Only the beginning of a text is examined (``MAX_CHARS``), so the cost does not grow with its length. Texts are examined
-in groups, because numpy takes about as long for 200 as for 20. At most about ``MAX_A_SECOND`` texts per version and
-second are examined, drawn at random. Duplicates are searched in whole runs of consecutive texts (``Runs``). Texts are
-not kept after they were counted.
+Texts are drawn before they are looked at: about ``MAX_A_SECOND`` a second and worker, shared by the versions that have
+some. Only a text's beginning is looked at (``MAX_CHARS``), and no text is kept. Tokens, labels and scores are known
+anyway; they are counted of up to ``MAX_COUNTED`` texts a second and version. ``watch`` passes on requests that were
+answered. An unreadable result costs only its own count. For use by one event loop.
 
-Public: ``deploy`` may import it, to write references of bundles.
+Public: ``deploy`` may import it, to write references of texts.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import cache, lru_cache, partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gateway.metrics import variables
-from gateway.metrics.drift import Words
+from gateway.metrics import catalog, embeddings, variables
+from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
+from gateway.metrics.drift import MAX_WORDS, Mean, Words
 from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
-from gateway.metrics.wording import Hashes, Lookup, Numbers, TextWords, hashed, split_words
-from gateway.metrics.words import RISEN, WordWatch
+from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Enum, LateScalar, Scalar, VariableSeries
+from gateway.trace import TextRow, Trace
 
 MAX_CHARS: Final = 200
-"""Characters of a text that are examined: about thirty words."""
+"""Characters of a text that are looked at: about thirty words."""
+MAX_A_SECOND: Final = 20.0
+"""Texts that a worker looks at per second; of more, a random sample."""
+MAX_COUNTED: Final = 1000.0
+"""Texts of a version whose tokens and answers are counted per second."""
+LEARNED: Final = 1000
+"""Texts whose most frequent words are the usual ones, if there is no reference."""
 NONE: Final = "none"
 """A text without letters, or in an unknown language."""
-BOOLEANS: Final = ("false", "true")
 CASES: Final = ("lower", "upper", "title", "mixed", NONE)
-SCRIPT_NAMES: Final = (NONE, *SCRIPTS)
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
 
-_LOWER, _UPPER, _TITLE, _MIXED, _NO_CASE = range(len(CASES))
-_LATIN: Final = SCRIPT_NAMES.index("latin")
+_LEAST: Final = 5
+"""Fewest texts with a word for it to be usual."""
 _LEAST_KANA: Final = 0.1
 """A text with this share of kana is Japanese, although most of its letters may be Han."""
-_UNSPACED: Final = frozenset({"han", "kana", "thai", "lao", "khmer", "myanmar"})
-"""Scripts without spaces between words: each pair of letters counts as a word."""
-_PLACES: Final = 512
-_FILLED: Final = 2 * _PLACES
-_MAX_HASHED: Final = 1000
-"""Characters at a text's beginning that, with its length, identify it."""
-MAX_A_SECOND: Final = 100
-"""Texts of a version that are examined per second; of more, a random sample."""
-MAX_COUNTED: Final = 1000
-"""The same for texts whose tokens, answers and duplicates are counted, which costs a quarter."""
-_RUN: Final = 4096
-"""Consecutive texts that are searched for duplicates."""
-_AT_ONCE: Final = 256
-_BETWEEN_LOOKS: Final = 2 * _AT_ONCE
-"""Texts after which ``WordWatch`` has learned at the latest."""
+_UNSPACED: Final = ("han", "kana", "thai", "lao", "khmer", "myanmar")
+"""Scripts without spaces between words: pairs of letters count as words."""
+_PLAIN_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 _LEAST_S: Final = 0.05
 """Shortest time over which a rate is computed; less may be a single request."""
+_TOGETHER: Final = 16
+"""Requests or rows that are drawn at a high rate before they are counted: one by one takes three times as long."""
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
@@ -65,178 +59,109 @@ Text = str | tuple[str, str]
 
 
 def beginning(text: Text) -> str:
-    """Return the part of a text that is examined; of a pair, of both texts."""
-    if type(text) is tuple:
+    """Return the part of a text that is looked at; of a pair, of both texts."""
+    if isinstance(text, tuple):
         half = MAX_CHARS // 2
         return f"{text[0][:half]} {text[1][:half]}"
-    return text[:MAX_CHARS]  # type: ignore[return-value]  # of a plain str
+    return text[:MAX_CHARS]
 
 
-def letter_case(text: str) -> int:
-    """Return the index of a text's letter case in ``CASES``."""
+def letter_case(text: str) -> str:
+    """Return a text's letter case, one of ``CASES``."""
     if text.islower():
-        return _LOWER
+        return "lower"
     if text.isupper():
-        return _UPPER
+        return "upper"
     if text.lower() == text:
-        return _NO_CASE
-    return _TITLE if text.istitle() else _MIXED
+        return NONE
+    return "title" if text.istitle() else "mixed"
 
 
-def scripts(texts: Sequence[str]) -> Numbers:
-    """Return for each text the script of most of its letters, as an index into ``SCRIPT_NAMES``."""
-    found = np.full(len(texts), _LATIN)
-    others = [i for i, text in enumerate(texts) if not text.isascii() or text.upper() == text.lower()]
-    if others:
-        found[others] = _scripts([texts[i] for i in others])
-    return found
-
-
-def _scripts(texts: Sequence[str]) -> Numbers:
-    width = MAX_CHARS + 1
-    # Characters beyond the basic plane (emoji, rare letters) become two surrogates, which are in no script.
-    letters = "".join([text[:width].ljust(width) for text in texts]).encode("utf-16-le", "surrogatepass")
-    codes = np.frombuffer(letters, np.uint16)
-    if len(codes) != len(texts) * width:  # surrogate pairs have shifted the rows
-        joined = "".join([text[:width].ljust(width) for text in texts]).encode("utf-32-le", "surrogatepass")
-        codes = np.minimum(np.frombuffer(joined, np.uint32), 0xFFFF).astype(np.uint16)
-    rows = np.repeat(np.arange(len(texts)) * len(SCRIPT_NAMES), width)
-    counts = np.bincount(rows + _table()[codes], minlength=len(texts) * len(SCRIPT_NAMES))
-    counts = counts.reshape(len(texts), -1)
-    counts[:, 0] = 0
-    most: Numbers = counts.argmax(axis=1)
-    kana = SCRIPT_NAMES.index("kana")
-    most[counts[:, kana] > _LEAST_KANA * counts.sum(axis=1)] = kana
-    return most
+def words_of(text: str) -> frozenset[str]:
+    """Return a text's words: small letters without punctuation, any number as 0."""
+    found = (_PLAIN_WORD if text.isascii() else _word()).findall(text.lower())
+    return frozenset("0" if word[0].isdecimal() else word for word in found)
 
 
 @cache
-def _table() -> NDArray[np.uint8]:
-    """The index of the script of every character of the basic plane."""
-    table = np.zeros(0x10000, dtype=np.uint8)
-    for number, ranges in enumerate(SCRIPTS.values(), 1):
-        for first, last in ranges:
-            table[first : last + 1] = number
-    return table
+def _word() -> re.Pattern[str]:
+    unspaced = "".join(f"{chr(a)}-{chr(b)}" for script in _UNSPACED for a, b in SCRIPTS[script])
+    marks = "".join(chr(code) for code in range(0x300, 0xFFFF) if unicodedata.category(chr(code)).startswith("M"))
+    return re.compile(rf"[{unspaced}]{{1,2}}|(?:[^\W\d_{unspaced}]|[{marks}])+|\d+")
 
 
-def language(of: TextWords, written: Numbers) -> Numbers:
-    """Return for each text the index of the language with the most function words, given the text's script."""
-    known, votes, may, usually = _function_words()
-    found = known.find(of.hashes)
-    hits = np.flatnonzero(found >= 0)
-    sums = np.zeros((len(hits) + 1, votes.shape[1]), dtype=np.uint64)
-    # Each language has a byte in a 64-bit word, so one sum counts all languages. A short text cannot overflow a byte.
-    np.cumsum(votes[found[hits]], axis=0, out=sums[1:])
-    counted = np.diff(sums[np.searchsorted(hits, of.firsts)], axis=0).astype("<u8").view(np.uint8) & may[written]
-    return np.where(counted.any(axis=1), counted.argmax(axis=1), usually[written])
+def language(text: str, words: Set[str]) -> str:
+    """Return the language with the most function words among a text's words, in the script of most of its letters."""
+    script = _script(text)
+    votes = Counter[str]()
+    for word in words:
+        votes.update(_votes().get((script, word), {}))
+    if votes:
+        return max(votes, key=lambda code: (votes[code], -LANGUAGES.index(code)))
+    return OF_SCRIPT.get(script, NONE)
+
+
+def _script(text: str) -> str:
+    letters = Counter(map(_script_of, text))
+    del letters[""]
+    if letters["kana"] > _LEAST_KANA * letters.total():
+        return "kana"
+    return max(letters, key=lambda script: (letters[script], script), default="")
+
+
+@lru_cache(maxsize=8192)
+def _script_of(letter: str) -> str:
+    code = ord(letter)
+    return next((name for name, ranges in SCRIPTS.items() if any(a <= code <= b for a, b in ranges)), "")
 
 
 @cache
-def _function_words() -> tuple[Lookup, Hashes, NDArray[np.uint8], Numbers]:
-    """Return all function words, their votes (a byte per language), and by script the possible and the usual languages.
-
-    A word that only one language of its script has counts twice. Possible languages are marked by 255; the usual
-    language is used for a text without function words.
-    """
-    votes: dict[str, NDArray[np.uint8]] = {}
-    width = -(-len(LANGUAGES) // 8) * 8
-    may = np.zeros((len(SCRIPT_NAMES), width), dtype=np.uint8)
-    usually = np.array([LANGUAGES.index(OF_SCRIPT.get(script, NONE)) for script in SCRIPT_NAMES])
+def _votes() -> Mapping[tuple[str, str], Mapping[str, int]]:
+    """Votes by script and word. A word that only one language of its script has counts twice."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
     for script, languages in FUNCTION_WORDS.items():
         saying = Counter(word for listed in languages.values() for word in set(listed.split()))
         for code, listed in languages.items():
-            number = LANGUAGES.index(code)
-            may[SCRIPT_NAMES.index(script), number] = 255
             for word in set(listed.split()):
-                votes.setdefault(word, np.zeros(width, dtype=np.uint8))[number] = 2 if saying[word] == 1 else 1
-    table: Hashes = np.array(list(votes.values())).view("<u8").astype(np.uint64)
-    return Lookup(hashed(list(votes))), table, may, usually
+                found.setdefault((script, word), {})[code] = 2 if saying[word] == 1 else 1
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class TextProperties:
-    """Properties of some texts: for each variable, each text's index into ``VALUES``; and the texts' words."""
+class UsualWords:
+    """The usual words of one version's texts: those of the reference, else the most frequent of the first texts."""
 
-    numbers: Mapping[str, Numbers]
-    words: TextWords
+    def __init__(self, reference: Words | None) -> None:
+        self.words = reference
+        self._usual: frozenset[str] | None = None
+        self._counts, self._texts = Counter[str](), 0
 
+    def unusual(self, words: Set[str]) -> float | None:
+        """Return the share of a text's words that are not usual; None without words, and while words are learned."""
+        if self.words is None:
+            self._learn(words)
+            return None
+        if self._usual is None:  # made with the first text: there may be hundreds of other versions
+            self._usual = frozenset(self.words.usual)
+        return len(words - self._usual) / len(words) if words else None
 
-VALUES: Final[Mapping[str, Sequence[str]]] = {
-    variables.SCRIPT: SCRIPT_NAMES, variables.LANGUAGE: LANGUAGES, variables.CASE: CASES,
-    variables.DUPLICATE: BOOLEANS, variables.RISEN: RISEN,
-}  # fmt: skip
-
-
-def examine(texts: Sequence[str]) -> TextProperties:
-    """Examine the beginnings of texts."""
-    written = scripts(texts)
-    words = split_words(texts, _is_unspaced()[written])
-    cases = np.fromiter(map(letter_case, texts), np.int64, len(texts))
-    return TextProperties(
-        {variables.SCRIPT: written, variables.LANGUAGE: language(words, written), variables.CASE: cases}, words
-    )
-
-
-@cache
-def _is_unspaced() -> NDArray[np.bool_]:
-    return np.array([script in _UNSPACED for script in SCRIPT_NAMES])
-
-
-def counted(name: str, numbers: Numbers) -> dict[str, int]:
-    """Return how many texts have each value of a variable, without values that no text has."""
-    values = VALUES[name]
-    return {values[i]: times for i, times in enumerate(np.bincount(numbers).tolist()) if times}
-
-
-class Duplicates:
-    """Detects texts that occurred among the last few hundred, by their hash.
-
-    A hash selects one of ``_PLACES`` places and stays there until another text takes it, for about as many texts as
-    there are places. A text's share of the traffic therefore determines how often it is found, whether one worker
-    gets all traffic or several share it.
-    """
-
-    def __init__(self) -> None:
-        self._places = np.zeros(_PLACES, dtype=np.int64)
-        self._seen = 0
-
-    def forget(self) -> None:
-        """Start anew, after texts that were not seen."""
-        self._seen = 0
-
-    def see(self, keys: Sequence[int]) -> Numbers:
-        """Return for each text, given by its ``key``, 1 if it occurred recently, else 0.
-
-        The first texts are left out of the result, because most places are still empty.
-        """
-        came = np.array(keys, dtype=np.int64)
-        at = came & (_PLACES - 1)
-        order = at.argsort(kind="stable")
-        came, at = came[order], at[order]
-        before = self._places[at]
-        is_like = np.flatnonzero(at[1:] == at[:-1])
-        before[is_like + 1] = came[is_like]
-        self._places[at] = came  # the last of several with one place stays
-        found = np.empty(len(at), dtype=np.int64)
-        found[order] = came == before
-        new, self._seen = max(0, _FILLED - self._seen), self._seen + len(at)
-        return found[new:]
-
-
-def key(text: Text) -> int:
-    """Return a text's hash."""
-    if len(text) <= _MAX_HASHED and type(text) is str:
-        return hash(text)
-    return hash((text[:_MAX_HASHED], len(text))) if type(text) is str else hash((key(text[0]), key(text[1])))
+    def _learn(self, words: Set[str]) -> None:
+        self._counts.update(words)
+        self._texts += 1
+        if self._texts >= LEARNED:
+            often = [word for word, times in self._counts.items() if times >= _LEAST]
+            often.sort(key=lambda word: (-self._counts[word], word))
+            self.words = Words(float(self._texts), (*often[:MAX_WORDS],))
+            self._counts.clear()
 
 
 class Sample:
-    """Draws a random share, so that at most about ``most`` items a second remain."""
+    """Draws a random share, so that at most about ``most()`` items a second remain."""
 
-    def __init__(self, most: int, chance: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._chance, self._clock = most, chance, clock
-        self._began, self._came = clock(), 0
+    def __init__(
+        self, most: Callable[[], float], chance: Callable[[], float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit, self._chance, self._clock = most, chance, clock
+        self._most, self._began, self._came = 0.0, -math.inf, 0
         self.share = 1.0
         """The share that is drawn at present."""
         self._log_rest = 0.0
@@ -245,14 +170,15 @@ class Sample:
         """Items to skip until the next one is drawn."""
 
     def of(self, listed: Sequence[T], number: int = 0) -> Sequence[T]:
-        """Return a sample of ``listed``, always less than twice ``most``; ``number`` overrides its length as the load.
+        """Return a sample of ``listed``, always less than twice the limit; ``number`` overrides its length as the load.
 
-        The share follows from the rate of the last second, or of the last ``2 * most`` items if they came sooner, so
-        that a sudden load is sampled at once.
+        The share follows from the rate of the last second, or of the last items if twice as many as the limit came
+        sooner, so that a sudden load is sampled at once.
         """
         now = self._clock()
         took = now - self._began
         if took >= 1 or self._came >= 2 * self._most:
+            self._most = self._limit()
             self.share = min(1.0, self._most * max(took, _LEAST_S) / max(1, self._came))
             self._log_rest = math.log1p(-self.share) if self.share < 1 else 0.0
             self._began, self._came, self._skipped = now, 0, self._gap()
@@ -263,7 +189,7 @@ class Sample:
             return ()
         if self.share < 1:
             listed = self._drawn(listed)
-        step = len(listed) // self._most
+        step = int(len(listed) / self._most)
         return listed if step <= 1 else listed[int(self._chance() * step) :: step]
 
     def _drawn(self, listed: Sequence[T]) -> Sequence[T]:
@@ -279,120 +205,177 @@ class Sample:
         return int(math.log(1 - self._chance()) / self._log_rest) if self.share < 1 else 0
 
 
-class Runs:
-    """Selects runs of consecutive texts, on average at most ``most`` texts a second.
+class Budget:
+    """Shares a number per second evenly among those that asked within about the last second."""
 
-    At lower rates, runs follow each other without a gap.
-    """
-
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
-        self._left, self._next = 0, -math.inf
-        self._has_gap = self.is_first = False
-        """``is_first``: whether the last texts were the first after a gap."""
+        self._began = -math.inf
+        self._before, self._lately = set[int](), set[int]()
 
-    def has(self, number: int) -> bool:
-        """Return whether the next ``number`` texts belong to a run."""
-        if self._left > 0:
-            self._left -= number
-            self.is_first = False
-            return True
+    def of(self, who: int) -> float:
+        """Return how many per second ``who`` may take now."""
         now = self._clock()
-        if now < self._next:
-            self._has_gap = True
-            return False
-        self._left, self._next = _RUN - number, now + _RUN / self._most
-        self.is_first, self._has_gap = self._has_gap, False
-        return True
+        if now >= self._began + 1:
+            self._before = self._lately if now < self._began + 2 else set()
+            self._lately, self._began = set(), now
+        self._lately.add(who)
+        return self._most / len(self._before | self._lately)
 
 
-Take = Callable[[Mapping[str, int]], object]
-"""Adds the count of each value of one variable."""
-Shares = Callable[[list[float]], object]
+class TextVariables:
+    """The built-in variables of one version of a text task."""
 
-
-class TextCounter:
-    """Examines and counts the texts of one version, in groups. For use by one event loop."""
+    __slots__ = ("_case", "_cosine", "_cosines", "_drawn", "_has_labels", "_label", "_language", "_score", "_served",
+                 "_texts", "_tokens", "_unknown", "_unusual", "_vectors", "_waiting", "_waiting_rows",
+                 "_words")  # fmt: skip
 
     def __init__(
-        self, takes: Mapping[str, Take], sample: Sample, watched: WordWatch | None = None, unusual: Shares | None = None
-    ) -> None:
-        """``takes`` maps each variable that is counted to its function; others are not examined.
+        self, served: Served, numbers: VariableSeries, taken: Collection[str], chance: Callable[[], float],
+        watches_words: bool, clock: Callable[[], float], budget: Budget,
+    ) -> None:  # fmt: skip
+        reference = served.reference
+        numbers.pending.append(self.flush)  # before the variables', which it adds to
 
-        ``watched`` counts words, ``unusual`` takes the shares of unusual words.
-        """
-        self._takes = takes
-        self._sample = sample
-        self._recent = Duplicates() if variables.DUPLICATE in takes else None
-        self._watched, self._unusual = watched, unusual
-        self._drawn: list[str] = []
-        """Beginnings of sampled texts."""
-        self._keys: list[int] = []
-        """Keys of texts that are checked for duplicates."""
+        def scalar(name: str, bounds: tuple[float, ...]) -> Scalar | None:
+            return None if name in taken else Scalar(name, numbers, reference.get(name), bounds)
 
-    def see(self, texts: Sequence[Text]) -> None:
-        """Collect a sample of these texts."""
-        self._drawn += map(beginning, self._sample.of(texts))
-        if len(self._drawn) >= _AT_ONCE:
-            self._count()
+        def late(name: str, bounds: tuple[float, ...]) -> LateScalar:
+            return LateScalar(lambda: scalar(name, bounds), begins=name in reference)
 
-    def follow(self, texts: Sequence[Text], *, is_first: bool = False) -> None:
-        """Collect consecutive texts for the search for duplicates; ``is_first``: texts before them were skipped."""
-        if self._recent is None:
+        def enum(name: str, values: Sequence[str], expected: Collection[str] = ()) -> Enum | None:
+            return None if name in taken else Enum(name, numbers, reference.get(name), values, expected)
+
+        labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
+        self._served, self._has_labels = served, bool(labels)
+        self._tokens = scalar(variables.TOKENS, catalog.TEXT_TOKEN_BUCKETS)
+        self._unknown = scalar(variables.UNKNOWN, catalog.RARE_RATIO_BUCKETS)
+        self._language = enum(variables.LANGUAGE, (), LANGUAGES)
+        self._case = enum(variables.CASE, (), CASES)
+        self._unusual = late(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS)
+        self._words = UsualWords(served.words) if watches_words else None
+        self._label = enum(variables.LABEL, labels) if labels else None
+        self._score = scalar(variables.SCORE, catalog.RATIO_BUCKETS) if labels else None
+        self._cosine = late(variables.COSINE, catalog.COSINE_BUCKETS)
+        self._cosines = embeddings.Cosines(served.mean, self._cosine.take_all)
+        share = partial(budget.of, id(self))
+        self._texts, self._vectors = Sample(share, chance, clock), Sample(share, chance, clock)
+        self._drawn = Sample(lambda: MAX_COUNTED, chance, clock)
+        self._waiting: list[Trace] = []
+        """Drawn requests that are not counted yet."""
+        self._waiting_rows = 0
+
+    @property
+    def words(self) -> Words | None:
+        """The usual words; None until they are known."""
+        return None if self._words is None else self._words.words
+
+    @property
+    def mean(self) -> Mean | None:
+        """The mean that embeddings are compared with; None until it is known."""
+        return self._cosines.mean
+
+    def forget(self, served: Served) -> None:
+        """Reset what means nothing beside the words or the mean of ``served``, which replaces this version."""
+        if served.words != self._served.words:
+            self._unusual.begin()
+        if served.mean != self._served.mean:
+            self._cosine.begin()
+
+    def look(self, traces: Sequence[Trace]) -> None:
+        """Count the texts and results of requests. Answers from the response cache come without texts."""
+        drawn = self._drawn.of(traces, sum([trace.rows for trace in traces]))
+        if not drawn:
             return
-        if is_first:
-            self._repeat()
-            self._recent.forget()
-        self._keys += map(key, texts)
-        if len(self._keys) >= _AT_ONCE:
-            self._repeat()
+        self._waiting += drawn
+        self._waiting_rows += sum([trace.rows for trace in drawn])
+        # At a high rate only one or two of those answered together are drawn: they wait for others, some milliseconds.
+        if self._drawn.share == 1 or self._waiting_rows >= _TOGETHER or len(self._waiting) >= _TOGETHER:
+            self.flush()
 
     def flush(self) -> None:
-        """Count what was collected."""
-        self._repeat()
-        self._count()
+        """Count the requests that wait."""
+        traces, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if not traces:
+            return
+        if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
+            self._see_tokens(rows)
+        self._see_texts(self._texts.of(_texts_of(traces)))
+        if not self._has_labels:
+            self._see_vectors(traces)
+            return
+        results = list(chain.from_iterable(map(_results_of, traces)))
+        if not _can(self._see_results, results):
+            for result in results:  # a result has an unexpected form: count the others one by one
+                if type(result) is dict and "entities" in result:
+                    _can(self._see_entities, result["entities"])
+                else:
+                    _can(self._see_results, [result])
 
-    def _repeat(self) -> None:
-        keys, self._keys = self._keys, []
-        if keys and self._recent is not None:
-            self._take(variables.DUPLICATE, self._recent.see(keys))
+    def _see_tokens(self, rows: Sequence[TextRow]) -> None:
+        if self._tokens is not None:
+            self._tokens.take_all([row.n_tokens for row in rows])
+        if self._unknown is not None:
+            self._unknown.take_all([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
 
-    def _count(self) -> None:
-        texts, self._drawn = self._drawn, []
-        for start in range(0, len(texts), _AT_ONCE):
-            examined = examine(texts[start : start + _AT_ONCE])
-            for name, numbers in examined.numbers.items():
-                self._take(name, numbers)
-            if self._watched is not None:
-                shares, risen = self._watched.see(examined.words)
-                self._take(variables.RISEN, risen)
-                if self._unusual is not None:
-                    self._unusual(shares.tolist())
+    def _see_texts(self, texts: Sequence[Text]) -> None:
+        for text in map(beginning, texts):
+            words = words_of(text)
+            if self._language is not None:
+                self._language.take(language(text, words))
+            if self._case is not None:
+                self._case.take(letter_case(text))
+            if self._words is not None and (share := self._words.unusual(words)) is not None:
+                self._unusual.take_all([share])
 
-    def _take(self, name: str, numbers: Numbers) -> None:
-        take = self._takes.get(name)
-        if take is not None and len(numbers):
-            take(counted(name, numbers))
+    def _see_vectors(self, traces: Sequence[Trace]) -> None:
+        vectors = [
+            vector
+            for trace in traces
+            # A truncated vector points in another direction than the whole one.
+            if trace.prepared is None or not trace.prepared.request.options.get("truncate_dim")
+            for vector in embeddings.vectors_of(trace.answer)
+        ]
+        if vectors:
+            _can(self._cosines.see, self._vectors.of(vectors))
+
+    def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
+        """Count entities, and likewise single tokens by the entity that they belong to."""
+        for entity in entities:
+            if self._label is not None:
+                label = entity.get("entity_group") or str(entity["entity"])
+                self._label.take(label.removeprefix("B-").removeprefix("I-"))
+            if self._score is not None:
+                self._score.take(entity["score"])
+
+    def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
+        # Read everything before counting anything, so that an exception leaves no partial count.
+        labels = [str(result["label"]) for result in results]
+        scores = [float(result["score"]) for result in results]
+        if self._label is not None:
+            self._label.take_all(labels)
+        if self._score is not None:
+            self._score.take_all(scores)
 
 
-def learned(listed: Sequence[Text]) -> tuple[Words | None, list[float], Mapping[str, int]]:
-    """Learn frequent words from half of a data set at most; return them, and what the other texts are measured by.
+def _can(count: Callable[[Any], None], what: Any) -> bool:
+    try:
+        count(what)
+    except Exception:  # noqa: BLE001 - one unreadable result must not keep the others from being counted
+        return False
+    return True
 
-    That is each other text's share of unusual words, and the number of texts per value of ``RISEN``. Texts that words
-    were learned from would measure too well, so they are left out. The texts must be in random order. The words are
-    None if there are too few texts.
-    """
-    shares: list[float] = []
-    risen: Counter[str] = Counter()
 
-    def begin() -> None:
-        shares.clear()
-        risen.clear()
+def _texts_of(traces: Sequence[Trace]) -> list[Text]:
+    # A request of token ids has empty texts.
+    return [text for trace in traces if trace.prepared is not None for text in trace.prepared.request.texts if text]
 
-    watched = WordWatch(None, begin, learned_at=(len(listed) // 2 - _BETWEEN_LOOKS,))
-    takes: Mapping[str, Take] = {variables.RISEN: risen.update}
-    looks = TextCounter(takes, Sample(len(listed) + 1, lambda: 0.0), watched, shares.extend)
-    for text in listed:
-        looks.see([text])
-    looks.flush()
-    return watched.usual(), shares, risen
+
+def _results_of(trace: Trace) -> Sequence[Any]:
+    """Return the results as they would be without the request's parameters."""
+    if trace.prepared is not None and trace.prepared.unaltered is not None:
+        return trace.prepared.unaltered
+    if type(trace.answer) is not dict:
+        return ()
+    several = trace.answer.get("results")
+    return (trace.answer,) if several is None else several

@@ -11,7 +11,6 @@ from typing import Final, cast
 
 import numpy as np
 
-from gateway.metrics import texts
 from gateway.metrics.drift import OTHER
 
 MAX_VALUES: Final = 256
@@ -23,7 +22,7 @@ def category_of(value: object) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
-        return texts.BOOLEANS[value]
+        return ("false", "true")[value]
     if isinstance(value, int | float):
         return f"{value:g}" if -1e15 < value < 1e15 else OTHER
     return None

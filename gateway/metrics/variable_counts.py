@@ -1,6 +1,6 @@
 """Counts of variables: histograms, categories, last values and sums, with drift bins if there is a reference.
 
-``watch`` counts declared variables with these classes, ``text_variables`` the built-in ones. Values wait in small lists
+``watch`` counts declared variables with these classes, ``texts`` the built-in ones. Values wait in small lists
 until numpy counts many of them at once. For use by one event loop.
 """
 

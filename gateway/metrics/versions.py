@@ -32,8 +32,8 @@ from gateway.metrics.evidence import DAY_S, Wealth, visible
 from gateway.pace import unhurried
 from gateway.trace import CANARY, STABLE
 
-_NOT_COMPARED: Final = frozenset({variables.DUPLICATE, *variables.LEARNED})
-"""Not compared: they depend on how many texts a version has seen, or on what each version learns by itself."""
+_NOT_COMPARED: Final = variables.LEARNED
+"""Not compared: they depend on what each version learns by itself."""
 
 _ODDS: Final = np.array([1 / 3, 2 / 3, 1.5, 3.0, 10.0])
 _LEAST: Final = 20

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from gateway.metrics import catalog, words
+from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for
 from gateway.metrics.drift import Mean, Words
 from gateway.metrics.served import Served
-from gateway.metrics.text_variables import TextVariables
+from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
 from gateway.metrics.values import find, split
 from gateway.metrics.variable_counts import Variable, VariableSeries, declared_variable
 from gateway.spec import MetricSpec
@@ -46,7 +46,9 @@ class Watch:
     ) -> None:
         self._numbers = numbers
         self._chance = chance
-        self._make = partial(WatchedVersion, chance=chance, watches_words=watches_words, clock=clock)
+        self._make = partial(
+            WatchedVersion, chance=chance, watches_words=watches_words, clock=clock, budget=Budget(MAX_A_SECOND, clock)
+        )
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
         self.declared: Mapping[tuple[str, str, str], float] = {}
@@ -74,10 +76,7 @@ class Watch:
             if former is None or former[0] != source:
                 if former is not None:
                     former[1].flush()
-                    if former[0][0].words != version.words:
-                        former[1].forget_words()
-                    if former[0][0].mean != version.mean:
-                        former[1].forget_mean()
+                    former[1].forget(version)
                 former = source, self._make(*source, VariableSeries(self._numbers, version))
             self._known[url] = former
             watched = former[1]
@@ -103,25 +102,11 @@ class Watch:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
-    def recent_words(self) -> dict[words.Pair, words.RecentWords]:
-        """Return the recent words of texts by endpoint and version, for another thread; see ``words.RecentWords``."""
-        found = {}
-        for url, watched in self._watched.items():
-            recent = watched.recent_words()
-            if recent is not None:
-                served = self._known[url][0][0]
-                found[served.endpoint, served.version] = recent
-        return found
-
-    def usual_words(self, url: str) -> Words | None:
-        """Return the frequent words of one version's texts; None if unknown."""
+    def learned(self, url: str) -> tuple[Words | None, Mean | None]:
+        """Return the usual words of one version's texts, and the mean of its embeddings; None if unknown."""
         watched = self._watched.get(url)
-        return None if watched is None else watched.usual_words()
-
-    def mean(self, url: str) -> Mean | None:
-        """Return the mean of one version's embeddings; None if unknown."""
-        watched = self._watched.get(url)
-        return None if watched is None else watched.mean()
+        text = None if watched is None else watched.text
+        return (None, None) if text is None else (text.words, text.mean)
 
     def flush(self) -> None:
         """Count all collected values."""
@@ -134,7 +119,7 @@ class WatchedVersion:
 
     def __init__(
         self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
-        watches_words: bool, clock: Callable[[], float],
+        watches_words: bool, clock: Callable[[], float], budget: Budget,
     ) -> None:  # fmt: skip
         self._numbers = numbers
         reference = served.reference
@@ -143,36 +128,21 @@ class WatchedVersion:
         self._declared = [(split(v.name), declared_variable(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
-        self._text = TextVariables(served, numbers, own, chance, watches_words, clock) if served.is_text else None
+        self.text = (
+            TextVariables(served, numbers, own, chance, watches_words, clock, budget) if served.is_text else None
+        )
         self.fault: Exception | None = None
-        self.is_needed = bool(self._declared) or self._text is not None
+        self.is_needed = bool(self._declared) or self.text is not None
 
-    def recent_words(self) -> words.RecentWords | None:
-        """See ``words.WordWatch.recent``."""
-        return None if self._text is None or self._text.words is None else self._text.words.recent()
-
-    def usual_words(self) -> Words | None:
-        """See ``words.WordWatch.usual``."""
-        return None if self._text is None else self._text.usual_words()
-
-    def mean(self) -> Mean | None:
-        """Return the mean of the embeddings."""
-        return None if self._text is None else self._text.mean()
-
-    def forget_mean(self) -> None:
-        """Reset the variable of embeddings: its counts mean nothing beside another mean."""
-        if self._text is not None:
-            self._text.forget_mean()
-
-    def forget_words(self) -> None:
-        """Reset the variables of words: their counts mean nothing beside other usual words."""
-        if self._text is not None:
-            self._text.forget_words()
+    def forget(self, served: Served) -> None:
+        """See ``texts.TextVariables.forget``."""
+        if self.text is not None:
+            self.text.forget(served)
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
         """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
-        if self._text is not None:
-            self._text.look(traces)
+        if self.text is not None:
+            self.text.look(traces)
         frequency = self._frequency
         if not self._declared or frequency <= 0:
             return True

@@ -69,7 +69,7 @@ def errors_table() -> str:
 
 def variables_table() -> str:
     """Return every built-in variable of text tasks: name, kind, meaning."""
-    enums = ("truncated", "script", "language", "letter_case", "duplicate", "risen_word", "predicted_label")
+    enums = ("language", "letter_case", "predicted_label")
     kinds = {name: "enum" if name in enums else "scalar" for name in BUILT_IN}
     rows = ["| variable | kind | meaning |", "|---|---|---|"]
     return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])

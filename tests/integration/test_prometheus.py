@@ -248,7 +248,9 @@ def test_drift_report_reads_any_prometheus(running: Running) -> None:
 
     def recorded(name: str) -> dict[tuple[str, ...], float]:
         labels = ("endpoint", "version", "variable")
-        return {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
+        return {
+            tuple(s["metric"].get(label, "") for label in labels): float(s["value"][1]) for s in running.query(name)
+        }
 
     until(lambda: recorded(rules.DRIFT_N), what="a record of the rule")
     done = CliRunner().invoke(

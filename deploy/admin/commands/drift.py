@@ -26,7 +26,6 @@ from deploy.tools.errors import DeployError
 
 _LOADED_S = 30.0
 """Seconds in which a gateway loads a reference: a few polls of the serving Task."""
-_MAX_WORDS = 10
 _MAX_LABELS = 10
 
 
@@ -126,8 +125,10 @@ def capture(
             endpoint, model_version, found = _through(gateway, endpoint, model_version, texts, terminal, rate, batch)
             source = f"{data.name}, through a gateway"
         is_of_texts = bool(drift_counts.OF_TEXT & found.keys())
-        words, bins = (drift_counts.words_of_texts([one.text for one in texts]) if is_of_texts else None) or (None, {})
-        found = {**{one: of for one, of in found.items() if one not in drift_counts.OF_WORDS}, **bins}
+        found = {name: bins for name, bins in found.items() if name != drift_counts.UNUSUAL}
+        words = None
+        if is_of_texts and (learned := drift_counts.words_of_texts([one.text for one in texts])) is not None:
+            words, found[drift_counts.UNUSUAL] = learned
         if is_of_texts and words is None:
             click.echo(
                 f"the reference has no words: they need {drift_counts.LEAST_TEXTS:,} texts, and there are only "
@@ -153,16 +154,7 @@ def capture(
     found = drift_counts.references(samples, endpoint, model_version)
     source = prometheus or "a gateway's /metrics"
     url = _url(endpoint, model_version)
-    words = drift_counts.words(gateway, url) if drift_counts.OF_WORDS & found.keys() else None
-    renewed = drift_counts.renewed(gateway, samples, endpoint, model_version, found, words) if words else None
-    if renewed is not None:
-        words, found = renewed
-        have = "no words" if words is None else f"those of the last {words.texts:,.0f} texts"
-        click.echo(
-            f"its words have changed: the new reference has {have}; capture again after 3,000 texts to have all "
-            "variables of words",
-            err=True,
-        )
+    words = drift_counts.words(gateway, url) if drift_counts.UNUSUAL in found else None
     _keep(gateway, found, endpoint, model_version, words, source=source, least=least, output=output)
     if output is None and not prometheus:
         _wait_until_loaded(gateway, endpoint, model_version)
@@ -223,15 +215,14 @@ def _keep(
             f"no variable of {_url(endpoint, model_version)} has more than {most:.0f} values; {least} are needed",
             hint="send more requests, wait longer, or use a lower --least",
         )
-    if not drift_counts.OF_WORDS & enough.keys():
-        words = None
     if words is None:
-        enough = {name: bins for name, bins in enough.items() if name not in drift_counts.OF_WORDS}
+        enough.pop(drift_counts.UNUSUAL, None)
+    if drift_counts.UNUSUAL not in enough:
+        words = None
     mean = drift_counts.mean(gateway, _url(endpoint, model_version)) if drift_counts.COSINE in enough else None
     if mean is None:
         enough.pop(drift_counts.COSINE, None)
-    written = enough if words is None else drift_counts.known_later(enough, words)
-    text = drift_counts.encode(written, words=words, mean=mean, endpoint=endpoint, version=model_version, source=source)
+    text = drift_counts.encode(enough, words=words, mean=mean, endpoint=endpoint, version=model_version, source=source)
     *folders_of, last = _url(endpoint, model_version).split("/")
     below = Path(*map(folders.file_name, folders_of), f"{folders.file_name(last)}.json")
     path = output or chosen_state_dir().root / "references" / below
@@ -239,7 +230,7 @@ def _keep(
     for name, bins in sorted(enough.items()):
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
     if words is not None:
-        click.echo(f"{len(words.counts)} words of {words.texts:.0f} texts")
+        click.echo(f"{len(words.usual)} words of {words.texts:.0f} texts")
     click.echo(f"written to {path}", err=True)
 
 
@@ -354,9 +345,8 @@ def report(
     STATE: `drift` (the endpoint alarms because of this variable), `moved` (this variable alone would alarm), `steady`,
     or `too few` (not enough values to decide).
 
-    Below the table: words that recently became more or less frequent, as shares of the texts. For versions that got
-    labels through `/v1/feedback`: the measured and the expected accuracy. The exit code is 3 if something has drifted,
-    else 0.
+    Below the table, for versions that got labels through `/v1/feedback`: the measured and the expected accuracy. The
+    exit code is 3 if something has drifted, else 0.
 
     --compare compares a version that gets a share of the requests with the stable version that answers the others,
     over the same time, instead of with a reference.
@@ -387,12 +377,7 @@ def report(
                 f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
                 hint=f"there are references for {known}; make others with `triton-gateway drift capture`",
             )
-    moved = drift_counts.moved_words(gateway) if {v.variable for v in found} & drift_counts.OF_WORDS else {}
-    described = [one.described() for one in versions] or [
-        {**v.described(), **({"words": moved[v.endpoint, v.version]}
-                             if v.variable in drift_counts.OF_WORDS and (v.endpoint, v.version) in moved else {})}
-        for v in found
-    ]  # fmt: skip
+    described = [one.described() for one in versions or found]
     if as_json:
         click.echo(json.dumps(described, indent=2, ensure_ascii=False))
     elif not found:
@@ -407,13 +392,6 @@ def report(
         head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "MOVED", "STATE"]
         for line in table(head, rows):
             click.echo(line)
-        for pair in sorted({(v.endpoint, v.version) for v in found} & moved.keys()):
-            for name, words in moved[pair].items():
-                if words:
-                    click.echo(
-                        f"words of {_url(*pair)} that {name}: "
-                        + ", ".join(f"{one['word']} {drift_counts.word_shares(one)}" for one in words[:_MAX_WORDS])
-                    )
     for line in () if as_json else apart:
         click.echo(line)
     right = [

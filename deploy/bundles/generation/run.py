@@ -117,7 +117,7 @@ class CausalRun(Run):
             graph={path.name: path for path in sorted(graph.iterdir())}, hashes=hashes[graph],
             inputs=serving.GENERATION_INPUTS, outputs=serving.GENERATION_OUTPUTS,
             texts=len(self.texts), lengths=lengths,
-            drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], [], 0),
+            drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], []),
             notes=self._notes(max(lengths)), judged_on="prompts",
             facts={"judged": len(self.judged), "new_tokens": self.new_tokens},
         )  # fmt: skip

@@ -6,7 +6,6 @@ the built-in samples, all real traffic would look like drift.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,26 +17,20 @@ Distributions = Mapping[str, drift.Bins]
 """The bins of each variable, by name."""
 
 
-def distributions(
-    prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]], labels: int
-) -> dict[str, drift.Bins]:
+def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]]) -> dict[str, drift.Bins]:
     """Return the bins of every variable that these requests and answers have."""
     rows = [row for request in prepared for row in request.rows]
     found: dict[str, drift.Bins] = {
         variables.TOKENS: drift.scalar_bins([float(row.n_tokens) for row in rows]),
         variables.UNKNOWN: drift.scalar_bins([row.n_unknown / row.n_tokens for row in rows]),
-        variables.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
     }
     beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
-    for name, numbers in texts.examine(beginnings).numbers.items():
-        found[name] = drift.enum_bins(texts.counted(name, numbers))
+    found[variables.LANGUAGE] = drift.enum_bins(Counter(texts.language(one, texts.words_of(one)) for one in beginnings))
+    found[variables.CASE] = drift.enum_bins(Counter(map(texts.letter_case, beginnings)))
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
     if labelled:
         found[variables.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))
         found[variables.SCORE] = drift.scalar_bins([float(answer["score"]) for answer in labelled])
-        entropies = [e for e in (_entropy(answer.get("scores", {}), labels) for answer in labelled) if e is not None]
-        if entropies:
-            found[variables.ENTROPY] = drift.scalar_bins(entropies)
     return found
 
 
@@ -49,12 +42,6 @@ def encode(found: Distributions, *, source: str) -> str:
 def describe(found: Distributions) -> dict[str, dict[str, float]]:
     """Return each variable's bins and counts as readable lines."""
     return {name: dict(zip(bins.names, bins.counts, strict=True)) for name, bins in found.items()}
-
-
-def _entropy(scores: Mapping[str, float], labels: int) -> float | None:
-    if labels < 2 or len(scores) != labels or abs(sum(scores.values()) - 1) > 1e-3:
-        return None
-    return -sum(s * math.log(s) for s in scores.values() if s > 0) / math.log(labels)
 
 
 __all__ = ["describe", "distributions", "encode"]

@@ -116,7 +116,7 @@ POLICY: Final = (
 )
 """The page's Content-Security-Policy. Only the page's own script runs, even if a name contains HTML."""
 
-_MAX_WORDS: Final = 6
+_MAX_NEW: Final = 6
 """The most words or new values that are shown of a variable."""
 
 _MAX_CAUSES: Final = 2
@@ -557,24 +557,14 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
         "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
         f"aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>{over}n {n:,.0f}</p>{_new(variable)}{_words(variable)}</div>"
+        f"<p class=dim>{over}n {n:,.0f}</p>{_new(variable)}</div>"
     )
 
 
 def _new(variable: Values) -> str:
     """Return the values that are not in the reference, with their shares."""
     shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
-    return f"<p>new values: {', '.join(shares[:_MAX_WORDS])}</p>" if shares else ""
-
-
-def _words(variable: Values) -> str:
-    """Return the words whose share rose or fell, for a variable about words."""
-    told = ""
-    for name, moved in variable.get("words", {}).items():
-        if moved:
-            shares = (f"<code>{_e(one['word'])}</code> {one['now']:.1%}" for one in moved[:_MAX_WORDS])
-            told += f"<p>{_e(name)}: {', '.join(shares)}</p>"
-    return told
+    return f"<p>new values: {', '.join(shares[:_MAX_NEW])}</p>" if shares else ""
 
 
 def _evidence(variable: Values) -> str:

@@ -29,11 +29,13 @@ UNEVEN = {"en": 360.0, "de": 40.0}
 
 def test_differing_texts_are_reported_as_an_uneven_split() -> None:
     """With the variable, the bin that moved most, and both shares."""
-    found = sentences(read([{"compared": [one("language", "texts", UNEVEN), one("script", "texts", EVEN, days=0.1)]}]))
+    found = sentences(
+        read([{"compared": [one("language", "texts", UNEVEN), one("letter_case", "texts", EVEN, days=0.1)]}])
+    )
     assert ["texts"] == list(found)
     assert "language: en 90.0%, stable 50.0%" in found["texts"]
     assert "split unevenly" in found["texts"]
-    assert "script" not in found["texts"]
+    assert "letter_case" not in found["texts"]
 
 
 def test_other_answers_are_not_an_uneven_split() -> None:

@@ -138,17 +138,6 @@ def test_a_reference_that_is_too_small_gets_no_bets() -> None:
     assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
 
 
-def test_bins_that_stay_empty_get_no_bets() -> None:
-    """A text always has one of the values of risen words, so the money goes to those."""
-    bins = drift.risen_bins({"none": 20_000.0})
-    p, never = np.array(bins.ratios()), drift.cannot_come(bins.names)
-    assert {"other", "missing"} == {bins.names[place] for place in never}
-    assert frozenset() == drift.cannot_come(drift.enum_bins({"none": 5.0, "unseen": 5.0}).names)
-    every, fewer = (evidence.bets(p, bins.total, ordered=False, never=of) for of in ((), never))
-    assert 0 < len(fewer) < len(every)
-    assert not [bet for bet in fewer if (bet / p)[[*never]].max() > 1]
-
-
 def test_the_state_survives_a_restart() -> None:
     """The evidence continues; a state of other bets is ignored."""
     one, other = (Endpoint(np.random.default_rng(7)) for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,8 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
 
 def test_values_outside_the_reference_are_named() -> None:
     """With a reference in English, German is counted as `other` and by name."""
-    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
+    now = itertools.count(step=100).__next__  # so much time that every text is looked at
+    observer, live = Observer(later=lambda drain, _: None, clock=now), Live(FAILURES)
     reference = {"language": drift.enum_bins({"en": 1000})}
     observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
     live.sample(0.0, observer.snapshot())
@@ -194,9 +196,9 @@ def test_values_outside_the_reference_are_named() -> None:
             observer.started()
             observer.finished(trace)
 
-    see("the film is not what it was and we are not there", 40)
+    see("the film is not what it was and we are not there", 16)
     assert [{}] == [found["new"] for found in live.drift(observer.snapshot())]
-    see("der Film ist nicht das was er war und wir sind es auch nicht", 10)
+    see("der Film ist nicht das was er war und wir sind es auch nicht", 4)
     (found,) = live.drift(observer.snapshot())
     assert {"de": 0.2} == found["new"]
     verdict = drift.Verdict("e", "1", "language", found["bins"], found["reference"], found["counts"], 1000, news={

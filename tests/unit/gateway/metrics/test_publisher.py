@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -18,7 +17,6 @@ from gateway.metrics.publisher import Publisher
 from gateway.metrics.served import Served
 from gateway.metrics.sharing import Share
 from gateway.trace import Trace
-from preprocessing.types import ParsedRequest, Prepared
 from tests.unit.gateway.metrics.events import FAILURES, happen
 from tests.waiting import LIMIT_S, soon
 
@@ -162,39 +160,6 @@ async def test_verdicts_are_published_for_the_page_and_prometheus(tmp_path: Path
     assert (tmp_path / judge.FILE).exists()
 
 
-async def test_risen_words_are_shown_with_the_variables_of_words(tmp_path: Path) -> None:
-    """The page of any worker shows the words of all."""
-    observer = Observer(failures=FAILURES, later=lambda drain, _: None, chance=lambda: 0.0)
-    bins = {"risen_word": drift.enum_bins({"none": 5_000}), "script": drift.enum_bins({"latin": 5_000})}
-    usual = drift.Words(5_000.0, {"good": 5_000.0, "film": 5_000.0})
-    observer.watch.configure({"e/1": Served("e", "1", True, (), bins, usual)}, {}, 1.0)
-    for number in range(1000):
-        trace = Trace("id")
-        trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
-        text = "good film flimmer" if number % 50 == 0 else "good film"
-        trace.prepared = Prepared([], ParsedRequest([text], is_batch=False))
-        observer.started()
-        observer.finished(trace)
-        if number % 50 == 49:
-            observer.snapshot()
-    folder = tmp_path / "numbers"
-    folder.mkdir()
-    one, other = Publisher(observer, folder), Publisher(Observer(), folder)
-    assert one._share is not None
-    assert other._share is not None
-    assert other._workers is not None
-    other._share.path = folder / "other.numbers"
-    other._workers._own = "other"
-    one._share.write(observer.snapshot())
-    await one._read(partial(one._look, observer.watch.recent_words()))
-    for publisher in (one, other):
-        told = {one["variable"]: one for one in (await publisher.last_minute())["drift"]}
-        assert ["flimmer"] == [word["word"] for word in told["risen_word"]["words"]["rose"]]
-        assert "words" not in told["script"]
-    for publisher in (one, other):
-        publisher.close()
-
-
 async def test_every_worker_knows_how_versions_compare(tmp_path: Path) -> None:
     """One of them compares, with the counts of all; the others' status shows the result."""
     observer = Observer(failures=FAILURES, later=lambda drain, _: None)
@@ -216,14 +181,14 @@ async def test_every_worker_knows_how_versions_compare(tmp_path: Path) -> None:
                 trace.outcome = "ok"
                 observer.started()
                 observer.finished(trace)
-        await one._read(partial(one._look, {}))
+        await one._read(one._look)
 
     for requests in (1, 1, 150):
         await answer(requests)
     told = [(await publisher.last_minute())["compared"] for publisher in (one, other)]
     assert orjson.loads(orjson.dumps(told[0])) == told[1]
     by_name = {each["variable"]: each for each in told[0]}
-    assert {"predicted_label", "top_score", "entropy"} == by_name.keys()
+    assert {"predicted_label", "top_score"} == by_name.keys()
     assert (150, "2", "1") == tuple(by_name["predicted_label"][name] for name in ("n", "version", "beside"))
     for publisher in (one, other):
         publisher.close()

@@ -165,10 +165,10 @@ def test_folding_deletes_the_other_files_of_an_ended_worker(tmp_path: Path) -> N
     numbers = Accumulator()
     for name in ("living", "ended-one"):
         Share(tmp_path, name).write(numbers.snapshot())
-        for suffix in (sharing.EXEMPLARS, sharing.ASIDE, f"{sharing.WORDS}{sharing.ASIDE}"):
+        for suffix in (sharing.EXEMPLARS, sharing.ASIDE, f"{sharing.COMPARED}{sharing.ASIDE}"):
             (tmp_path / f"{name}{suffix}").touch()
     sharing.fold(tmp_path, lambda name: name == "living")
-    living = {f"living{suffix}" for suffix in (".numbers", ".exemplars", ".new", ".words.new")}
+    living = {f"living{suffix}" for suffix in (".numbers", ".exemplars", ".new", ".compared.new")}
     assert {*living, "ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
 
 

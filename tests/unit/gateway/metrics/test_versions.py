@@ -173,11 +173,13 @@ def test_with_a_response_cache_only_answers_are_compared() -> None:
     assert {"predicted_label", "top_score"} == set(endpoint.serve(30))
 
 
-def test_variables_that_depend_on_earlier_texts_are_not_compared() -> None:
-    """A canary with a tenth of the texts sees a tenth of a burst, and has learned other words."""
+def test_variables_that_depend_on_what_a_version_has_learned_are_not_compared() -> None:
+    """A canary has other usual words, and its embeddings another mean."""
     endpoint = Endpoint()
     for version in "12":
-        endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", version, "duplicate", "true").value += 500
+        for name in ("unusual_word_ratio", "embedding_cosine"):
+            numbers = endpoint.numbers.distribution(catalog.VARIABLE_SCALAR, "e", version, name, bounds=(0.5, 1.0))
+            numbers.observe_all(np.ones(500))
     assert {"predicted_label", "top_score", "language"} == set(endpoint.serve(30))
 
 

@@ -24,7 +24,6 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
 from gateway.metrics.sharing import Workers
 from gateway.metrics.variable_counts import Scalar
-from gateway.metrics.wording import Vocabulary, hashed
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
@@ -252,54 +251,41 @@ def test_an_unchanged_declaration_continues_counting() -> None:
     assert 2 == watched.read()["scalar_count{x}"]
 
 
-def encoded(tokens: int, unknown: int = 0, truncated: bool = False) -> Encoded:
+def encoded(tokens: int, unknown: int = 0) -> Encoded:
     """Return one text."""
-    return Encoded(np.zeros(tokens, dtype=np.int64), None, unknown, truncated)
+    return Encoded(np.zeros(tokens, dtype=np.int64), None, unknown, False)
 
 
 def test_an_invalid_answer_affects_only_its_own_count() -> None:
     """Results are counted in groups; an unreadable one affects neither the others nor /metrics."""
     watched = Watched({}, Served("e", "1", is_text=True, labels=("GOOD", "BAD")))
     good = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
-    for answer in (good, {"label": "GOOD"}, {**good, "scores": {"GOOD": "x", "BAD": None}}, {"entities": [{}]}, good):
+    for answer in (good, {"label": "GOOD"}, {**good, "score": "x"}, {"entities": [{}]}, good):
         watched.answer({"text": "a"}, answer, encoded=[encoded(4)])
     found = watched.read()
-    assert (3, 3, 2) == (
-        found["enum_total{predicted_label,GOOD}"], found["scalar_count{top_score}"], found["scalar_count{entropy}"],
-    )  # fmt: skip
+    assert (2, 2) == (found["enum_total{predicted_label,GOOD}"], found["scalar_count{top_score}"])
     assert 5 == found["scalar_count{token_length}"]
 
 
 def test_text_tasks_have_variables_without_a_declaration() -> None:
-    """Per text: token length, unknown ratio, truncation, label, top score, entropy."""
+    """Per text: token length, unknown ratio, label, top score."""
     served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
     watched = Watched({}, served)
     one = {"label": "GOOD", "score": 0.5, "scores": {"GOOD": 0.5, "BAD": 0.5}, "tokens": 4}
     watched.answer({"text": "a"}, one, encoded=[encoded(4, 1)])
     two = {"label": "BAD", "score": 1.0, "scores": {"BAD": 1.0, "GOOD": 0.0}}
-    watched.answer({"text": ["a", "b"]}, {"results": [two, two]}, encoded=[encoded(8), encoded(32, 0, True)])
+    watched.answer({"text": ["a", "b"]}, {"results": [two, two]}, encoded=[encoded(8), encoded(32)])
     found = watched.read()
     assert (44, 3) == (found["scalar_sum{token_length}"], found["scalar_count{token_length}"])
     assert 0.25 == found["scalar_sum{unknown_token_ratio}"]
-    assert (2, 1) == (found["enum_total{truncated,false}"], found["enum_total{truncated,true}"])
     assert (1, 2) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
     assert 2.5 == found["scalar_sum{top_score}"]
-    assert math.isclose(1.0, found["scalar_sum{entropy}"])
-
-
-def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
-    """top_k cuts them, or they are sigmoid scores that do not add up to 1: only the entropy is missing."""
-    watched = Watched({}, Served("e", "1", is_text=True, labels=("A", "B", "C")))
-    watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9}}, encoded=[encoded(3)])
-    watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9, "B": 0.9, "C": 0.9}}, encoded=[encoded(3)])
-    found = watched.read()
-    assert (2, 2) == (found["ignored_total{entropy,missing}"], found["scalar_count{top_score}"])
 
 
 def test_of_very_many_answers_a_random_share_is_counted() -> None:
-    """At random, so that shares stay right; duplicates are searched in runs.
+    """At random, so that shares stay right.
 
-    At ten thousand a second: the first two thousand, then a thousand a second, and a hundred texts.
+    At ten thousand a second: the first two thousand, then a thousand a second, and twenty texts.
     """
     now = 0.0
     served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
@@ -317,11 +303,8 @@ def test_of_very_many_answers_a_random_share_is_counted() -> None:
     good, bad = (found[f"enum_total{{predicted_label,{label}}}"] for label in ("GOOD", "BAD"))
     assert 10_500 < good + bad < 13_500
     assert abs(bad / (good + bad) - 0.2) < 0.01
-    assert good + bad == found["scalar_count{token_length}"] == found["scalar_count{entropy}"]
-    assert 1_000 < found["enum_total{script,latin}"] < 1_600
-    false, true = (found[f"enum_total{{duplicate,{name}}}"] for name in ("false", "true"))
-    assert 8_000 < false + true < 12_000
-    assert abs(true / (false + true) - 0.5) < 0.01
+    assert good + bad == found["scalar_count{token_length}"] == found["scalar_count{top_score}"]
+    assert 150 < found["enum_total{letter_case,lower}"] < 350
 
 
 GOOD = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
@@ -345,7 +328,7 @@ def test_requests_that_wait_for_others_are_counted_with_the_rest(then: str) -> N
     watched = at_a_high_rate()
     watched.answer({}, GOOD, encoded=[encoded(4)], rows=1)
     watched.observer._drain()
-    text = watched.observer.watch._watched["e/1"]._text
+    text = watched.observer.watch._watched["e/1"].text
     assert text is not None
     assert 1 == len(text._waiting)
     if then == "replaced":
@@ -355,7 +338,7 @@ def test_requests_that_wait_for_others_are_counted_with_the_rest(then: str) -> N
         watched.observer.watch.configure({}, {}, 1.0)
     found = watched.read()
     assert [] == text._waiting
-    names = ("scalar_count{token_length}", "scalar_count{entropy}", "enum_total{predicted_label,GOOD}")
+    names = ("scalar_count{token_length}", "scalar_count{top_score}", "enum_total{predicted_label,GOOD}")
     assert [2001] * 3 == [found[name] for name in names]
 
 
@@ -363,7 +346,7 @@ def test_requests_that_wait_for_others_are_counted_with_the_rest(then: str) -> N
 def test_few_requests_and_few_rows_wait(requests: int, rows: int) -> None:
     """They hold texts and answers, and counting many rows at once would keep the event loop from other requests."""
     watched = at_a_high_rate()
-    text = watched.observer.watch._watched["e/1"]._text
+    text = watched.observer.watch._watched["e/1"].text
     assert text is not None
     for waiting in (*range(1, requests), 0):
         watched.answer({}, GOOD, encoded=[encoded(4)] * rows, rows=rows)
@@ -380,7 +363,7 @@ def test_requests_do_not_wait_once_all_are_drawn() -> None:
     watched.observer._drain()
     watched.answer({}, GOOD, rows=1)
     watched.observer._drain()
-    text = watched.observer.watch._watched["e/1"]._text
+    text = watched.observer.watch._watched["e/1"].text
     assert text is not None
     assert 1 == len(text._waiting)
     now = 10.0
@@ -519,13 +502,11 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     assert 200 == (await stack.client.post("/serve/t", json={"text": texts})).status_code
     await asyncio.sleep(0)
     found = read((await stack.client.get("/metrics?detail=full")).content)
-    assert (20, 1) == (found["enum_total{script,latin}"], found["enum_total{script,cyrillic}"])
     assert (20, 1) == (found["enum_total{letter_case,lower}"], found["enum_total{letter_case,upper}"])
     assert (20, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
     assert 21 == found["scalar_count{token_length}"]
     learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
-    assert {"texts": 0, "counts": {}, "seen": "", "known": 0, "recent": None} == learned["words"]
-    assert ("t", None) == (learned["url"], learned["mean"])
+    assert {"url": "t", "words": None, "mean": None} == learned
     assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
 
 
@@ -562,15 +543,15 @@ def test_words_are_counted_unless_that_is_switched_off(watches: bool) -> None:
     content = exposition.render(observer.snapshot())
     found = read(content)
     assert b"flimmer" not in content
-    usual = observer.watch.usual_words("e/1")
-    assert watches == (usual is not None and {"good", "film", "flimmer"} == set(usual.counts))
-    assert watches == ("scalar_count{unusual_word_ratio}" in found) == ("enum_total{risen_word,none}" in found)
+    usual, _ = observer.watch.learned("e/1")
+    assert watches == (usual is not None and {"good", "film", "flimmer"} == set(usual.usual))
+    assert watches == ("scalar_count{unusual_word_ratio}" in found)
     assert 3000 < found["enum_total{language,none}"]
-    assert observer.watch.usual_words("none") is None
+    assert (None, None) == observer.watch.learned("none")
 
 
 async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:
-    """With one label only, or logits, the model's own label, score and entropy are counted."""
+    """With one label only, or logits, the model's own label and score are counted."""
     stack.deploy("t")
     await stack.served("t")
 
@@ -580,12 +561,12 @@ async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) ->
         assert 200 == (await stack.client.post("/serve/t", json=body)).status_code
         await asyncio.sleep(0)
         after = read((await stack.client.get("/metrics?detail=full")).content)
-        shown = ("predicted_label", "top_score", "entropy")
+        shown = ("predicted_label", "top_score")
         grown = {k: round(v - before.get(k, 0), 9) for k, v in after.items() if any(name in k for name in shown)}
         return {k: v for k, v in grown.items() if v and not k.startswith("drift")}
 
     plain = await counted({})
-    assert any("entropy" in key for key in plain)
+    assert any("top_score" in key for key in plain)
     for parameters in ({"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid", "top_k": 2}):
         assert plain == await counted(parameters), parameters
 
@@ -600,9 +581,9 @@ async def test_an_invalid_declaration_is_reported_and_affects_nothing_else(stack
     assert "not numbers" in faults[0]["message"]
 
 
-def test_a_version_without_texts_has_no_tables_of_words() -> None:
+def test_a_version_without_texts_has_no_set_of_words() -> None:
     """A gateway may have hundreds of versions with little traffic; a reference's words are known all the same."""
-    reference = Words(10.0, {"good": 5.0})
+    reference = Words(10.0, tuple(f"word{number}" for number in range(1000)))
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(50)}
     observer = Observer(later=lambda drain, _: None)
     tracemalloc.start()
@@ -610,39 +591,5 @@ def test_a_version_without_texts_has_no_tables_of_words() -> None:
     observer.watch.configure(served, {}, 1.0)
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert held / len(served) < 60_000
-    assert observer.watch.usual_words("e7/1") == reference
-    assert {} == observer.watch.recent_words()
-
-
-@pytest.mark.parametrize("has_reference", [True, False])
-def test_the_state_of_a_versions_texts_takes_about_a_megabyte(has_reference: bool) -> None:
-    """Also if there are more words than places."""
-    random_, now = random.Random(1), 0.0
-    pool = ["".join(random_.choices("abcdefghij", k=7)) for _ in range(8000)]
-    seen = Vocabulary()
-    seen.add(hashed(pool[:1000]))
-    reference = Words(5000.0, dict.fromkeys(pool[:1000], 10.0), seen.content()) if has_reference else None
-    served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(2)}
-    observer = Observer(later=lambda drain, _: None, clock=lambda: now)
-    observer.watch.configure(served, {}, 1.0)
-    held = []
-    tracemalloc.start()
-    for url in served:  # the first one's are tables that all share, too
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(80):
-            now += 1.0
-            for _ in range(50):
-                trace = Trace("id")
-                trace.endpoint, trace.version, trace.url, trace.rows = url[:2], "1", url, 1
-                trace.prepared = Prepared([], ParsedRequest([" ".join(random_.choices(pool, k=20))], is_batch=False))
-                observer.started()
-                observer.finished(trace)
-            observer.settle()
-        held.append(tracemalloc.get_traced_memory()[0] - before)
-    tracemalloc.stop()
-    assert 300_000 < held[1] < 1_200_000
-    watched = observer.watch._watched["e1/1"]._text
-    assert watched is not None
-    assert watched.words is not None
-    assert len(watched.words._names) > 2500
+    assert held / len(served) < 30_000
+    assert (reference, None) == observer.watch.learned("e7/1")
