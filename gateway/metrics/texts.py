@@ -86,7 +86,8 @@ def words_of(text: str) -> frozenset[str]:
 @cache
 def _word() -> re.Pattern[str]:
     unspaced = "".join(f"{chr(a)}-{chr(b)}" for script in _UNSPACED for a, b in SCRIPTS[script])
-    marks = "".join(chr(code) for code in range(0x300, 0xFFFF) if unicodedata.category(chr(code)).startswith("M"))
+    last = max(b for ranges in SCRIPTS.values() for _, b in ranges if b < 0x2E80)  # of scripts whose marks matter here
+    marks = "".join(chr(code) for code in range(0x300, last) if unicodedata.category(chr(code)).startswith("M"))
     return re.compile(rf"[{unspaced}]{{1,2}}|(?:[^\W\d_{unspaced}]|[{marks}])+|\d+")
 
 
