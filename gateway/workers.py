@@ -192,6 +192,8 @@ class Workers:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _new(self) -> _Worker | None:
+        for worker in self._workers:
+            worker.silent(time.monotonic())  # what they have said until now counts
         joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
             return _Worker(self._make, joins=joins)
@@ -276,8 +278,9 @@ def _work(make: Make, joins: bool, sender: Connection) -> None:
 def _beat(server: Served, sender: Connection) -> None:
     with contextlib.suppress(OSError):  # the parent is gone
         while True:
-            sender.send_bytes(b"serves" if server.started else b"starts")
-            time.sleep(_BEAT_S)
+            has_started = server.started
+            sender.send_bytes(b"serves" if has_started else b"starts")
+            time.sleep(_BEAT_S if has_started else _BEAT_S / 10)
 
 
 def warm(modules: Sequence[str]) -> None:
