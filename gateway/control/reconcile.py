@@ -213,7 +213,7 @@ class Reconciler:
             return "unchanged"
         spec = await self._local(decode, task, Pace())
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
-        seen = await self._local(seen_contents, records_of(task, CONTENT_HASH))
+        seen = await self._local(lambda: seen_contents(records_of(task, CONTENT_HASH)))
         await self._remote(self._records.refresh, spec.model_ids, seen, self._see)
         self._unnoticed_reason = await self._local(self._assembler.learn, task)
         self._records_due = now + self._settings.records_period
@@ -223,6 +223,7 @@ class Reconciler:
         if self._plan is not None and _unreadable(plan):
             # A process that starts from now on can only use the save_now state.
             await self._housekeeping.save_now()
+        self._observer.guarded(await self._local(guarded_until, task, spec))
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
         self._housekeeping.save_soon()
@@ -239,6 +240,7 @@ class Reconciler:
         try:
             self._records.learn(models)
             plan = await self._local(self._compile, await self._local(decode, task, Pace()))
+            self._observer.guarded(await self._local(guarded_until, task, plan.spec))
         except Exception:  # noqa: BLE001 - a damaged file must not end the control loop
             _log.exception("the last configuration that worked cannot be read")
             return
@@ -272,7 +274,6 @@ class Reconciler:
 
     def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
         """Make ``plan`` the wanted configuration; False if its revision is wanted already."""
-        self._observer.guarded(guarded_until(task, plan.spec))
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
             self._publish_faults(plan.faults, logging.WARNING, "")
