@@ -124,8 +124,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 )  # fmt: skip
 @click.option(
     "--label-shift", type=click.FloatRange(0, 100, max_open=True), default=10.0, show_default=True, metavar="POINTS",
-    help="Roll back if the share of any label changes by more than this many percentage points. 0 turns this "
-    "comparison off.",
+    help="Roll back if the share of any label changes by more than this many percentage points, or falls below a "
+    "quarter: a class that is never answered. 0 turns this comparison off.",
 )  # fmt: skip
 @click.option(
     "--label-variable", default="predicted_label", show_default=True,
