@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gateway.metrics import texts, variables
+from gateway.metrics import texts
 
 LABEL: Final = "label"
 LENGTH: Final = "length"
@@ -62,8 +62,8 @@ class Groups:
         length = sum(map(len, features.text)) if isinstance(features.text, tuple) else len(features.text)
         if length:
             self._lengths.append(length)
-            examined = texts.examine([texts.beginning(features.text)])
-            values[LANGUAGE] = texts.LANGUAGES[int(examined.numbers[variables.LANGUAGE][0])]
+            beginning = texts.beginning(features.text)
+            values[LANGUAGE] = texts.language(beginning, texts.words_of(beginning))
         if self._known:
             self._add(values, length, agreed)
             return
