@@ -1,7 +1,8 @@
 """Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
 
 There is no original to judge them against; the one change to a graph (pooling) is proven equal. If transformers is
-installed, the tokens are compared with its own, since it does not always follow tokenizer.json. Needs no torch.
+installed, the tokens are compared with its own, since it does not always follow tokenizer.json. If ONNX Runtime is, a
+graph is run on every token. Needs no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from deploy.bundles import graph_pooling, serving
 from deploy.bundles.export import tokens
+from deploy.bundles.judge.vocabulary import refuse_broken_tokens
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
@@ -21,6 +23,7 @@ from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside, file_name, path_within
+from preprocessing.config import GENERATION
 from preprocessing.errors import PreprocessingError
 from preprocessing.tokenizer import TextTokenizer
 
@@ -50,6 +53,7 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
                 copy_texts(_as_transformers_reads(given.texts, work / "tokens", say, progress), folder)
                 _check(folder, given)
             _graph(given, given.file, folder, say, progress)
+            _try_vocabulary(given, folder, say, progress)
     return final
 
 
@@ -94,6 +98,19 @@ def _check(folder: Path, given: Given) -> None:
     try:
         if given.config is not None:
             TextTokenizer.from_folder(folder, given.config, word_cache=False)
+    except PreprocessingError as error:
+        raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
+
+
+def _try_vocabulary(given: Given, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
+    if given.config is None or given.config.task == GENERATION:
+        return
+    if util.find_spec("onnxruntime") is None:
+        say("the graph was not tried with every token, which needs onnxruntime")
+        return
+    options = None if given.task == "auto" else {"task": given.task}
+    try:
+        refuse_broken_tokens(folder / "model.onnx", folder, options, say, progress)
     except PreprocessingError as error:
         raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
 

@@ -2,10 +2,11 @@
 
 Texts have only some lengths. A graph may be wrong from 60 tokens on, at exactly the longest row, or in batches of more
 than eight. So probes are made of the tokens of running text, between the special tokens of the task. Lengths: every one
-up to 128; every multiple of 16 and its neighbours up to 512; powers of two above that; the longest row. Calls: each row
-alone, every batch size up to ``ROWS``, short rows next to long ones in every order, padded by Triton's program as well
-as by the tokenizer, and rows that are padded although they are alone. A row's answer must be PyTorch's in every call.
-Finally, rows that together contain every token of the vocabulary, since a graph may be wrong for a single token.
+up to 128; every multiple of 16 and its neighbours up to 512; eight between powers of two up to 2048, four above; the
+longest row. Calls: each row alone, every batch size up to ``ROWS``, short rows next to long ones in every order, as
+many long rows as a call to Triton may have, padded by Triton's program as well as by the tokenizer, and rows that are
+padded although they are alone. A row's answer must be PyTorch's in every call. Finally, rows that together contain
+every token of the vocabulary, since a graph may be wrong for a single token.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ _PADDED: Final = 12
 _SHORT: Final = 10
 """Number of different lengths among the rows of large batches."""
 _MAX_TOKENS: Final = 16384
+"""Most tokens in a call, padding included: as many as the gateway sends (``max_padded_tokens``)."""
+_MAX_MERGED: Final = ROWS * _DENSE
+"""The same for one call: Triton joins calls of several gateways."""
+_MANY: Final = 2048
+"""From this power of two on, fewer lengths are tried, since PyTorch takes seconds for each."""
 _MAX_SCORES: Final = 1 << 26
 _MAX_VOCABULARY: Final = 1 << 16
 """Most vocabulary tokens that are tried; of a larger vocabulary only every n-th, since all would take an hour."""
@@ -119,7 +125,11 @@ class _Answer:
 def lengths(longest: int) -> list[int]:
     """Return the row lengths to judge for a model that reads ``longest`` tokens."""
     near = {n + d for n in range(_EVERY, _DENSE + 1, _BUCKET) for d in (-1, 0, 1)}
-    far = {1 << power for power in range(10, longest.bit_length())}
+    far = set()
+    for power in range(_DENSE.bit_length() - 1, longest.bit_length()):
+        parts = 8 if 1 << power < _MANY else 4
+        # not only multiples of large powers of two, for which kernels have code of their own
+        far |= {(1 << power) + k * (1 << power) // parts + (0, 1, -1)[k % 3] for k in range(parts)}
     return sorted(n for n in {*range(1, _EVERY + 1), *near, *far, longest - 1, longest} if 1 <= n <= longest)
 
 
@@ -129,17 +139,20 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
     Rows that PyTorch itself cannot answer (some models need an end token, or more than one token) are left out.
     """
     config = processor.config
-    build = _Builder(processor)
+    build = RowBuilder(processor)
     longest = judged_length(processor)
     wanted = [build.row(n, start=n * 7) for n in lengths(longest)]
     if config.task == CLASSIFICATION and "token_type_ids" in processor.input_names:
-        pairs = _Builder(processor, lambda text: {"text": SENTENCES[0], "text_pair": text})
+        pairs = RowBuilder(processor, lambda text: {"text": SENTENCES[0], "text_pair": text})
         wanted += [pairs.row(n, start=n * 11) for n in _PAIRS if pairs.shortest <= n <= longest]
     wanted += [build.with_padding_inside(min(longest, 2 * build.shortest + 8), config.pad_id)]
     few = [min(build.shortest + i % _SHORT, config.max_length) for i in range(ROWS)]
     wanted += [build.row(n, start=1000 + 13 * i) for i, n in enumerate(few)]
     first_vocabulary = len(wanted)
-    wanted += build.vocabulary(min(longest, _EVERY), config.pad_id)
+    every = build.vocabulary(config.pad_id)
+    every = every[:: -(-len(every) // _MAX_VOCABULARY) or 1]
+    room = build.room(min(longest, _EVERY))
+    wanted += [build.framed(every[start : start + room]) for start in range(0, len(every), room)]
     reason, short, vocabulary = "", 0, 0
     rows: list[Encoded] = []
     truths: list[Mapping[str, NDArray[Any]]] = []
@@ -175,7 +188,7 @@ def depends_on_what_came_before(
     BigBird does in PyTorch: the first text that is too short for sparse attention switches it off for all following
     ones. No graph can give both answers.
     """
-    build = _Builder(processor)
+    build = RowBuilder(processor)
     longest = processor.collate_rows([build.row(judged_length(processor), start=0)])
     short = processor.collate_rows([build.row(build.shortest, start=0)])
     try:
@@ -233,7 +246,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
     return Finding(tuple(faults), tuple(excesses), largest, len(probes.rows), len(probes.calls))
 
 
-class _Builder:
+class RowBuilder:
     """Builds rows of any length from the tokens of running text."""
 
     def __init__(self, processor: TextProcessor, make_body: Callable[[str], Mapping[str, Any]] | None = None) -> None:
@@ -275,22 +288,20 @@ class _Builder:
         ids[tokens // 2] = pad_id
         return Encoded(ids, row.type_ids)
 
-    def vocabulary(self, tokens: int, pad_id: int) -> list[Encoded]:
-        """Return rows of at most ``tokens`` that together contain every token.
-
-        Padding and tokens that frame a text are left out: some models use them to find a text's end.
-        """
+    def vocabulary(self, pad_id: int) -> list[int]:
+        """Return every token, save padding and those that frame a text: some models use them to find a text's end."""
         framing = {pad_id, *self._before[0], *self._after[0]}
-        step = -(-len(self._ids) // _MAX_VOCABULARY)
-        ids = [i for i in self._ids[:: max(1, step)] if i not in framing]
-        room = max(1, tokens - len(self._before[0]) - len(self._after[0]))
-        found = []
-        for start in range(0, len(ids), room):
-            own = ids[start : start + room]
-            types = [*self._before[1], *[self._content[1][0]] * len(own), *self._after[1]]
-            row = np.array([*self._before[0], *own, *self._after[0]])
-            found.append(Encoded(row, np.array(types) if any(types) else None))
-        return found
+        return [i for i in self._ids if i not in framing]
+
+    def room(self, tokens: int) -> int:
+        """Return how many tokens of a text fit into a row of ``tokens``."""
+        return max(1, tokens - len(self._before[0]) - len(self._after[0]))
+
+    def framed(self, ids: Sequence[int]) -> Encoded:
+        """Return the row of a text of these tokens."""
+        types = [*self._before[1], *[self._content[1][0]] * len(ids), *self._after[1]]
+        row = np.array([*self._before[0], *ids, *self._after[0]])
+        return Encoded(row, np.array(types) if any(types) else None)
 
 
 def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tuple[int, ...]]:
@@ -304,6 +315,7 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
     dense = [i for i in by_length if rows[i].n_tokens <= _DENSE]
     most = _MAX_SCORES // config.vocab_size if config.task == FILL_MASK and config.vocab_size else _MAX_TOKENS
     mixed: list[list[int]] = []
+    long = [i for i in by_length if rows[i].n_tokens > _DENSE]
     for low, high, size in ((0, 32, 8), (32, _EVERY, 8), (_EVERY, _DENSE, 4)):
         own = [i for i in dense if low < rows[i].n_tokens <= high]
         step = max(1, -(-len(own) // size))
@@ -314,11 +326,20 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
         one_of = {rows[i].n_tokens: i for i in reversed(dense)}
         mixed += [[i for n, i in sorted(one_of.items()) if _EVERY - ROWS < n <= _EVERY]]
         mixed += [[*(i for n, i in sorted(one_of.items()) if 2 <= n <= ROWS), one_of.get(_EVERY, dense[-1])][-ROWS:]]
+        mixed += [[*dense[1 - max(2, most // rows[i].n_tokens) :], i] for i in long]
     for number, call in enumerate(mixed):
-        ordered = call[::-1] if number % 2 else call
-        fitting = ordered[: max(2, most // max((rows[i].n_tokens for i in ordered), default=1))]
+        fitting = _fitting(call, rows, most)
         if len(fitting) > 1:
-            yield tuple(fitting)
+            yield tuple(fitting[::-1] if number % 2 else fitting)
+    if most == _MAX_TOKENS and len(dense) >= ROWS:
+        yield tuple(_fitting(dense[-ROWS:], rows, _MAX_MERGED))
+
+
+def _fitting(call: Sequence[int], rows: Sequence[Encoded], most: int) -> list[int]:
+    """Return the longest rows of a call that together, padded, have at most ``most`` tokens (or two), in order."""
+    longest = max((rows[i].n_tokens for i in call), default=1)
+    kept = set(sorted(range(len(call)), key=lambda at: rows[call[at]].n_tokens)[-max(2, most // longest) :])
+    return [i for at, i in enumerate(call) if at in kept]
 
 
 def _answer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,9 +28,13 @@ def test_every_length_up_to_128_and_around_every_bucket_above_it():
     assert 300 == found[-1]
 
 
-def test_long_models_are_tried_at_powers_of_two_and_at_their_longest():
-    """Every length would take hours."""
-    assert [512, 513, 1024, 2048, 4096, 8191, 8192] == [n for n in lengths(8192) if n >= 512]
+def test_long_models_are_tried_at_some_lengths_between_powers_of_two_and_at_their_longest():
+    """Every length would take hours. No fifth of the lengths up to 2048 is left out, and no third of those above."""
+    found = [n for n in lengths(8192) if n >= 512]
+    assert {512, 513, 1024, 2048, 4096, 8191, 8192} <= set(found)
+    assert all(b < 1.2 * a if a < 2048 else b < 1.34 * a for a, b in pairwise(found))
+    assert {0, 1, 63} <= {n % 64 for n in found}
+    assert 32 > len(found)
 
 
 def test_a_model_of_few_tokens_is_tried_at_all_of_them():
@@ -86,6 +91,36 @@ def test_the_right_answers_pass_in_every_batch(probed):
     assert ((), ()) == (found.faults, found.excesses)
     assert set(range(1, ROWS + 1)) <= {len(call) for call in probed.calls}
     assert {i for call in probed.calls if len(call) > 1 for i in call} == set(range(len(probed.rows)))
+
+
+@pytest.fixture(scope="module")
+def long():
+    """Rows of up to 2048 tokens, with the right answers, for a model of that length."""
+    sizes = [*lengths(2048), *(3 + i % 4 for i in range(ROWS))]
+    rows = tuple(Encoded(np.ones(n, np.int64)) for n in sizes)
+    truths = tuple({"logits": np.array([[n, n]], np.float32)} for n in sizes)
+    return Probes(rows, truths, tuple(probes._calls(rows, ROWS, replace(Processor.config, max_length=2048))), 3)
+
+
+@pytest.mark.parametrize("tokens", [4000, 8000, 12_000, 15_900])
+def test_a_graph_that_is_wrong_in_large_calls_is_refused(long, tokens):
+    """As large as the gateway sends them. Calls of which only the shorter rows are kept never show it."""
+    found = verdict(long, lambda answer, rows, longest: -answer if rows > 2 and rows * longest > tokens else answer)
+    assert "each of which is right alone" in found.faults[0]
+
+
+@pytest.mark.parametrize("longest_row", [600, 900, 1500, 2048])
+def test_long_rows_are_judged_in_batches(long, longest_row):
+    """A graph that mixes up the rows of a batch only if they are long."""
+    found = verdict(long, lambda a, rows, longest: -a if rows > 1 and longest >= longest_row else a)
+    assert "each of which is right alone" in found.faults[0]
+
+
+def test_no_call_has_more_tokens_than_triton_may_join(long):
+    """Memory is for the gateway's calls; one call shows what happens if Triton joins several."""
+    sizes = [len(call) * max(long.rows[i].n_tokens for i in call) for call in long.calls if len(call) > 1]
+    assert ROWS * 512 == sorted(sizes)[-1]
+    assert 16_384 >= sorted(sizes)[-2]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +246,7 @@ def test_of_a_large_vocabulary_every_nth_token_is_tried(classifier, monkeypatch)
     monkeypatch.setattr(probes, "_MAX_VOCABULARY", 101)
     made = probes.make(classifier, original, str)
     held = [i for row in made.rows[-made.vocabulary_rows :] for i in row.ids.tolist() if i not in (0, 2, 3)]
-    assert list(range(4, len(WORDS), 4)) == held
+    assert [1, *range(4, len(WORDS))][::3] == held
 
 
 @pytest.mark.parametrize("difference", [1e-4, float("inf")])
