@@ -59,8 +59,8 @@ class ZeroShot:
         self._entailment = found[0]
         self._contradiction = len(config.labels) - 1 if self._entailment == 0 else 0
         self._config = config
-        if "{}" not in config.hypothesis_template:
-            raise InvalidOption("hypothesis_template has no {} where the label belongs")
+        if config.hypothesis_template.count("{}") != 1:
+            raise InvalidOption("hypothesis_template must have one {} where the label belongs")
 
     def parse(self, body: object) -> ParsedRequest:
         """Return pairs of each text with the hypothesis of each label."""
@@ -155,16 +155,15 @@ class ZeroShot:
 def _hypotheses(template: object, labels: Sequence[str], max_chars: int) -> list[str]:
     # Not str.format, through which a caller's template could access Python objects.
     field = "parameters.hypothesis_template"
-    if not isinstance(template, str) or "{}" not in template:
+    if not isinstance(template, str) or template.count("{}") != 1:
         raise InvalidInput(
-            "hypothesis_template must be a string with {} where the label belongs",
+            "hypothesis_template must be a string with one {} where the label belongs",
             field=field,
             hint='as in "This example is {}."',
         )
     refuse_half_pairs(template, field)
-    # Computed before making any: a long template with many labels, or many places with a long label, multiply.
-    places = template.count("{}")
-    chars = len(labels) * (len(template) - 2 * places) + places * sum(map(len, labels))
+    # Computed before making any: a long template and many labels multiply.
+    chars = len(labels) * (len(template) - 2) + sum(map(len, labels))
     if chars > max_chars:
         raise InvalidInput(
             f"hypothesis_template and candidate_labels make {chars} characters, at most {max_chars} are taken",

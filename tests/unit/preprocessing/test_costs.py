@@ -186,16 +186,14 @@ def test_windows_with_a_tiny_step_are_refused_before_they_are_made(
         tracemalloc.stop()
 
 
-def test_places_in_a_template_and_long_labels_do_not_multiply(make_folder: MakeFolder) -> None:
-    """2,000 placeholders × 20,000 characters, or a long template × 200 labels, would each be 40 MB."""
+def test_a_long_template_and_many_labels_do_not_multiply(make_folder: MakeFolder) -> None:
+    """200,000 characters × 200 labels would be 40 MB."""
     options = {"task": "zero-shot-classification"}
     processor = TextProcessor.from_folder(make_folder(**INFERENCE), options=options)
-    many_places = {"candidate_labels": ["x" * 20_000, "b"], "hypothesis_template": "{}" * 2000}
-    long_template = {"candidate_labels": [f"l{i}" for i in range(200)], "hypothesis_template": "x" * 200_000 + "{}"}
-    for parameters in (many_places, long_template):
-        with pytest.raises(InvalidInput, match="at most 1000000 are taken"):
-            processor.parse({"text": "a", "parameters": parameters})
-    assert processor.parse({"text": "a", "parameters": {**many_places, "candidate_labels": ["a", "b"]}})
+    parameters = {"candidate_labels": [f"l{i}" for i in range(200)], "hypothesis_template": "x" * 200_000 + "{}"}
+    with pytest.raises(InvalidInput, match="at most 1000000 are taken"):
+        processor.parse({"text": "a", "parameters": parameters})
+    assert processor.parse({"text": "a", "parameters": {**parameters, "candidate_labels": ["a", "b"]}})
 
 
 # --- the way out ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from preprocessing.config import TaskConfig
-from preprocessing.errors import UnsupportedTask
+from preprocessing.errors import InvalidInput, InvalidOption, UnsupportedTask
 from preprocessing.heads import HEADS, head_for
 
 LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
@@ -22,3 +22,18 @@ def test_unknown_task_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnsupportedTask) as caught:
         head_for(TaskConfig(task="table-question-answering"))
     assert "supported are feature-extraction, fill-mask" in str(caught.value)
+
+
+@pytest.mark.parametrize("template", ["It is.", "{} or {}?", "{}" * 3, "", 7, ["{}"]])
+def test_a_hypothesis_has_one_place_for_the_label(template: object) -> None:
+    """The pipeline refuses a second one; the label would be in the sentence twice."""
+    task, labels = "zero-shot-classification", LABELS["zero-shot-classification"]
+    head = head_for(TaskConfig(task=task, labels=labels))
+    parameters = {"candidate_labels": ["cat", "a {} dog"], "hypothesis_template": template}
+    with pytest.raises(InvalidInput, match=r"a string with one {} where the label belongs"):
+        head.parse({"text": "miau", "parameters": parameters})
+    if isinstance(template, str):
+        with pytest.raises(InvalidOption, match=r"one {} where the label belongs"):
+            head_for(TaskConfig(task=task, labels=labels, hypothesis_template=template))
+    pairs = head.parse({"text": "miau", "parameters": {**parameters, "hypothesis_template": "A {}!"}}).texts
+    assert [("miau", "A cat!"), ("miau", "A a {} dog!")] == list(pairs)
