@@ -28,6 +28,17 @@ def category_of(value: object) -> str | None:
     return None
 
 
+def spelled_as_a_value(declared: str) -> str:
+    """Return the category of the boolean or number that a declared value is written for: ``true`` for ``True``."""
+    if declared.lower() in ("false", "true"):
+        return declared.lower()
+    try:
+        number = category_of(float(declared))
+    except ValueError:
+        return declared
+    return declared if number in (None, OTHER) else number
+
+
 def split(name: str) -> tuple[str, ...]:
     """Return a variable's name as a path of keys and list positions."""
     return tuple(name.split("."))

@@ -19,7 +19,7 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.drift import OTHER, Bins
 from gateway.metrics.served import Served
-from gateway.metrics.values import category_of
+from gateway.metrics.values import category_of, spelled_as_a_value
 from gateway.spec import MetricVariable
 
 MAX_PENDING: Final = 512
@@ -274,7 +274,7 @@ class Sum(Number):
 class Enum(Variable):
     """A count per category, with drift bins."""
 
-    __slots__ = ("_expected", "_known", "_pending")
+    __slots__ = ("_expected", "_known", "_pending", "_spelled")
 
     def __init__(
         self, name: str, numbers: VariableSeries, bins: Bins | None, values: Sequence[str],
@@ -288,6 +288,8 @@ class Enum(Variable):
         begins_with = () if expected else (*values, OTHER)
         self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
         self._pending: list[str] = []
+        self._spelled = {other: value for value in values if (other := spelled_as_a_value(value)) not in values}
+        """Declared values (``True``, ``1.0``) by the category of the value that they mean."""
         numbers.pending.append(self.flush)
 
     def see(self, value: object, weight: float) -> None:
@@ -295,6 +297,8 @@ class Enum(Variable):
         if isinstance(value, np.generic):
             value = value.item()
         category = category_of(value)
+        if category is not None and not isinstance(value, str):
+            category = self._spelled.get(category, category)
         if category is None:
             self.ignore("wrong_type", weight)
         else:

@@ -119,6 +119,25 @@ def test_collected_values_are_counted_when_their_version_leaves(after: str) -> N
     assert 1 == watched.read()["scalar_count{x}"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        (("True", "False"), (True, np.True_, False)), (("TRUE", "false"), (True, True, False)),
+        (("1.0", "2"), (1.0, 1, 2.0)), (("nan", "1"), ("nan", "nan", 1)), (("01", "0.50"), (1, np.int64(1), 0.5)),
+    ],
+)  # fmt: skip
+def test_an_enum_knows_booleans_and_numbers_however_they_are_declared(
+    declared: tuple[str, str], values: tuple[Any, Any, Any]
+) -> None:
+    """``--variable-enum flag=True,False``, as Python writes them. A text has to be the same."""
+    watched = Watched(spec(V("v", "enum", declared)))
+    for value in (*values, "neither", 1e20):
+        watched.answer({"v": value}, {})
+    first, second = declared
+    found = {k: v for k, v in watched.read().items() if k.startswith("enum_")}
+    assert {f"enum_total{{v,{first}}}": 2, f"enum_total{{v,{second}}}": 1, "enum_total{v,other}": 2} == found
+
+
 def test_enums_become_counters_with_one_bin_for_the_unknown() -> None:
     """Clients can send any number of values, but there is one series for unknown ones."""
     watched = Watched(spec(V("animal", "enum", ("cat", "dog"))))
