@@ -138,12 +138,13 @@ def build_ops(
 
     @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
     async def docs() -> HTMLResponse:
+        # Relative addresses: a proxy may serve the gateway below a prefix, which it strips.
         return get_swagger_ui_html(
-            openapi_url="/openapi.json",
+            openapi_url="openapi.json",
             title="triton-gateway",
-            swagger_js_url="/docs/static/swagger-ui-bundle.js",
-            swagger_css_url="/docs/static/swagger-ui.css",
-            swagger_favicon_url="/docs/static/favicon-32x32.png",
+            swagger_js_url="docs/static/swagger-ui-bundle.js",
+            swagger_css_url="docs/static/swagger-ui.css",
+            swagger_favicon_url="docs/static/favicon-32x32.png",
         )
 
     @app.exception_handler(404)
@@ -241,7 +242,7 @@ def build_ops(
         if not written or written[0][0] is not now:
             document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes,
-                openapi_version=app.openapi_version,
+                openapi_version=app.openapi_version, servers=[{"url": "."}],
             )  # fmt: skip
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))

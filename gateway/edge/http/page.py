@@ -249,7 +249,7 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
         f"<meta name=viewport content='width=device-width'><title>triton-gateway</title><style>{_STYLE}</style>"
         f"<script>{_SCRIPT}</script></head><body><header><h1>triton-gateway</h1></header>"
         f"<nav aria-label=Endpoints>{tools}</nav><main id=live>{live}</main>"
-        "<footer><p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
+        "<footer><p class=dim><a href=docs>API</a> · <a href=metrics>metrics</a> · <a href=v1/status>JSON</a></p>"
         "</footer></body></html>"
     )
 

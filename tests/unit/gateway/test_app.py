@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -350,15 +351,31 @@ async def test_page_and_openapi_show_the_deployed_endpoints(stack: Any) -> None:
     assert "text" in body["content"]["application/json"]["example"]
 
 
-async def test_the_docs_page_loads_nothing_from_other_hosts(stack: Any) -> None:
-    """Scripts and styles come from the gateway, so the page works without Internet access."""
-    page = (await stack.client.get("/docs")).text
-    addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert len(addresses) >= 3
+@pytest.mark.parametrize("prefix", ["", "/ml/gateway"])
+async def test_the_pages_load_only_from_where_they_are(stack: Any, prefix: str) -> None:
+    """They work without Internet access, and behind a proxy that strips a prefix: also the requests that one tries."""
+    stack.deploy("e")
+    await stack.served("e")
+    outside = f"http://gateway{prefix}"
+
+    async def get(address: str) -> httpx.Response:
+        assert address.startswith(f"{outside}/"), address
+        return await stack.client.get(address.replace(outside, "http://gateway"))
+
+    page = (await get(f"{outside}/docs")).text
+    document = f"{outside}/openapi.json"
+    addresses = [urljoin(f"{outside}/docs", found) for found in re.findall(r"(?:src=|href=|url: )[\"']([^\"']+)", page)]
+    assert document in addresses
+    assert len(addresses) >= 4
+    addresses += [
+        urljoin(f"{outside}/", found) for found in re.findall(r"href=(\w[\w/]*)", (await get(f"{outside}/")).text)
+    ]
     for address in addresses:
-        assert address.startswith("/docs/static/")
-        assert 200 == (await stack.client.get(address)).status_code
-    assert "3.0.3" == (await stack.client.get("/openapi.json")).json()["openapi"]
+        assert 200 == (await get(address)).status_code, address
+    described = (await get(document)).json()
+    assert "3.0.3" == described["openapi"]
+    server = urljoin(document, described["servers"][0]["url"])
+    assert f"{outside}/serve/e" == server.rstrip("/") + next(path for path in described["paths"] if "/serve/e" in path)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/serve"])
