@@ -31,7 +31,7 @@ def infer(embedded_triton):
     def call(name, feeds, outputs=()):
         tensors = []
         for key, value in feeds.items():
-            dtype = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}[value.dtype.name]
+            dtype = {"int64": "INT64", "int32": "INT32", "float32": "FP32", "object": "BYTES"}[value.dtype.name]
             tensor = triton.InferInput(key, value.shape, dtype)
             tensor.set_data_from_numpy(value)
             tensors.append(tensor)
@@ -153,6 +153,41 @@ def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     name = embedded_triton.serve(tmp_path / "model.onnx")
     assert [[2], [0]] == infer(name, {"x": np.array([[0, 1, 2], [5, 1, 2]], dtype=np.float32)})["label"].tolist()
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_tensors_without_dimensions_are_one_number(embedded_triton, infer, tmp_path, declared):
+    """Triton has no such tensors: callers send and get [1]. For numbers and texts."""
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 2]),
+        helper.make_tensor_value_info("scale", TensorProto.FLOAT, []),
+        helper.make_tensor_value_info("name", TensorProto.STRING, []),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("total", TensorProto.FLOAT, []),
+        helper.make_tensor_value_info("said", TensorProto.STRING, []),
+    ]
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
+        helper.make_node("ReduceSum", ["scaled"], ["total"], keepdims=0),
+        helper.make_node("Identity", ["name"], ["said"]),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "model.onnx")
+    name = embedded_triton.serve(
+        tmp_path / "model.onnx",
+        inputs=[TensorSpec("scale", "float32", ())] if declared else [],
+        outputs=[TensorSpec("total", "float32", (1,)), TensorSpec("said", "object", ())] if declared else [],
+    )
+    feeds = {
+        "x": np.array([[1, 2], [3, 4]], dtype=np.float32), "scale": np.array([0.5], dtype=np.float32),
+        "name": np.array([b"good"], dtype=object),
+    }  # fmt: skip
+    answer = infer(name, feeds)
+    assert ([5.0], [b"good"]) == (answer["total"].tolist(), answer["said"].tolist())
 
 
 def test_weights_in_a_second_file_are_found(embedded_triton, make_token_model, infer, token_inputs, tmp_path):

@@ -24,7 +24,7 @@ from deploy.modelsync.model_folder.native import finish_natively, run_natively
 from deploy.modelsync.model_folder.onnx_signature import GraphTensor, OnnxSignature
 from gateway.spec import EndpointSpec, TensorSpec
 
-FORMAT = 2
+FORMAT = 3
 """Part of every recipe. Raise it when the same inputs give another config.pbtxt, so that models are written again."""
 
 _log = logging.getLogger("triton_gateway.sync")
@@ -319,7 +319,7 @@ def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTen
 
 def _joined(side: str, tensor: _Tensor, actual: GraphTensor, is_batched: bool) -> tuple[int, ...]:
     sizes = _sizes(actual)
-    if not tensor.dims and tensor.message is not None:
+    if not tensor.dims and (tensor.message is not None or actual.is_scalar):
         return sizes[1:] if is_batched else sizes
     if len(tensor.dims) == len(sizes):
         given = tensor.dims
@@ -420,6 +420,8 @@ def _castable(declared: str, actual: str) -> bool:
 
 
 def _sizes(tensor: GraphTensor) -> tuple[int, ...]:
+    if tensor.is_scalar:
+        return (1,)
     return tuple(d if isinstance(d, int) else -1 for d in tensor.dims)
 
 

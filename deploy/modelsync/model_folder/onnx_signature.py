@@ -28,6 +28,13 @@ class GraphTensor:
     name: str
     dtype: str
     dims: tuple[int | str | None, ...]
+    has_shape: bool = True
+    """Whether the graph states its shape. If so, a tensor without dimensions is one number."""
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it has no dimensions: one number or text. Triton has no such tensors: it is [1] there."""
+        return self.has_shape and not self.dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,7 @@ def _graph(data: mmap.mmap, start: int, end: int) -> OnnxSignature:
 def _value(data: mmap.mmap, start: int, end: int) -> GraphTensor:
     name, dtype = "", ""
     dims: list[int | str | None] = []
+    has_shape = False
     for number, first, last in _fields(data, start, end):
         if number == 1:
             name = data[first:last].decode()
@@ -88,10 +96,10 @@ def _value(data: mmap.mmap, start: int, end: int) -> GraphTensor:
                     if inner == 1:
                         dtype = DTYPES.get(c, f"onnx type {c}")
                     elif inner == 2:
-                        dims = [_dim(data, e, f) for n, e, f in _fields(data, c, d) if n == 1]
+                        dims, has_shape = [_dim(data, e, f) for n, e, f in _fields(data, c, d) if n == 1], True
     if not dtype:
         raise ValueError(f"{name!r} is not a tensor")
-    return GraphTensor(name, dtype, tuple(dims))
+    return GraphTensor(name, dtype, tuple(dims), has_shape)
 
 
 def _dim(data: mmap.mmap, start: int, end: int) -> int | str | None:

@@ -239,6 +239,8 @@ class Runner:
                 typed[name] = _decoded(name, feed)
             else:
                 typed[name] = feed.astype(_ONNX_TYPES[graph_type], copy=False) if graph_type in _ONNX_TYPES else feed
+            if not self._is_batched and feed.shape == (1,) and not self._inputs[name].shape:
+                typed[name] = typed[name].reshape(())  # Triton has no tensors without dimensions
         wanted = tuple(name for name in outputs if name in self._outputs) or tuple(self._declared or self._outputs)
         if not self._is_batched:
             return Item(index, typed, 0, None, wanted)
@@ -300,7 +302,8 @@ class Runner:
 
     def _typed(self, name: str, output: Any) -> Any:
         if output.dtype.kind in "OU":
-            return np.array([str(v).encode() for v in output.reshape(-1)], dtype=np.object_).reshape(output.shape)
+            texts = np.array([str(v).encode() for v in output.reshape(-1)], dtype=np.object_)
+            return texts.reshape(output.shape or (1,))
         declared = _NUMPY_TYPES.get(self._declared.get(name, ""))
         return np.ascontiguousarray(output if declared is None else output.astype(declared, copy=False))
 

@@ -50,6 +50,23 @@ def shapes(block):
     return {t.name: (model_config_pb2.DataType.Name(t.data_type), list(t.dims)) for t in block}
 
 
+def test_a_tensor_without_dimensions_has_one_in_triton():
+    """Triton refuses dims [], and an empty reshape of a model without batches. An unknown shape is none."""
+    scalar = OnnxSignature(
+        (GraphTensor("x", "FP32", (4,)), GraphTensor("t", "FP32", ())), (GraphTensor("y", "FP32", ()),)
+    )
+    for declared in ([], [TensorSpec("y", "float32", ())], [TensorSpec("y", "float32", (1,))]):
+        for engine in ("python", "native"):
+            config = build(endpoint(outputs=declared), signature=scalar, engine=engine)
+            assert {"x": ("TYPE_FP32", [4]), "t": ("TYPE_FP32", [1])} == shapes(config.input)
+            assert {"y": ("TYPE_FP32", [1])} == shapes(config.output)
+            assert not any(tensor.HasField("reshape") for tensor in (*config.input, *config.output))
+    with pytest.raises(SpecFault, match=r"declared \[2\]"):
+        build(endpoint(outputs=[TensorSpec("y", "float32", (2,))]), signature=scalar)
+    unknown = OnnxSignature((GraphTensor("x", "FP32", (4,)),), (GraphTensor("y", "FP32", (), has_shape=False),))
+    assert {"y": ("TYPE_FP32", [])} == shapes(build(signature=unknown).output)
+
+
 def test_an_undeclared_onnx_model_is_described_by_its_graph():
     """Names, types and shapes come from the file; the dynamic first dimension becomes Triton's batch."""
     config = build()
