@@ -1,12 +1,12 @@
 """Renders a conversation as a prompt with the model's own chat template (Jinja2, as in `transformers`).
 
-Templates come with models, so they run in Jinja's immutable sandbox: they cannot access Python's internals or change
-their arguments. `processor` calls this from any thread; a compiled template is never changed.
+Templates come with models, so they run in Jinja's immutable sandbox (`chat_sandbox`): they cannot access Python's
+internals or change their arguments, and have two seconds. `processor` calls this from any thread; a compiled template
+is never changed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +47,8 @@ class ChatTemplate:
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         """Compile `source`, which may refer to the special `tokens` by name. Raises InvalidBundle."""
         import jinja2
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from preprocessing.chat_sandbox import BoundedEnvironment
 
         if len(source) > _MAX_BYTES:
             raise InvalidBundle(
@@ -57,14 +57,9 @@ class ChatTemplate:
         self._errors: tuple[type[Exception], ...] = (
             jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
         )  # fmt: skip
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_generation_blocks(), loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = _strftime_now
+        self._environment = BoundedEnvironment()
         try:
-            self._template = environment.from_string(source)
+            self._template = self._environment.compiled(source)
         except (*self._errors, SyntaxError) as error:  # Jinja makes Python code of what it has read
             raise InvalidBundle(
                 f"the chat template cannot be compiled: {error}", hint="save the tokenizer again"
@@ -96,58 +91,14 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """Return the prompt that asks for the next message. Raises InvalidInput if the template refuses them."""
         try:
-            text: str = self._template.render(
-                messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **self._tokens
-            )
+            return self._environment.rendered(
+                self._template, messages=list(messages), add_generation_prompt=True, tools=None, documents=None,
+                **self._tokens,
+            )  # fmt: skip
         except self._errors as error:
             raise InvalidInput(
                 f"the model's chat template does not accept these messages: {error}", field="messages"
             ) from error
-        return text
-
-
-def _generation_blocks() -> type[Any]:
-    """Return Jinja's extension for `{% generation %}` blocks, with which templates mark an assistant's words for
-    training. They change nothing in the prompt; as in transformers, a variable set inside is not known behind it.
-    """
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-
-    class Generation(Extension):
-        tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
-
-        def parse(self, parser: Any) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
-
-        def _same(self, caller: Any) -> Any:
-            return caller()
-
-    return Generation
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML, but a prompt is not HTML.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> None:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    from datetime import datetime
-
-    return datetime.now().strftime(form)  # local time, as in transformers
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from preprocessing import chat_sandbox
 from preprocessing.chat import ChatTemplate
 from preprocessing.errors import InvalidBundle, InvalidInput
 
@@ -123,3 +124,83 @@ def test_html_is_not_escaped(tmp_path: Path) -> None:
     assert template is not None
     text = MESSAGES[0]["content"]
     assert json.dumps(text) + text == template.render(MESSAGES)
+
+
+_TURNS = "range(100000)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in RANGE %}{% for b in RANGE %}{% endfor %}{% endfor %}",
+        "{% for a in RANGE %}{% for b in RANGE %}{% continue %}{% endfor %}{% endfor %}",
+        "{% for a in RANGE %}{% for b in RANGE if false %}{% endfor %}{% endfor %}",
+        "{% set check_time = 1 %}{% for a in RANGE %}{% for b in RANGE %}{{ check_time }}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% macro m(n) %}{% if n %}{{ caller() }}{{ caller() }}{% endif %}{% endmacro %}"
+        "{% for a in RANGE %}{% for b in RANGE %}{% call m(1) %}{% endcall %}{% endfor %}{% endfor %}",
+        "{% for a in RANGE recursive %}{{ loop(RANGE) if loop.depth < 9 }}{% endfor %}",
+        "{% generation %}{% for a in RANGE %}{% for b in RANGE %}{% endfor %}{% endfor %}{% endgeneration %}",
+        "{% filter upper %}{% for a in RANGE %}{% for b in RANGE %}{% endfor %}{% endfor %}{% endfilter %}",
+    ],
+)
+def test_a_template_that_does_not_end_is_an_error_of_the_request(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would run for hours, in a thread that nothing can stop."""
+    monkeypatch.setattr(chat_sandbox, "MAX_S", 0.05)
+    template = ChatTemplate(source.replace("RANGE", _TURNS), {})
+    with pytest.raises(InvalidInput, match=r"it did not end within 0\.05 s"):
+        template.render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "'a' * 10**9",
+        "10**9 * 'a'",
+        "[0] * 10**9",
+        "10**(10**9)",
+        "(-2)**(30**9)",
+        "'a' | center(10**9)",
+        "'a'.ljust(10**9)",
+        "'a' | indent(10**9)",
+        "long.replace('a', long)",
+        "long | replace('a', long)",
+        "long.join(long)",
+        "(long * 4) ~ (long * 4)",
+        "long * 4 + long * 4",
+        "[long] * 4 * 10**7",
+    ],
+)
+def test_a_template_cannot_make_a_value_of_any_size(made: str) -> None:
+    """One operation could take gigabytes, or minutes that no clock interrupts."""
+    with pytest.raises(InvalidInput, match="a value that is too large"):
+        ChatTemplate(f"{{% set long = 'a' * 10**6 %}}{{{{ {made} }}}}", {}).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("first", "step"),
+    [
+        ("'ab'", "ns.s + ns.s"), ("'ab'", "ns.s ~ ns.s"), ("'ab'", "ns.s * 2"), ("['ab']", "ns.s + ns.s"),
+        ("'ab'", "'%s%s' | format(ns.s, ns.s)"), ("'ab'", "ns.s.replace('a', ns.s)"), ("3", "ns.s * ns.s"),
+    ],
+)  # fmt: skip
+def test_a_value_cannot_be_doubled_for_ever(first: str, step: str) -> None:
+    """Sixty turns of a loop would fill any memory."""
+    source = "{% set ns = namespace(s=FIRST) %}{% for i in range(60) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"
+    with pytest.raises(InvalidInput, match="too large"):
+        ChatTemplate(source.replace("FIRST", first).replace("STEP", step), {}).render(MESSAGES)
+
+
+def test_a_prompt_of_any_length_is_not_written() -> None:
+    """A hundred thousand copies of the messages would be."""
+    with pytest.raises(InvalidInput, match="too large"):
+        ChatTemplate("{% for i in range(100000) %}{{ messages }}{% endfor %}", {}).render(MESSAGES)
+
+
+def test_a_long_conversation_is_rendered() -> None:
+    """A thousand messages, in each of the usual forms, with texts of all kinds."""
+    messages = [
+        {"role": ("user", "assistant")[i % 2], "content": f"{i}: <think>a</think> Grüße 😀\n" * 20} for i in range(1000)
+    ]
+    for name in ("chatml", "generation", "json"):
+        assert len(ChatTemplate(TEMPLATES[name], {"eos_token": "</s>"}).render(messages)) > 100_000
