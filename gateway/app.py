@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -55,7 +55,7 @@ from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
 from gateway.edge.http.feedback import FeedbackRoute
-from gateway.edge.http.gate import Gate
+from gateway.edge.http.gate import Gate, not_for_us
 from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
@@ -79,7 +79,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage_of
 from gateway.registry.port import Registry
-from gateway.settings import JOINS, NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
+from gateway.settings import JOINS, LOCAL_NAMES, NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
@@ -138,6 +138,7 @@ class Gateway:
         settle: float = _SETTLE_S,
         parent: int = 0,
         spans: ClosableSpans | None = None,
+        local_names: Collection[str] | None = None,
     ) -> None:
         self._settings = settings
         self._settle_s = settle
@@ -175,7 +176,7 @@ class Gateway:
         self._callers = self._known_callers()
         self._gateways = Gateways(settings.gateways)
         access = None if self._callers is None else self._callers.access
-        self._gate = Gate(access, settings.admin_port)
+        self._gate = Gate(access, settings.admin_port, local_names)
         limits = Limits(
             settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
         )  # fmt: skip
@@ -187,7 +188,7 @@ class Gateway:
         )  # fmt: skip
         self._infer = InferRoute(self.plane, limits, access)
         self.fast_path = (
-            FastPath(self.plane, limits, self._addresses, access, admin_port=settings.admin_port)
+            FastPath(self.plane, limits, self._addresses, access, gate=self._gate)
             if settings.fast_path else None
         )  # fmt: skip
         """How the server answers the common request without a task; see ``edge.http.fast``."""
@@ -225,6 +226,9 @@ class Gateway:
             path = scope["path"]
             if scope["method"] != "POST":
                 scope, send = explained(scope, send)
+            if not self._gate.is_for_us(scope["headers"]):
+                await self._gate.refuse(scope, send, not_for_us())
+                return
             reading = self._addresses.at(path, scope["query_string"])
             if reading is not None and not self._gate.is_admin(scope):
                 await self._infer(scope, receive, send, reading)
@@ -665,11 +669,22 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             wish=wishes.make,
         ),
         numbers_folder=Path(numbers_folder) if numbers_folder else None,
+        local_names=_local_names(settings, environ),
         is_whole_process=True,
         settle=_JOIN_S if environ.get(JOINS) else _SETTLE_S,
         parent=parent,
         spans=_spans(environ),
     )
+
+
+def _local_names(settings: Settings, environ: Mapping[str, str]) -> Collection[str] | None:
+    """Return the names that a gateway started by `up` answers to; None: to every name.
+
+    What needs credentials is not readable by a web page, and whoever allows strangers has a proxy in front.
+    """
+    if LOCAL_NAMES not in environ or settings.knows_callers or settings.allow_anonymous:
+        return None
+    return environ[LOCAL_NAMES].lower().split()
 
 
 def _spans(environ: Mapping[str, str]) -> ClosableSpans | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,6 +15,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway import pools
+from gateway.local_names import is_loopback
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|min|m|h)?\s*$")
@@ -92,6 +92,8 @@ SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 """Not a setting: passed to workers; the process id of the supervisor that distributes connections."""
 JOINS = "TRITON_GATEWAY_WORKER_JOINS"
 """Not a setting: passed to workers that start while others serve, which take the requests meanwhile."""
+LOCAL_NAMES = "TRITON_GATEWAY_LOCAL_NAMES"
+"""Not a setting: passed by `up` to a gateway on loopback; the names, beside those of loopback, that it answers to."""
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 """Not a setting: passed to workers; the folder in which they share their numbers."""
 
@@ -126,13 +128,6 @@ PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
 def _names(name: str, *aliases: str) -> AliasChoices:
     return AliasChoices(f"TRITON_GATEWAY_{name.upper()}", *aliases, name)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -651,7 +646,7 @@ class Settings(BaseSettings):
     @property
     def answers_strangers(self) -> bool:
         """Whether the gateway listens on a reachable address without identifying callers or saying that it need not."""
-        return not (self.knows_callers or self.allow_anonymous or _is_loopback(self.host))
+        return not (self.knows_callers or self.allow_anonymous or is_loopback(self.host))
 
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables, as they are passed to worker processes."""

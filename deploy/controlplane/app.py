@@ -6,15 +6,17 @@ Only `build` names concrete classes. `server` and tests call it. Endpoints run i
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deploy.controlplane import bodies, fields
 from deploy.controlplane.access import Access
@@ -44,6 +46,7 @@ from deploy.controlplane.fileserver import FileServer
 from deploy.controlplane.pages import Pages
 from deploy.controlplane.store import Store, dumps, loads
 from deploy.controlplane.tokens import Identity, Tokens
+from deploy.tools.local_names import are_local
 
 JSON = "application/json"
 
@@ -129,8 +132,9 @@ def build(
     clock: Clock | None = None,
     ids: Callable[[], str] = new_id,
     limits: Limits = LIMITS,
+    local_names: Collection[str] | None = None,
 ) -> Starlette:
-    """The application over an open store.
+    """The application over an open store. With ``local_names``, it answers only to loopback names and these.
 
     It first removes leftovers of a crash. The caller closes the store afterwards.
     """
@@ -158,8 +162,24 @@ def build(
             Route("/files", file_server.handle, methods=_FILE_METHODS),
             Route("/files/{path:path}", file_server.handle, methods=_FILE_METHODS),
             Route("/{path:path}", api.handle, methods=_METHODS),
-        ]
+        ],
+        middleware=[] if local_names is None else [Middleware(_OnlyLocal, names=local_names)],
     )
+
+
+class _OnlyLocal:
+    """Refuses requests for other names: those of web pages that have their name resolve to this machine."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not are_local(scope["headers"], self._names):
+            said = "This control plane answers only to local names: ask localhost, or start it with --public-url\n"
+            await PlainTextResponse(said, 403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 async def _health(_: Request) -> Response:

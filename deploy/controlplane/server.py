@@ -14,9 +14,10 @@ import signal
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -26,6 +27,7 @@ from deploy.controlplane.credentials import BadCredentials, Credentials, client_
 from deploy.controlplane.envelope import StoreBusy
 from deploy.controlplane.store import Store
 from deploy.controlplane.watchdog import Watchdog
+from deploy.tools.local_names import is_loopback
 
 ENDPOINT_FILE = "endpoint.json"
 DATABASE_FILE = "registry.sqlite3"
@@ -102,6 +104,7 @@ async def serve(
             store=store,
             credentials=credentials,
             clock=clock,
+            local_names=_local_names(settings),
         )
         base_url = settings.public_url or url_of(listener)
         server = _Server(
@@ -142,6 +145,14 @@ async def serve(
                     await server.serve(sockets=[listener])
                 finally:
                     stop.set()
+
+
+def _local_names(settings: ControlPlaneSettings) -> Collection[str] | None:
+    """Return the names that a control plane on loopback answers to beside those of loopback; None: to every name."""
+    if not is_loopback(settings.host):
+        return None
+    public = urlsplit(settings.public_url or "").hostname
+    return [settings.host.lower(), *([public] if public else [])]
 
 
 def bind(host: str, port: int) -> socket.socket:

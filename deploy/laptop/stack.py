@@ -32,6 +32,7 @@ from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError, StateDirUnusable
+from deploy.tools.local_names import is_loopback
 from deploy.tools.proxies import curl_option, except_loopback
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
 
@@ -368,6 +369,8 @@ class Stack:
             triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
         )  # fmt: skip
         env = {"TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env}
+        if is_loopback(options.host):
+            env["TRITON_GATEWAY_LOCAL_NAMES"] = options.host
         # longer than the gateway's own drain timeout of 30 s
         await self._start(
             ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address

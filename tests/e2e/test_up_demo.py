@@ -232,6 +232,20 @@ def test_cold_start_ends_with_an_answer_and_what_to_do_next(up: Up) -> None:
     assert up.err.read_text() == ""
 
 
+def test_only_local_names_are_answered(up: Up) -> None:
+    """A web page may have its own name resolve to this machine. Both servers refuse it."""
+    registry = json.loads((up.state / "controlplane" / "endpoint.json").read_text())["api"]
+    for url in (f"{up.gateway}/v1/status", registry):
+        for host, status in (("evil.example", 403), ("localhost:1234", 200)):
+            request = urllib.request.Request(url, headers={"host": host})
+            try:
+                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as reply:
+                    found = reply.status
+            except urllib.error.HTTPError as error:
+                found = error.code
+            assert status == found, (url, host)
+
+
 def test_printed_curl_works_as_it_stands(up: Up) -> None:
     """What is offered for pasting can be pasted."""
     (line,) = [line for line in up.printed().splitlines() if line.strip().startswith("curl ")]

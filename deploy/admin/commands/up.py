@@ -45,7 +45,8 @@ from deploy.admin.terminal import Terminal
 )  # fmt: skip
 @click.option(
     "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_HOST", show_envvar=True,
-    help="Address the gateway listens on. The other parts always listen on 127.0.0.1.",
+    help="Address the gateway listens on. The other parts always listen on 127.0.0.1. On a loopback address it answers "
+    "only to local names, unless TRITON_GATEWAY_ALLOW_ANONYMOUS is set.",
 )  # fmt: skip
 @click.option(
     "--port", type=PORT, default=8080, show_default=True, envvar=["TRITON_GATEWAY_PORT", "CLEARML_SERVING_PORT"],

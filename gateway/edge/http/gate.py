@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.edge.http.edge import Scope, Send, clean_id, names_of, send_reply
 from gateway.edge.http.problems import is_openai, oip_problem, openai_problem, problem
 from gateway.edge.rules import OPEN, OPERATORS, rule_of
-from gateway.errors import EndpointNotFound, GatewayError
+from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
+from gateway.local_names import are_local
+
+
+def not_for_us() -> NotPermitted:
+    """Return the refusal of a request for a name that this gateway does not answer to."""
+    return NotPermitted(
+        "this gateway was started for programs of this machine, and answers only to its local names",
+        because="foreign_host",
+        hint="ask http://localhost; if a proxy or tunnel forwards to it, start it with "
+        "TRITON_GATEWAY_ALLOW_ANONYMOUS=true",
+    )
 
 
 class Gate:
     """Checks rights. ``access`` None: every caller may ask.
 
     ``admin_port``: the operators' port. It serves metrics, status and the like to every caller that can reach it, and
-    nothing else; the other ports then do not serve these. 0: no such port.
+    nothing else; the other ports then do not serve these. 0: no such port. ``local_names``: if given, only requests for
+    loopback names and these are answered.
     """
 
-    def __init__(self, access: Access | None, admin_port: int = 0) -> None:
+    def __init__(self, access: Access | None, admin_port: int = 0, local_names: Collection[str] | None = None) -> None:
         self._access = access
         self.admin_port = admin_port
+        self._local_names = local_names
+
+    def is_for_us(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Return whether the request's ``Host`` is a name that this gateway answers to."""
+        return self._local_names is None or are_local(headers, self._local_names)
 
     def is_admin(self, scope: Scope) -> bool:
         """Return whether a request came through the operators' port."""

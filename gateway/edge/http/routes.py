@@ -38,6 +38,7 @@ from gateway.edge.http.edge import (
     timeout_of,
 )
 from gateway.edge.http.fast import HeadCache, PendingReply, checked
+from gateway.edge.http.gate import Gate
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
 from gateway.edge.priority import HEADER, flow_of
@@ -209,12 +210,13 @@ class FastPath:
         addresses: Addresses,
         access: Access | None = None,
         *,
-        admin_port: int = 0,
+        gate: Gate,
     ) -> None:
         self.prefixes = tuple(b"POST " + start for start in addresses.starts)
         self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes or _FAST_BYTES)
         self.heads = HeadCache()
-        self.admin_port = admin_port
+        self.admin_port = gate.admin_port
+        self._gate = gate
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
         self._refusals: dict[tuple[Refuse, str, float | None], tuple[bytes, bytes]] = {}
@@ -242,7 +244,7 @@ class FastPath:
         """See ``fast.FastPathLike``."""
         by_name = dict(headers)
         reading = self._addresses.at(path)
-        if reading is None or not _NOT_FAST.isdisjoint(by_name):
+        if reading is None or not _NOT_FAST.isdisjoint(by_name) or not self._gate.is_for_us(headers):
             return None
         caller = quota = None
         if self._access is not None:

@@ -44,11 +44,11 @@ class Stack:
         self.gateway = self.new_gateway()
         self.client = self.new_client(self.gateway)
 
-    def new_gateway(self) -> Gateway:
+    def new_gateway(self, **more: Any) -> Gateway:
         return Gateway(
             self.settings, registry=self.registry,
             make_backend=lambda address, _compression: self.backends.get(address, self.backend),
-            records_period=0.05,
+            records_period=0.05, **more,
         )  # fmt: skip
 
     def new_client(self, gateway: Gateway) -> httpx.AsyncClient:

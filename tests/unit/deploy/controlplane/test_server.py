@@ -12,8 +12,10 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from deploy.controlplane import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
@@ -91,6 +93,36 @@ async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> Non
     with pytest.raises(StateInUse, match=url):
         await serve(ControlPlaneSettings(state_dir=tmp_path, port=0))
     assert await asyncio.to_thread(health, url) == 200
+    stop.set()
+    await asyncio.wait_for(serving, 60)
+
+
+@pytest.mark.parametrize(
+    ("host", "public_url", "answered", "refused"),
+    [
+        ("127.0.0.1", None, ("localhost:1", "127.0.0.1"), ("evil.example", "registry.example:80")),
+        ("127.0.0.1", "https://Registry.example/api", ("localhost", "registry.example"), ("evil.example",)),
+        ("0.0.0.0", None, ("localhost", "evil.example"), ()),
+    ],
+)
+async def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_own(
+    tmp_path: Path, host: str, public_url: str | None, answered: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    # a web page may have its own name resolve to this machine, and would read what a developer has registered
+    stop = asyncio.Event()
+    urls: asyncio.Queue[str] = asyncio.Queue()
+    settings = ControlPlaneSettings(state_dir=tmp_path, host=host, port=0, public_url=public_url)
+    with bind(host, 0) as free:
+        settings = replace(settings, port=free.getsockname()[1])
+    serving = asyncio.create_task(serve(settings, stop=stop, on_ready=urls.put_nowait))
+    await asyncio.wait_for(urls.get(), 60)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{settings.port}", timeout=60) as client:
+        for names, statuses in ((answered, {200, 401}), (refused, {403})):
+            for name in names:
+                for path in ("/healthz", "/", "/auth.login", "/files/x"):
+                    reply = await client.get(path, headers={"host": name})
+                    assert (reply.status_code == 403) == (statuses == {403}), (name, path, reply.text)
+                    assert statuses != {403} or "only to local names" in reply.text
     stop.set()
     await asyncio.wait_for(serving, 60)
 
