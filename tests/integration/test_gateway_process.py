@@ -131,7 +131,7 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
         stop.set()
         await load
     lost = [answer for answer in seen if answer != "200"]
-    # A new worker answers 404 until it has read the serving Task: it must not take requests before.
+    # A new worker can answer nothing until it has read the serving Task: it must not take requests before.
     assert len(lost) <= 4, lost
     assert not any(answer.isdigit() for answer in lost), lost
 
