@@ -119,6 +119,8 @@ def _as_transformers_reads(
     texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
 ) -> Path:
     """Return the folder whose tokenizer.json is served: ``texts``, or a copy if transformers makes other tokens."""
+    if not (texts / "tokenizer_config.json").is_file():
+        return texts  # nothing contradicts tokenizer.json, and transformers would fill in defaults
     if util.find_spec("transformers") is None:
         say("the tokens were not compared with those of transformers, which is not installed")
         return texts
