@@ -124,7 +124,11 @@ def _check_numbers(raw: bytes) -> None:
     runs = codes - np.uint8(48) < 10
     for step in (1, 2, 4, 8, _RUN - 16):  # where 2, 4, 8, 16 and `_RUN` digits begin
         runs = runs[:-step] & runs[step:]
-    edges = np.flatnonzero(np.diff(runs.view(np.int8), prepend=0, append=0))
+    if not runs.any():
+        return
+    between = np.zeros(len(runs) + 2, bool)
+    between[1:-1] = runs
+    edges = np.flatnonzero(between[1:] != between[:-1])
     begins, ends = edges[::2], edges[1::2] + _RUN - 1
     may_exceed = (ends - begins > _RUN) | (codes[begins - 1] == ord("-"))
     ends_at = {
