@@ -7,6 +7,7 @@ graph is run on every token. Needs no torch.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from importlib import util
@@ -50,7 +51,7 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
             for name_of_weights in onnx_signature(given.file).external_files:
                 _take_weights(given.file, name_of_weights, folder)
             if given.texts is not None:
-                copy_texts(_as_transformers_reads(given.texts, work / "tokens", say, progress), folder)
+                copy_texts(_as_transformers_reads(given, given.texts, work / "tokens", say, progress), folder)
                 _check(folder, given)
             _graph(given, given.file, folder, say, progress)
             _try_vocabulary(given, folder, say, progress)
@@ -116,9 +117,12 @@ def _try_vocabulary(given: Given, folder: Path, say: Callable[[str], None], prog
 
 
 def _as_transformers_reads(
-    texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
+    given: Given, texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
 ) -> Path:
-    """Return the folder whose tokenizer.json is served: ``texts``, or a copy if transformers makes other tokens."""
+    """Return the folder whose tokenizer.json is served: ``texts``, or a copy if transformers makes other tokens.
+
+    Tokens that the model has no vectors for are not taken over: transformers filled them in, nobody trained with them.
+    """
     if not (texts / "tokenizer_config.json").is_file():
         return texts  # nothing contradicts tokenizer.json, and transformers would fill in defaults
     if util.find_spec("transformers") is None:
@@ -130,9 +134,21 @@ def _as_transformers_reads(
     except DeployError as error:
         say(f"the tokens were not compared with those of transformers: {error}")
         return texts
+    if found != texts and not _fits(found, given):
+        say("transformers would add tokens that the model does not have: tokenizer.json is followed")
+        return texts
     if note:
         say(note)
     return found
+
+
+def _fits(folder: Path, given: Given) -> bool:
+    """Whether the model has a vector for each token of the folder's tokenizer."""
+    known = None if given.config is None else given.config.vocab_size
+    listed = json.loads((folder / "tokenizer.json").read_text())
+    ids = [*listed["model"].get("vocab", {}).values()] if isinstance(listed["model"].get("vocab"), dict) else []
+    ids += [token["id"] for token in listed.get("added_tokens", [])]
+    return known is None or max(ids, default=0) < known
 
 
 def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
