@@ -177,7 +177,6 @@ async def test_gateway_and_triton_are_one_trace(
     assert {"POST t", "prepare", "queue", "infer", "finish"} == set(ours)
     assert caller[36:52] == ours["POST t"].parent_span_id.hex()
     assert ours["infer"].span_id == theirs["InferRequest"].parent_span_id
-    assert ours["infer"].start_time_unix_nano <= theirs["InferRequest"].start_time_unix_nano + 5_000_000
     spans = [span for _, span in receiver.spans if span.trace_id.hex() == caller[3:35]]
     ids = {span.span_id for span in spans} | {bytes.fromhex(caller[36:52])}
     assert [] == [span.name for span in spans if span.parent_span_id not in ids]
