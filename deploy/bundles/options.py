@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -11,6 +12,7 @@ from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import EXACT, Parity
+from deploy.bundles.other_load import OtherLoad, sentence
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
 from deploy.modelsync.model_folder.cores import available_cores
@@ -72,7 +74,18 @@ class Run:
         self.progress = progress
         self.task_options = {} if options.task == "auto" else {"task": options.task}
         self.cores = available_cores()
+        self.other_load = 0.0
+        """The share of this machine's cores that other programs used while speeds were measured."""
         progress("loading the model into PyTorch")
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure speeds, and say if other programs used the machine meanwhile."""
+        load = OtherLoad()
+        yield
+        self.other_load = load.share()
+        if beside := sentence(self.other_load):
+            self.say(beside)
 
 
 class BeyondTolerance(DeployError):

@@ -91,7 +91,7 @@ class TextRun(Run):
             inputs=inputs, outputs=outputs,
             texts=len(prepared), lengths=[one.n_tokens for one in prepared],
             drifts=drifts,
-            notes=self._notes(), judged_on="samples", facts={},
+            notes=self._notes(), judged_on="samples", facts={}, other_load=self.other_load,
         )  # fmt: skip
         return write(
             self.options, self.source, self.work, made,
@@ -218,7 +218,8 @@ class TextRun(Run):
             return calls
 
         try:
-            return speed.measure(cells, open_engines, self.progress)
+            with self.measuring():
+                return speed.measure(cells, open_engines, self.progress)
         finally:
             self.original.use_threads(self.cores)
 

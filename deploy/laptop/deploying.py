@@ -204,6 +204,8 @@ class Deployment:
         found = json.loads(output[output.index("{") :])
         self._exported.append(str(found["model_id"]))
         self._typed(self._upload(found["bundle"], tag))
+        if not self._wanted.tries_all:
+            self._screen.say("only exact ONNX Runtime (ort-fp32) was tried; --all-candidates tries faster ones, too")
         return _Uploaded(found["model_id"], found["add"])
 
     def _optimize(self) -> list[str]:

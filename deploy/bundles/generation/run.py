@@ -118,7 +118,7 @@ class CausalRun(Run):
             inputs=serving.GENERATION_INPUTS, outputs=serving.GENERATION_OUTPUTS,
             texts=len(self.texts), lengths=lengths,
             drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], []),
-            notes=self._notes(max(lengths)), judged_on="prompts",
+            notes=self._notes(max(lengths)), judged_on="prompts", other_load=self.other_load,
             facts={"judged": len(self.judged), "new_tokens": self.new_tokens},
         )  # fmt: skip
         return write(
@@ -206,7 +206,8 @@ class CausalRun(Run):
 
         tokens = min(speed.TOKENS, self.source.config.max_length - max(map(len, prompts)))
         try:
-            return speed.measure(prompts, (1, self.cores), open_engines, self.progress, tokens=tokens)
+            with self.measuring():
+                return speed.measure(prompts, (1, self.cores), open_engines, self.progress, tokens=tokens)
         finally:
             self.original.use_threads(self.cores)
 

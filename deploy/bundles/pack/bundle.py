@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles import serving
+from deploy.bundles import other_load, serving
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
@@ -53,6 +53,8 @@ class Made:
     """Name of the built-in samples in a note."""
     facts: Mapping[str, Any]
     """Further facts about the samples for the manifest."""
+    other_load: float
+    """The share of the machine's cores that other programs used while speeds were measured."""
 
 
 def write(
@@ -78,8 +80,12 @@ def write(
         "parity": [asdict(parity) for _, parity in made.judged],
         "speed": made.speed,
         "left_out": dict(made.left_out),
-        "notes": [*source.notes, *made.notes, *_note_of_samples(made, is_users=is_users)],
+        "notes": [
+            *source.notes, *made.notes, *filter(None, [other_load.sentence(made.other_load)]),
+            *_note_of_samples(made, is_users=is_users),
+        ],
     }  # fmt: skip
+    values["machine"]["used_by_others"] = round(made.other_load, 3)
     digest = manifest.bundle_digest(values, list(made.graph.values()))
     final = options.output / file_name(f"{name}-{made.chosen.name}-{digest}")
     with aside(work, final) as folder:

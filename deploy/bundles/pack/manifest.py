@@ -15,6 +15,7 @@ from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
+from deploy.bundles.other_load import NOTICED
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work_folder import file_hash
 from deploy.modelsync.model_folder.cores import available_cores
@@ -92,6 +93,7 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a manifest that fit into the registry's metadata: name → text."""
     chosen, source, samples = values["chosen"], values["source"], values["samples"]
     parity = chosen["parity"]
+    beside = " (measured beside other load)" if values["machine"].get("used_by_others", 0) >= NOTICED else ""
     return {
         "candidate": str(chosen["candidate"]),
         "engine": str(chosen["engine"]),
@@ -106,7 +108,7 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
         "max_difference": f"{parity['max_difference']:.3e}",
         "same_answers": f"{parity['decisions']:.4f}",
         **({"same_neighbours": f"{parity['neighbours']:.4f}"} if parity["neighbours"] is not None else {}),
-        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}"} if chosen["times_pytorch"] else {}),
+        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}{beside}"} if chosen["times_pytorch"] else {}),
         "cpu": str(values["machine"]["cpu"]),
         "cpu_needs": "; ".join(" or ".join(group) for group in chosen["needs"]) or "any",
         "accepted": str(values["accepted"] or ""),

@@ -93,10 +93,11 @@ def test_the_right_answers_pass_in_every_batch(probed):
     assert {i for call in probed.calls if len(call) > 1 for i in call} == set(range(len(probed.rows)))
 
 
-@pytest.fixture(scope="module")
-def long():
-    """Rows of up to 2048 tokens, with the right answers, for a model of that length."""
-    sizes = [*lengths(2048), *(3 + i % 4 for i in range(ROWS))]
+@pytest.fixture(scope="module", params=[0, 1], ids=lambda more: f"{more} more rows")
+def long(request):
+    """Rows of up to 2048 tokens, with the right answers. More rows change the order of the calls."""
+    more = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512)[: request.param]
+    sizes = [*lengths(2048), *more, *(3 + i % 4 for i in range(ROWS))]
     rows = tuple(Encoded(np.ones(n, np.int64)) for n in sizes)
     truths = tuple({"logits": np.array([[n, n]], np.float32)} for n in sizes)
     return Probes(rows, truths, tuple(probes._calls(rows, ROWS, replace(Processor.config, max_length=2048))), 3)
