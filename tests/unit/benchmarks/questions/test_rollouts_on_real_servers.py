@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.questions.rollouts_on_real_servers import missing, shown
+from benchmarks.questions.rollouts_on_real_servers import KINDS, missing, shown
 from benchmarks.shared import topics
 from benchmarks.shared.results import saved
 
@@ -85,5 +85,7 @@ def test_the_table_says_how_each_kind_ended() -> None:
 
 def test_every_saved_rollout_ended_as_it_should() -> None:
     """Each fault was rolled back; the same models and fine retrains were promoted. No request failed."""
-    for one in saved("rollouts")["rollouts"]:
+    found = saved("rollouts")["rollouts"]
+    assert [] == missing(found, [*KINDS])
+    for one in found:
         assert (one["ends"], 0) == (one["ended"], one["client"]["failed"]), one["kind"]
