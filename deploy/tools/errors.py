@@ -7,6 +7,8 @@ line on stderr and an exit code. Any other exception is a bug of ours and gets a
 
 from __future__ import annotations
 
+import re
+
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "StateDirUnusable",
+    "first_line",
     "line_of",
 ]
 
@@ -28,6 +31,22 @@ def line_of(error: Exception) -> str:
     """Return message and hint of an error as the line that is shown."""
     message, hint = str(getattr(error, "message", error)), str(getattr(error, "hint", ""))
     return " ".join((f"{message}; {hint}" if hint else message).split())
+
+
+def first_line(error: BaseException) -> str:
+    """Return the line that names an error, shortened; never empty."""
+    text = str(error)
+    # torch's exporter ends several lines of advice with the exception that it met
+    _, _, summary = text.partition("## Exception summary")
+    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
+    useful = [line for line in lines if re.search("error", line, re.IGNORECASE) and not line.endswith(":")] or lines
+    if not useful:
+        return type(error).__name__
+    found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
+    after = lines[lines.index(useful[0]) + 1 :]
+    if found.endswith(":") and after:  # the announced text is in the next lines
+        found = f"{found} {after[0]}"
+    return found[:400]
 
 
 class DeployError(Exception):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.bundles.export import custom_code
-from deploy.tools.errors import ExportFailed
+from deploy.tools.errors import ExportFailed, first_line
 from preprocessing.config import (
     CLASSIFICATION,
     EMBEDDINGS,
@@ -356,19 +356,3 @@ def _exporters_reason(error: BaseException) -> str:
     if "data-dependent" in text or "DataDependent" in type(error).__name__:
         return f"the sizes of its tensors depend on the values in them, which a graph cannot do{where}"
     return first_line(error) + where
-
-
-def first_line(error: BaseException) -> str:
-    """Return the line that names an error, shortened; never empty."""
-    text = str(error)
-    # torch's exporter ends several lines of advice with the exception that it met
-    _, _, summary = text.partition("## Exception summary")
-    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
-    useful = [line for line in lines if re.search("error", line, re.IGNORECASE) and not line.endswith(":")] or lines
-    if not useful:
-        return type(error).__name__
-    found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
-    after = lines[lines.index(useful[0]) + 1 :]
-    if found.endswith(":") and after:  # the announced text is in the next lines
-        found = f"{found} {after[0]}"
-    return found[:400]

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.original import first_line, load_model, named_numbers, not_exported, quietly
-from deploy.tools.errors import ExportFailed
+from deploy.bundles.export.original import load_model, named_numbers, not_exported, quietly
+from deploy.tools.errors import ExportFailed, first_line
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "model.onnx.data"

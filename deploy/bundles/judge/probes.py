@@ -19,11 +19,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.original import first_line
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.samples import bodies_of, judged_length
 from deploy.modelsync.model_folder.execution import MAX_ROWS
-from deploy.tools.errors import ExportFailed
+from deploy.tools.errors import ExportFailed, first_line
 from deploy.tools.sentences import SENTENCES
 from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
 from preprocessing.processor import TextProcessor

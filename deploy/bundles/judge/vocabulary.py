@@ -14,9 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from deploy.bundles.export.original import first_line
 from deploy.bundles.judge import probes
-from deploy.tools.errors import ExportFailed
+from deploy.tools.errors import ExportFailed, first_line
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded
 

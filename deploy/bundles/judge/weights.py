@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.original import first_line
+from deploy.tools.errors import first_line
 
 _LEAST: Final = 16
 """Tensors with fewer numbers agree by chance."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.bundles.export.original import first_line, not_exported
+from deploy.bundles.export.original import not_exported
 
 ADVICE = "Failed to export the model with torch.export.\n- Modify the model code\n\n## Exception summary\n\n"
 PLACE = (
@@ -36,8 +36,3 @@ def test_the_exporters_pages_become_one_reason(text, says):
     told = not_exported(RuntimeError(text))
     assert told.message == f"torch cannot export this model to ONNX: {says}"
     assert told.hint
-
-
-def test_a_heading_is_told_with_what_stands_below_it():
-    """It announces the reason."""
-    assert "Missing files: a.bin" == first_line(OSError("Missing files:\n  a.bin\n  b.bin"))
