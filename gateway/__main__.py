@@ -193,11 +193,11 @@ def _problem_of_callers(settings: Settings) -> str:
             return f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
     if not settings.knows_callers and not settings.quota_store:
         return ""
-    from gateway.callers.sources import check, store_of
+    from gateway.callers.sources import check, shared_quotas_of
 
     try:
         check(settings)
-        store_of(settings)
+        shared_quotas_of(settings)
     except (ValueError, ModuleNotFoundError) as error:
         return str(error)
     return ""

@@ -25,7 +25,6 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
-from uuid import uuid4
 
 import orjson
 from fastapi import FastAPI
@@ -34,9 +33,8 @@ from gateway import logs, pools
 from gateway.admission import Permits, Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
-from gateway.callers.shared_quotas import SharedQuotas
 from gateway.callers.siblings import follow_siblings
-from gateway.callers.sources import sources_of, store_of
+from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
@@ -346,12 +344,8 @@ class Gateway:
             await self._callers.look()
             following.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
-            store = store_of(settings)
-            if store is not None:
-                shared = SharedQuotas(
-                    self._callers.access.quotas, store, f"{socket.gethostname()}-{uuid4().hex}",
-                    self.observer.quota_store,
-                )  # fmt: skip
+            shared = self._callers.access.shared_quotas = shared_quotas_of(settings, self.observer.quota_store)
+            if shared is not None:
                 following.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
             self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
@@ -445,7 +439,7 @@ class Gateway:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
         if self._callers is not None:
-            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quotas.status()}
+            found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
     def _learned(self, url: str) -> dict[str, Any] | None:

@@ -227,23 +227,14 @@ class Settings(BaseSettings):
         "", validation_alias=_names("quota_store"),
         description="Address of a Redis or Valkey server through which all gateways share the tenants' quotas, e.g. "
         "`redis://quotas:6379/0`; `rediss://` with TLS, `valkey://` and `valkeys://` mean the same. No password in "
-        "it. No request waits for the server; while it is away, each worker enforces its share. Needs the extra "
-        "`redis`. Empty: each worker enforces its share.",
+        "it. Each request of a tenant with limits asks it once; while it is away, each worker enforces its share. An "
+        "authority of your own for TLS: `SSL_CERT_FILE`. Needs the extra `redis`. Empty: each worker enforces its "
+        "share.",
     )  # fmt: skip
     quota_store_password_file: str = Field(
         "", validation_alias=_names("quota_store_password_file"),
         description="File with the password of that server, read for each new connection. A user's name belongs into "
         "the address: `redis://gateway@quotas:6379/0`.",
-    )  # fmt: skip
-    quota_store_authority: str = Field(
-        "", validation_alias=_names("quota_store_authority"),
-        description="PEM file of the authority that signed that server's certificate. Empty: the system's authorities "
-        "are trusted.",
-    )  # fmt: skip
-    quota_store_name: str = Field(
-        "triton-gateway", min_length=1, validation_alias=_names("quota_store_name"),
-        description="Beginning of all keys on that server. Gateways with the same name share their quotas, so give "
-        "each installation that uses the server another one.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),

@@ -14,7 +14,6 @@ import shutil
 import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -22,7 +21,6 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.callers.shared_quotas import HOLD_S, Grant, Pair, Report, StoreAway
 from gateway.errors import (
     BackendUnavailable,
     DeadlineExceeded,
@@ -480,110 +478,3 @@ class FakeLedger:
     def _check(self) -> None:
         if not self.is_up:
             raise RegistryUnavailable("the fake ledger is down")
-
-
-class FakeQuotaStore:
-    """A store of quotas in memory (``gateway.callers.shared_quotas.QuotaStore``), for one event loop.
-
-    ``clock`` returns seconds. ``is_away``: every step raises ``StoreAway``.
-    """
-
-    address = "memory:0"
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._tenants: dict[str, _SharedBuckets] = {}
-        self._made = 0
-        self.is_away = False
-        self.steps = 0
-
-    def lose_everything(self) -> None:
-        """Forget all tenants, as a server that was restarted without its data."""
-        self._tenants.clear()
-
-    async def step(self, reports: Sequence[Report]) -> list[Grant | None]:
-        """See ``QuotaStore``."""
-        self.steps += 1
-        if self.is_away:
-            raise StoreAway("told to be away")
-        return [self._apply(report) for report in reports]
-
-    async def close(self) -> None:
-        """See ``QuotaStore``."""
-
-    def _apply(self, report: Report) -> Grant | None:
-        now = self._clock()
-        found = self._tenants.get(report.tenant)
-        if found is not None:
-            mine = found.workers.get(report.worker)
-            if mine is not None and report.number <= mine.number:
-                return None
-            if mine is not None:
-                before = (max(mine.spent[0], report.told[0]), max(mine.spent[1], report.told[1]))
-            else:
-                before = report.told if report.known in (0, found.name) else report.spent
-            left = [
-                min(limit, had + (now - found.at) * limit / 60 if limit < math.inf else math.inf) - (spent - old)
-                for had, limit, spent, old in zip(found.left, report.limits, report.spent, before, strict=True)
-            ]
-        else:
-            self._made += 1
-            found = self._tenants[report.tenant] = _SharedBuckets(self._made)
-            left = list(report.estimate)
-        first, second = (max(-limit, min(limit, one)) for one, limit in zip(left, report.limits, strict=True))
-        found.left, found.at = (first, second), now
-        if report.leaves:
-            found.workers.pop(report.worker, None)
-            return Grant(found.name, found.left, (0.0, 0.0), (0.0, 0.0), report.concurrent)
-        others = [
-            one for name, one in found.workers.items() if name != report.worker and one.at + HOLD_S > now
-        ]  # fmt: skip
-        lease = [
-            _granted(found.left[k], report.wanted[k], report.least[k], [(o.lease[k], o.wanted[k]) for o in others])
-            for k in (0, 1)
-        ]
-        held = _granted(report.concurrent, report.wanted_held, 0.0, [(o.held, o.wanted_held) for o in others])
-        found.workers[report.worker] = _Leased(
-            report.number, now, report.spent, (lease[0], lease[1]), report.wanted, max(report.held, held),
-            report.wanted_held,
-        )  # fmt: skip
-        free = [max(0.0, found.left[k] - lease[k] - sum(o.lease[k] for o in others)) for k in (0, 1)]
-        return Grant(found.name, found.left, (lease[0], lease[1]), (free[0], free[1]), held)
-
-
-@dataclass
-class _Leased:
-    """What a worker reported last, and what it was granted."""
-
-    number: int
-    at: float
-    spent: Pair
-    lease: Pair
-    wanted: Pair
-    held: float
-    wanted_held: float
-
-
-class _SharedBuckets:
-    """One tenant in ``FakeQuotaStore``."""
-
-    def __init__(self, name: int) -> None:
-        self.name = name
-        self.left: Pair = (0.0, 0.0)
-        self.at = 0.0
-        self.workers: dict[str, _Leased] = {}
-
-
-def _granted(total: float, wanted: float, least: float, others: Sequence[Pair]) -> float:
-    """Return what a worker may take of ``total``; ``others``: what each other one has and wants."""
-    if total == math.inf:
-        return math.inf
-    part = total / (len(others) + 1)
-    spare = total - sum(max(had, want) for had, want in others)
-    room = total - sum(max(had, min(want, part)) for had, want in others)
-    if room < least:
-        if total - sum(had for had, _ in others) >= least:
-            room = least
-        elif least > part:
-            room = 0.0
-    return max(0.0, min(room, max(wanted, least, spare / 2)))

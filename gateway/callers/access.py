@@ -14,11 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.callers.quotas import Limits, Quota, Quotas
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.errors import NotAuthenticated, NotPermitted
+
+if TYPE_CHECKING:
+    from gateway.callers.shared_quotas import SharedQuotas  # its library is an extra
 
 ByName = Mapping[bytes, bytes]
 """Headers by name, in lower case."""
@@ -89,6 +92,8 @@ class Access:
         self._count = count
         self._clock = clock
         self.quotas = Quotas(over)
+        self.shared_quotas: SharedQuotas | None = None
+        """Set if requests of limited tenants ask a store."""
         self._has_quotas = False
         self._sources: dict[str, Known] = {}
         self._certificates: tuple[tuple[str, Caller], ...] = ()
@@ -195,6 +200,11 @@ class Access:
     def quota_of(self, caller: Caller) -> Quota | None:
         """Return the quota of the caller's tenant in this worker; None if it has no limits."""
         return self.quotas.of(caller.tenant, time.monotonic()) if self._has_quotas else None
+
+    def quota_status(self) -> dict[str, Any]:
+        """Return limits, this worker's share of them, and the state of their store if there is one, for the status."""
+        shared = self.shared_quotas
+        return self.quotas.status() | ({} if shared is None else {"store": shared.status()})
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
         """Raise ``NotPermitted``, and count it, unless ``caller`` may do this; see ``Caller.require``."""

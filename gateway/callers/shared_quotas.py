@@ -1,47 +1,71 @@
-"""Leases quotas from a store that all gateways share, beside the requests: no request waits for the store.
+"""Quotas that all gateways share: buckets on a Redis or Valkey server, asked once for each request of a limited tenant.
 
-Requests are admitted from this worker's buckets (``quotas``). Ten times a second one task tells the store what each
-active tenant has used here, and gets a new lease: some of what the tenant has left. What was used counts in any case,
-so a worker that admitted requests without a lease owes them. The first requests of a tenant, and all of them while the
-store does not answer, are admitted from this worker's share, as without a store.
+The only file of the gateway that imports ``redis``. It is imported only if a store is set. While the store is away,
+each worker admits its share (``quotas``). A store that answers also fills the worker's own buckets with its share of
+what is left, for the headers of answers and for the time that it is away.
 
-Pure, except for ``SharedQuotas``; what talks to the server is ``redis_store``.
+Concurrent tokens are always the worker's share: a server could not know that a worker was killed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
 
-from gateway.callers.quotas import LeasedBucket, Quota, Quotas
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import RedisError
+
+from gateway.callers.quotas import REQUESTS, TOKENS, Limits, Quota, estimate_of, seconds_of
 
 _log = logging.getLogger("triton_gateway.callers")
 
-STEP_S: Final = 0.1
-"""Seconds between two steps."""
-GATHER_S: Final = 0.005
-"""Seconds between a tenant's first request and its first report, so that many tenants share one call."""
-ASK_S: Final = 5.0
-"""Seconds between two questions whether the store is there while no tenant is active."""
-RETRY_S: Final = 1.0
-"""Seconds between two questions while it is away."""
-HOLD_S: Final = 10.0
-"""Seconds after which the lease and the concurrent tokens of a worker that has not been heard of are free again."""
-KEEP_S: Final = 300.0
-"""Seconds for which the store keeps what it knows of a tenant that nobody asks about; by then its buckets are full."""
-BATCH: Final = 200
-"""The most tenants in one call to the store."""
-_IDLE_STEPS: Final = 10
-_RETRY_STEPS: Final = 20
-"""How long a lease is asked for what was refused: callers come back after a second or later."""
-_FADE: Final = 0.7
-Pair = tuple[float, float]
-"""A number for requests and one for tokens."""
+CHECK_S: Final = 1.0
+"""Seconds between two questions whether the store is there."""
+TIMEOUT_S: Final = 0.5
+"""The most seconds that a request waits for the store."""
+_MAX_CONNECTIONS: Final = 16
+"""The most connections of one worker. A reply takes less than a millisecond, so these are seldom all in use."""
+_KEEP_S: Final = 3600
+"""Seconds after which the store forgets a tenant that nobody asks about; by then its buckets are full."""
+_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
+_NONE: Final = -1.0
+"""An infinite limit, as the script is told."""
+
+# One hash for each tenant: when it was changed (seconds of the server's clock, so that workers need no common one),
+# and what its two buckets held. A server runs a script as one step. It takes a request and its tokens, or nothing.
+SCRIPT: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local saved = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
+local left, lacks = {}, 0
+for k = 1, 2 do
+  local limit, wanted, owed = tonumber(ARGV[3 * k - 2]), tonumber(ARGV[3 * k - 1]), tonumber(ARGV[3 * k])
+  left[k] = false
+  if limit >= 0 then
+    local since = math.max(0, now - (tonumber(saved[1]) or now))  -- the clock of a replica may be behind
+    left[k] = math.min(limit, (tonumber(saved[k + 1]) or limit) + since * limit / 60 - owed)
+    local needed = math.min(wanted, limit)  -- more than it can hold is admitted when it is full
+    if lacks == 0 and (left[k] < needed or needed == 0) then lacks = k end
+  end
+end
+for k = 1, 2 do
+  if left[k] and lacks == 0 then left[k] = left[k] - ARGV[3 * k - 1] end
+  left[k] = left[k] and string.format('%.17g', left[k]) or ''
+end
+redis.call('HSET', KEYS[1], 'at', string.format('%.17g', now), 'requests', left[1], 'tokens', left[2])
+redis.call('EXPIRE', KEYS[1], ARGV[7])
+return {lacks, left[1], left[2]}
+"""
 
 
 class StoreAway(Exception):
@@ -49,48 +73,17 @@ class StoreAway(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a worker tells the store about one tenant. Limits are infinite for none.
-
-    ``worker``: who reports; ``number``: rises with each report. ``known``: the ``Grant.bucket`` of its last grant, 0
-    for none. ``spent``: all it ever took; ``told``: of that, what the store knows or need not. ``estimate``: what the
-    tenant has left as far as it knows, if the store does not. ``wanted``: the lease it would like; ``least``: a smaller
-    one is of no use. ``held`` and ``wanted_held``: concurrent tokens. ``leaves``: it needs no lease any more.
+class Taken:
+    """The store's reply. ``lacks``: the limit for which nothing was taken; empty if a request was. ``requests`` and
+    ``tokens``: what the tenant has left.
     """
 
-    tenant: str
-    worker: str
-    number: int
-    known: int
-    limits: Pair
-    concurrent: float
-    spent: Pair
-    told: Pair
-    estimate: Pair
-    wanted: Pair
-    least: Pair
-    held: float
-    wanted_held: float
-    leaves: bool = False
+    lacks: str
+    requests: float
+    tokens: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The store's reply to a ``Report``.
-
-    ``bucket``: names the tenant's buckets; another number means that the store had lost them. ``left``: what the tenant
-    has left over all workers. ``lease``: of that, what this worker may take. ``free``: of that, what no worker leases.
-    ``held``: how many concurrent tokens it may hold.
-    """
-
-    bucket: int
-    left: Pair
-    lease: Pair
-    free: Pair
-    held: float
-
-
-class QuotaStore(Protocol):
+class Store(Protocol):
     """The buckets of all tenants, shared by all workers."""
 
     @property
@@ -98,89 +91,20 @@ class QuotaStore(Protocol):
         """Where the store is, without credentials."""
         ...
 
-    async def step(self, reports: Sequence[Report]) -> list[Grant | None]:
-        """Apply reports, each atomically, and return the grant for each; None for one that came too late to count.
+    async def take(self, tenant: str, limits: Limits, tokens: int, owed: float) -> Taken:
+        """Take ``owed`` tokens in any case, and if there is enough one request and ``tokens``.
 
-        Without reports it only asks whether the store is there. Bounded in time. Raises ``StoreAway``.
+        Bounded in time. Raises ``StoreAway``.
         """
+        ...
+
+    async def check(self) -> None:
+        """Raise ``StoreAway`` unless the store answers."""
         ...
 
     async def close(self) -> None:
         """Close connections. Raises nothing."""
         ...
-
-
-@dataclass(slots=True)
-class _Leases:
-    """The leases of one tenant."""
-
-    quota: Quota
-    worker: str
-    number: int = 0
-    known: int = 0
-    told: Pair = (0.0, 0.0)
-    seen: Pair = (0.0, 0.0)
-    """What was spent at the last step, whether or not the store answered."""
-    demand: Pair = (0.0, 0.0)
-    """What is spent in a step; fades."""
-    peak: float = 0.0
-    """Concurrent tokens; fades."""
-    refused: Pair = (0.0, 0.0)
-    """The largest amounts that were refused in the last ``_RETRY_STEPS``."""
-    refused_ago: int = 0
-    idle: int = 0
-    """Steps without a request."""
-
-    @property
-    def buckets(self) -> tuple[LeasedBucket, LeasedBucket]:
-        requests, tokens = self.quota.requests, self.quota.tokens
-        assert isinstance(requests, LeasedBucket)  # noqa: S101 - made so by `Quotas.lease`
-        assert isinstance(tokens, LeasedBucket)  # noqa: S101
-        return requests, tokens
-
-    def report(self, now: float) -> Report:
-        """Return what to tell the store now."""
-        quota, (requests, tokens) = self.quota, self.buckets
-        self.told = (requests.told(self.told[0], now), tokens.told(self.told[1], now))
-        spent = (requests.spent, tokens.spent)
-        refused = (requests.needed, tokens.needed)
-        requests.needed = tokens.needed = 0.0
-        self.refused_ago = 0 if any(refused) else self.refused_ago + 1
-        self.refused = (
-            (max(refused[0], self.refused[0]), max(refused[1], self.refused[1]))
-            if self.refused_ago < _RETRY_STEPS else (0.0, 0.0)
-        )  # fmt: skip
-        self.idle = 0 if spent != self.seen or quota.held or any(self.refused) else self.idle + 1
-        self.demand = (
-            max(spent[0] - self.seen[0], _FADE * self.demand[0]), max(spent[1] - self.seen[1], _FADE * self.demand[1])
-        )  # fmt: skip
-        self.peak = max(quota.held, quota.refused_held, _FADE * self.peak)
-        quota.refused_held = 0.0
-        self.seen = spent
-        self.number += 1
-        estimate = (requests.total, tokens.total) if self.known else (
-            requests.limit - spent[0], tokens.limit - spent[1]
-        )  # fmt: skip
-        return Report(
-            quota.tenant, self.worker, self.number, self.known, (requests.limit, tokens.limit),
-            quota.limits.concurrent_tokens, spent, self.told, estimate,
-            wanted=(2 * self.demand[0] + self.refused[0], 2 * self.demand[1] + self.refused[1]),
-            least=(1.0, max(1.0, self.refused[1])), held=quota.held, wanted_held=2 * self.peak,
-            leaves=self.idle >= _IDLE_STEPS,
-        )  # fmt: skip
-
-    def take(self, report: Report, grant: Grant) -> None:
-        """Use what the store has granted."""
-        self.known, self.told = grant.bucket, report.spent
-        for k, bucket in enumerate(self.buckets):
-            bucket.lease(report.spent[k], grant.lease[k], grant.left[k], grant.free[k])
-        self.quota.leased(grant.held)
-
-    def let_go(self, now: float, *, is_told: bool = False) -> None:
-        """Use this worker's share. ``is_told``: the store has taken the leases back."""
-        for bucket in self.buckets:
-            bucket.end_lease(self.quota.share, now, is_told=is_told)
-        self.quota.leased(None)
 
 
 @dataclass(slots=True)
@@ -191,119 +115,69 @@ class _State:
 
 
 class SharedQuotas:
-    """Keeps the leases of ``quotas`` current, for one event loop.
+    """Admits requests through a store, for one event loop.
 
-    ``worker``: a name that no other worker has. ``report(address, is_good)`` is called after each step: whether
-    the store answered.
+    ``report(address, is_good)`` is called when the store was asked: whether it answered.
     """
 
-    def __init__(
-        self, quotas: Quotas, store: QuotaStore, worker: str,
-        report: Callable[[str, bool], None] = lambda _address, _is_good: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, store: Store, report: Callable[[str, bool], None] = lambda _address, _is_good: None) -> None:
         self._store = store
-        self._worker = worker
         self._report = report
-        self._numbers = itertools.count(1)
-        self._active: dict[int, _Leases] = {}
-        self._new: list[_Leases] = []
-        """Of the active ones, those that began after the last step."""
-        self._begun = asyncio.Event()
         self._state = _State()
-        quotas.lease(self._begin, self.status)
 
-    def _begin(self, quota: Quota) -> None:
-        """A tenant without a lease has a request."""
-        leases = quota.leases
-        if not isinstance(leases, _Leases):
-            # Two quotas of one tenant may follow each other in this worker: the store must not take them for one.
-            leases = quota.leases = _Leases(quota, f"{self._worker}.{next(self._numbers)}")
-        leases.idle = 0
-        self._active[id(quota)] = leases
-        self._new.append(leases)
-        self._begun.set()
+    @property
+    def is_in_use(self) -> bool:
+        """Whether ``admit`` asks the store, because it answered lately."""
+        return bool(self._state.is_good)
+
+    async def admit(self, quota: Quota, size: int) -> int:
+        """As ``Quota.admit``, of what the tenant has left over all workers."""
+        if not self._state.is_good:
+            quota.owed = 0.0
+            return quota.admit(size, time.monotonic())
+        estimate = quota.hold(estimate_of(size))
+        if not estimate:
+            return 0
+        owed, quota.owed = quota.owed, 0.0
+        taken = None
+        try:
+            taken = await self._store.take(quota.tenant, quota.limits, estimate, owed)
+        except StoreAway as error:
+            self._tell(str(error))
+        finally:
+            if taken is None or taken.lacks:
+                quota.release(estimate)
+        now = time.monotonic()
+        if taken is None:
+            return quota.admit(size, now)
+        quota.requests.fill(taken.requests, now)
+        quota.tokens.fill(taken.tokens, now)
+        if taken.lacks:
+            needed, left, limit = (
+                (1, taken.requests, quota.limits.requests_per_minute) if taken.lacks == REQUESTS
+                else (estimate, taken.tokens, quota.limits.tokens_per_minute)
+            )  # fmt: skip
+            return quota.refuse(taken.lacks, seconds_of(max(min(needed, limit), 1.0) - left, limit))
+        return estimate
 
     async def run(self) -> None:
-        """Keep the leases current until cancelled; then return them."""
+        """Ask again and again whether the store is there, until cancelled. A request that it does not answer ends its
+        use, and only this begins it, so that requests do not wait for a store that is away.
+        """
         try:
             while True:
-                await self.step(time.monotonic())
-                if not self._state.is_good:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                ends = time.monotonic() + (STEP_S if self._active else ASK_S)
-                while self._state.is_good and await self._tenant_begins(ends):
-                    await self.step(time.monotonic(), only_new=True)
-                    ends = min(ends, time.monotonic() + STEP_S)
+                try:
+                    await self._store.check()
+                except StoreAway as error:
+                    self._tell(str(error))
+                else:
+                    self._tell("")
+                await asyncio.sleep(CHECK_S)
         finally:
-            await asyncio.shield(self._leave())
+            await self._store.close()
 
-    async def _tenant_begins(self, ends: float) -> bool:
-        """Return whether a tenant begins before ``ends``, in seconds of the monotonic clock."""
-        seconds = ends - time.monotonic()
-        if seconds <= 0:
-            return False
-        try:
-            async with asyncio.timeout(seconds):
-                await self._begun.wait()
-        except TimeoutError:
-            return False
-        await asyncio.sleep(GATHER_S)
-        return True
-
-    async def step(self, now: float, *, only_new: bool = False) -> None:
-        """Tell the store what was used, and take the leases that it grants; if it does not answer, use the share.
-
-        ``only_new``: only for tenants that began after the last step. The others' steps stay ``STEP_S`` apart, so that
-        many tenants that come and go do not cost a report of every tenant each time.
-        """
-        active = self._new if only_new else list(self._active.values())
-        self._new = []
-        self._begun.clear()
-        try:
-            if not active:
-                await self._store.step(())
-            for at in range(0, len(active), BATCH):
-                await self._exchange(active[at : at + BATCH], now)
-        except StoreAway as error:
-            self._fall_back(str(error), now)
-        except Exception as error:  # noqa: BLE001 - see below
-            # Without its task the quota of a tenant would never be refilled: go on with the share.
-            _log.exception("leases of quotas")
-            self._fall_back(type(error).__name__, now)
-        else:
-            self._tell(is_good=True)
-
-    def _fall_back(self, problem: str, now: float) -> None:
-        for leases in self._active.values():
-            leases.let_go(now)
-        self._tell(is_good=False, problem=problem)
-
-    async def _exchange(self, part: Sequence[_Leases], now: float) -> None:
-        reports = [leases.report(now) for leases in part]
-        for leases, report, grant in zip(part, reports, await self._store.step(reports), strict=True):
-            if grant is None:
-                continue
-            leases.take(report, grant)
-            if report.leaves:
-                leases.let_go(now, is_told=True)
-                if (leases.buckets[0].spent, leases.buckets[1].spent) == report.spent and not leases.quota.held:
-                    leases.quota.is_active = False
-                    self._active.pop(id(leases.quota), None)
-
-    async def _leave(self) -> None:
-        """Return all leases, so that nobody waits for their end."""
-        reports = [leases.report(time.monotonic()) for leases in self._active.values()]
-        try:
-            if self._state.is_good:
-                for at in range(0, len(reports), BATCH):
-                    await self._store.step([replace(report, leaves=True) for report in reports[at : at + BATCH]])
-        except StoreAway as error:
-            _log.info("the leases of quotas end by themselves: %s", error)
-        await self._store.close()
-
-    def _tell(self, *, is_good: bool, problem: str = "") -> None:
-        state = self._state
+    def _tell(self, problem: str) -> None:
+        state, is_good = self._state, not problem
         if is_good != state.is_good:
             state.since = time.time()
             if is_good:
@@ -323,3 +197,75 @@ class SharedQuotas:
             "address": self._store.address, "in_use": bool(state.is_good),
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(state.since)), "problem": state.problem or None,
         }  # fmt: skip
+
+
+class _Password(CredentialProvider):
+    """Reads the password for every new connection, so that a replaced file is used."""
+
+    def __init__(self, user: str, path: str) -> None:
+        self._user, self._path = user, path
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        password = Path(self._path).read_text().strip()
+        return (self._user, password) if self._user else (password,)
+
+
+class RedisStore:
+    """A ``Store`` on the server at ``url`` (``redis``, ``rediss``, ``valkey`` or ``valkeys``).
+
+    ``password_file``: read for each connection; empty for none.
+    """
+
+    def __init__(self, url: str, password_file: str = "") -> None:
+        parts = urlsplit(url)
+        self._place = parts.hostname or "", parts.port or 6379
+        self.address = f"{self._place[0]}:{self._place[1]}"
+        scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+        options: dict[str, Any] = {}
+        if password_file:
+            options["credential_provider"] = _Password(unquote(parts.username or ""), password_file)
+        host = parts.netloc.rpartition("@")[2] if password_file else parts.netloc
+        self._client: Redis = Redis.from_url(
+            f"{scheme}://{host}{parts.path}", socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0), protocol=2, **options,
+        )  # fmt: skip
+        self._run = self._client.register_script(SCRIPT)
+        self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
+
+    async def take(self, tenant: str, limits: Limits, tokens: int, owed: float) -> Taken:
+        """See ``Store``."""
+        requests_limit, tokens_limit = (
+            limit if limit < math.inf else _NONE for limit in (limits.requests_per_minute, limits.tokens_per_minute)
+        )
+        arguments = [requests_limit, 1, 0, tokens_limit, tokens, owed, _KEEP_S]
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._places:
+                lacks, *left = await self._run(keys=[f"triton-gateway:quota:{tenant}"], args=arguments)
+            requests_left, tokens_left = (float(one) if one else math.inf for one in left)
+            return Taken(("", REQUESTS, TOKENS)[lacks], requests_left, tokens_left)
+        except (RedisError, OSError, TimeoutError, ValueError, TypeError, IndexError) as error:
+            raise _away(error) from error
+
+    async def check(self) -> None:
+        """See ``Store``.
+
+        It looks up the server's name first. A look-up cannot be ended: while name servers do not answer, every attempt
+        to connect would occupy one more of the process's threads, which others need. Here it is one.
+        """
+        try:
+            await asyncio.get_running_loop().getaddrinfo(*self._place)
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._client.ping()
+        except (RedisError, OSError, TimeoutError, ValueError) as error:
+            raise _away(error) from error
+
+    async def close(self) -> None:
+        """See ``Store``."""
+        try:
+            await self._client.connection_pool.disconnect()
+        except (RedisError, OSError, TimeoutError):
+            return
+
+
+def _away(error: Exception) -> StoreAway:
+    return StoreAway(f"{type(error).__name__}: {error or f'no reply within {TIMEOUT_S:g} s'}")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from gateway.callers.files import KeyFile
 from gateway.callers.following import Source
 from gateway.callers.keys import BadKeys, read_pepper
 from gateway.callers.registry_keys import RegistryKeys
-from gateway.callers.shared_quotas import QuotaStore
 from gateway.registry.ledger import Ledger
 from gateway.settings import Settings
 
+if TYPE_CHECKING:
+    from gateway.callers.shared_quotas import SharedQuotas
+
 KEYS_FILE = "keys_file"
 REGISTRY = "registry"
-_STORES = ("redis", "rediss", "valkey", "valkeys")
+_STORE = re.compile(
+    r"(redis|valkey)s?://([^\s:/@?#]+@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@?#\[\]]+)(:[1-9][0-9]{0,4})?(/[0-9]*)?$"
+)
+"""The address of a store, without a password."""
 
 
 def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, Source]:
@@ -74,57 +80,41 @@ def check(settings: Settings) -> None:
         _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
 
 
-def store_of(settings: Settings) -> QuotaStore | None:
-    """Return the store of quotas; None if there is none. Connects to nothing.
+def shared_quotas_of(
+    settings: Settings, report: Callable[[str, bool], None] = lambda _address, _is_good: None
+) -> SharedQuotas | None:
+    """Return the quotas in the store that the settings name; None if there is none. Connects to nothing.
 
     Raises ``ValueError`` for unusable settings, and ``ModuleNotFoundError`` if its library is not installed; no message
     repeats the address, which may hold a password.
     """
-    address = settings.quota_store
-    others = {"PASSWORD_FILE": settings.quota_store_password_file, "AUTHORITY": settings.quota_store_authority}
+    address, password = settings.quota_store, settings.quota_store_password_file
     if not address:
-        idle = next((name for name, value in others.items() if value), "")
-        if idle:
-            raise ValueError(f"TRITON_GATEWAY_QUOTA_STORE_{idle} does nothing without TRITON_GATEWAY_QUOTA_STORE")
+        if password:
+            raise ValueError("TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE does nothing without TRITON_GATEWAY_QUOTA_STORE")
         return None
     if not settings.knows_callers:
         raise ValueError(
             "TRITON_GATEWAY_QUOTA_STORE does nothing without keys, tokens or client certificates: callers have no "
             "tenants, so there are no quotas (docs/access.md)"
         )
-    try:
-        parts = urlsplit(address)
-        has_place = bool(parts.hostname) and parts.port != 0
-        password = parts.password
-    except ValueError:
-        has_place, password, parts = False, None, urlsplit("")
-    if password:
-        raise ValueError(
-            "TRITON_GATEWAY_QUOTA_STORE contains a password, which others could read: write it to a file, and name the "
-            "file in TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"
-        )
-    if parts.scheme not in _STORES or not has_place or parts.query or not (parts.path.strip("/") or "0").isdecimal():
+    if not _STORE.match(address):
         raise ValueError(
             "TRITON_GATEWAY_QUOTA_STORE is no address of a store: write redis://HOST:PORT/DATABASE, or with rediss, "
-            "valkey or valkeys for redis (an s at the end: with TLS)"
+            "valkey or valkeys for redis (an s at the end: with TLS). A password in it could be read by others: write "
+            "it to a file, and name the file in TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"
         )
-    if settings.quota_store_authority and parts.scheme not in ("rediss", "valkeys"):
-        raise ValueError("TRITON_GATEWAY_QUOTA_STORE_AUTHORITY does nothing without TLS: write rediss:// or valkeys://")
-    for name, path in others.items():
-        if path:
-            _check_readable(f"QUOTA_STORE_{name}", Path(path).read_bytes)
+    if password:
+        _check_readable("QUOTA_STORE_PASSWORD_FILE", Path(password).read_bytes)
     try:
         # Imported here, because the library is an extra.
-        from gateway.callers.redis_store import RedisStore
+        from gateway.callers.shared_quotas import RedisStore, SharedQuotas
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"TRITON_GATEWAY_QUOTA_STORE is set, but {error.name} is not installed; run `pip install "
             '"triton-gateway[redis]"`, or unset it'
         ) from error
-    return RedisStore(
-        address, password_file=settings.quota_store_password_file, authority=settings.quota_store_authority,
-        name=settings.quota_store_name,
-    )  # fmt: skip
+    return SharedQuotas(RedisStore(address, password), report)
 
 
 def _check_readable(setting: str, look: Callable[[], object]) -> None:

@@ -5,29 +5,37 @@ from __future__ import annotations
 import time
 
 from gateway.call import Headers
+from gateway.callers.access import Access
 from gateway.callers.quotas import Quota
+from gateway.callers.rights import Caller
 from gateway.trace import Trace
 
 
-def admit(trace: Trace, quota: Quota | None) -> None:
-    """Admit a request before its body is read. Raises ``QuotaExceeded``. Its trace settles the estimate later."""
+async def admit(trace: Trace, access: Access, caller: Caller, size: int) -> None:
+    """Admit a request that announces ``size`` bytes, before they are read. Raises ``QuotaExceeded``. Its trace settles
+    the estimate later.
+    """
+    quota = access.quota_of(caller)
     if quota is not None:
         trace.quota = quota  # a refusal also reports what is left
-        quota.admit(time.monotonic())
-
-
-def charge(trace: Trace, size: int) -> None:
-    """Charge a request that was admitted for the ``size`` bytes of its body. Raises ``QuotaExceeded``."""
-    quota = trace.quota
-    if isinstance(quota, Quota):
-        trace.charged = quota.charge(size, time.monotonic())
+        if access.shared_quotas is None:
+            trace.charged = quota.admit(size, time.monotonic())
+        else:
+            trace.charged = await access.shared_quotas.admit(quota, size)
 
 
 def hold(trace: Trace, quota: Quota | None, size: int) -> None:
-    """Admit and charge a request of ``size`` bytes: ``admit`` and ``charge`` in one step."""
+    """As ``admit``, where no store of quotas is asked."""
     if quota is not None:
         trace.quota = quota
-        trace.charged = quota.admit_and_charge(size, time.monotonic())
+        trace.charged = quota.admit(size, time.monotonic())
+
+
+def grow(trace: Trace, size: int) -> None:
+    """Count the ``size`` bytes of a body that was announced as smaller or not at all, or unpacked."""
+    quota = trace.quota
+    if isinstance(quota, Quota):
+        trace.charged = quota.grow(trace.charged, size)
 
 
 def quota_head(trace: Trace) -> bytes:

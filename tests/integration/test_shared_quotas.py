@@ -106,10 +106,10 @@ def _answers(gateway: GatewayProcess, headers: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize(("tenant", "weights"), [("even", (1, 1, 1)), ("uneven", (8, 1, 1))])
 def test_three_gateways_admit_one_quota(fleet: Fleet, tenant: str, weights: tuple[int, ...]) -> None:
-    """At least 95 % of what the limit allows, and at most a hundredth more, however the requests are spread."""
+    """All of what the limit allows, and no more, however the requests are spread."""
     passed, seconds = fleet.flood(tenant, weights, 3)
     allowed = LIMIT + PER_SECOND * seconds
-    assert 0.95 * allowed <= passed <= 1.01 * allowed
+    assert 0.98 * allowed - 1 <= passed <= allowed + 1
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
@@ -117,6 +117,7 @@ def test_without_the_store_each_gateway_admits_its_share(fleet: Fleet, how: str)
     """Requests are answered meanwhile; the log, a metric and the status say so. With the store, all is as before."""
     passed, seconds = fleet.flood(how, (1, 1, 1), 1)
     began = time.monotonic() - seconds
+    went = time.monotonic()
     if how == "killed":
         fleet.store.kill()
     else:
@@ -133,8 +134,9 @@ def test_without_the_store_each_gateway_admits_its_share(fleet: Fleet, how: str)
     else:
         fleet.store.thaw()
     fleet.are_sharing(True)
+    away = time.monotonic() - went
     more, _ = fleet.flood(how, (1, 1, 1), 2)
     passed += more
     allowed = LIMIT + PER_SECOND * (time.monotonic() - began)
-    # While nobody asked, a full share could not refill: it is never full here.
-    assert 0.95 * allowed <= passed <= 1.05 * allowed
+    # The store was not told what was admitted meanwhile. One that was killed has lost what it knew before, too.
+    assert 0.95 * allowed <= passed <= allowed + (LIMIT if how == "killed" else PER_SECOND * away)

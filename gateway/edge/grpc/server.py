@@ -29,7 +29,7 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
 from gateway.edge.grpc.receiving import Receiving, Streams
 from gateway.edge.priority import flow_of
-from gateway.edge.quotas import hold, quota_left
+from gateway.edge.quotas import admit, quota_left
 from gateway.edge.rules import OPEN, RPC, redacted_for, rows_for, snapshot_for
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
@@ -430,7 +430,7 @@ class RpcServer:
         with permit:
             try:
                 if caller is not None and self._access is not None:
-                    hold(trace, self._access.quota_of(caller), permit.size)
+                    await admit(trace, self._access, caller, permit.size)
                 call = await self._parse_call(request, permit.size, timeout)
                 call.streams = send is not None
                 self._route(call, metadata, timeout, caller)

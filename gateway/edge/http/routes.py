@@ -42,7 +42,7 @@ from gateway.edge.http.gate import Gate
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
 from gateway.edge.priority import HEADER, flow_of
-from gateway.edge.quotas import admit, charge, hold
+from gateway.edge.quotas import admit, grow, hold
 from gateway.edge.rules import redacting
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import (
@@ -115,10 +115,11 @@ class InferRoute:
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 if caller is not None and self._access is not None:
-                    admit(trace, self._access.quota_of(caller))
+                    announced = headers.get(b"content-length", b"")
+                    await admit(trace, self._access, caller, int(announced) if announced.isdigit() else 0)
                 call = await self._read(receive, headers, permit, timeout, reading)
                 trace.body_bytes = permit.size
-                charge(trace, permit.size)
+                grow(trace, permit.size)
                 self._address(call, headers, timeout)
                 if caller is not None:
                     self._check(call, caller, path)
@@ -257,6 +258,8 @@ class FastPath:
                 return None  # the ordinary path refuses and counts it
             reading = reading._replace(refuse=redacting(reading.refuse, caller))
             quota = self._access.quota_of(caller)
+            if quota is not None and self._access.shared_quotas is not None:
+                return None  # the store must be asked
         try:
             flow = flow_of(by_name.get(HEADER, b""), caller)
         except RequestError:

@@ -767,13 +767,12 @@ def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: C
     ("url", "port"), [("rediss://gateway@quotas.example:6380/1", 6380), ("redis://10.0.0.7", 6379)]
 )
 def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url: str, port: int) -> None:
-    """Its address, its password as a file, its port; and another name for each release."""
+    """Its address, its password as a file, and its port."""
     without = next(each for each in of(helm(), "NetworkPolicy") if each["metadata"]["name"] == "triton-gateway")
     objects = helm(gateway__quotaStore__url=f'"{url}"', gateway__quotaStore__passwordSecret='"quotas"')
     gateway = next(container for name, container in containers(objects) if name == "triton-gateway/gateway")
     variables = environment(gateway)
     assert url == variables["TRITON_GATEWAY_QUOTA_STORE"]
-    assert variables["TRITON_GATEWAY_QUOTA_STORE_NAME"].endswith("/triton-gateway")
     assert "/quota-store/password" == variables["TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"]
     assert "/quota-store" in {mount["mountPath"] for mount in gateway["volumeMounts"]}
     deployment = next(each for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")

@@ -17,7 +17,6 @@
 {{- with $gateway.quotaStore }}
 {{- if .url }}
 - {name: TRITON_GATEWAY_QUOTA_STORE, value: {{ .url | quote }}} # while it is away, each pod admits its share
-- {name: TRITON_GATEWAY_QUOTA_STORE_NAME, value: {{ printf "%s/%s" $.Release.Namespace (include "fullname" (list $)) | quote }}} # other releases on that server are apart
 {{- if .passwordSecret }}
 - {name: TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE, value: /quota-store/password}
 {{- end }}

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import run
-from gateway.callers.redis_store import RedisStore
-from gateway.callers.sources import store_of
+from gateway.callers.sources import shared_quotas_of
 from gateway.settings import Settings
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 
@@ -33,7 +32,6 @@ def keys(tmp_path: Path) -> dict[str, Any]:
         ({"quota_store": "redis://h/zero"}, "no address of a store"),
         ({"quota_store": "redis://h?password=hunter2"}, "no address of a store"),
         ({"quota_store": "h:6379"}, "no address of a store"),
-        ({"quota_store": "redis://h", "quota_store_authority": "ca.pem"}, "does nothing without TLS"),
         ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
         ({"quota_store_password_file": "/nowhere"}, "does nothing without TRITON_GATEWAY_QUOTA_STORE"),
     ],
@@ -58,7 +56,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before any worker starts."""
-    monkeypatch.delitem(sys.modules, "gateway.callers.redis_store", raising=False)
+    monkeypatch.delitem(sys.modules, "gateway.callers.shared_quotas", raising=False)
     for name in [name for name in sys.modules if name == "redis" or name.startswith("redis.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
@@ -72,6 +70,6 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
 )
 def test_usable_addresses_connect_to_nothing_yet(keys: dict[str, Any], address: str, place: str) -> None:
     """A store that is away never keeps a gateway from its start."""
-    store = store_of(Settings(**keys, quota_store=address))
-    assert isinstance(store, RedisStore)
-    assert place == store.address
+    found = shared_quotas_of(Settings(**keys, quota_store=address))
+    assert found is not None
+    assert (place, False) == (found.status()["address"], found.status()["in_use"])
