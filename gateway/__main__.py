@@ -1,8 +1,8 @@
 """Runs the gateway's workers, uvicorn servers: ``python -m gateway``, and what ``triton-gateway serve`` calls.
 
-Sets what must be set before anything else is imported (tokenizers' threads, the workers' shared folder), then
-opens the port. One worker is this process; several share the port under ``workers.Workers``, which replaces those that
-end or hang and lets requests finish on SIGTERM.
+Sets what must be set before anything else is imported (tokenizers' threads), then opens the port. One worker is this
+process; several share the port under ``workers.Workers``, which replaces those that end or hang and lets requests
+finish on SIGTERM.
 
 Public: ``deploy`` may import it.
 """
@@ -15,27 +15,23 @@ import errno
 import importlib.util
 import math
 import os
-import shutil
 import signal
 import socket
 import ssl
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ValidationError
 
-from gateway import locks
-from gateway.settings import JOINS, NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protocol
+from gateway.settings import JOINS, SUPERVISOR, Settings, trace_protocol
 
 if TYPE_CHECKING:
     import uvicorn
     from pydantic import AliasChoices
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, for this user only
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
 clients try again a second later.
@@ -45,8 +41,6 @@ _OTHER_VARIABLES: Final = ("POOL",)
 """Variables of other commands whose names are like those of a setting."""
 _NEAR: Final = 0.85
 """Similarity of two names from which on one is taken for a misspelling of the other: a letter or two."""
-_METRICS_BYTES = 32 << 20
-"""More than the numbers of many workers take, which is 1 or 2 MB each."""
 
 
 def run(settings: Settings) -> int:
@@ -84,61 +78,7 @@ def run(settings: Settings) -> int:
         # One thread tokenizes a batch of texts: with several workers per machine, more threads would only contend, and
         # a fork after a parallel encode hangs the child.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        os.environ.pop(NUMBERS_FOLDER, None)
-        if settings.workers > 1:
-            folder = stack.enter_context(_metrics_folder(settings.state_dir))
-            if folder is not None:
-                os.environ[NUMBERS_FOLDER] = str(folder)
         return _serve(settings, listeners)
-
-
-@contextlib.contextmanager
-def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | None]:
-    """Make a folder in which the workers of this run share their metrics, and remove the folders of killed runs.
-
-    It is in memory if there is room, else in the state folder, because metrics are written several times a second. It
-    is not in the temporary folder, which many machines clean by age while this process may live for months. Yields
-    None, and prints a line, if no place has room; each worker then exports its own metrics.
-    """
-    with contextlib.ExitStack() as stack:
-        in_memory = [memory / f"triton-gateway-{os.getuid()}"] if memory.is_dir() else []
-        for root in (*in_memory, state_dir / "metrics"):
-            try:
-                folder = stack.enter_context(_held_folder(root))
-                break
-            except OSError as error:
-                reason = error.strerror
-        else:
-            print(  # noqa: T201 - before logs are set up
-                f"warning: no room for the workers' shared numbers ({reason}): /metrics shows one worker's at a time",
-                file=sys.stderr,
-            )
-            folder = None
-        yield folder
-
-
-@contextlib.contextmanager
-def _held_folder(root: Path) -> Iterator[Path]:
-    """Make a folder for this run under ``root``. Raises ``OSError`` if that fails or the file system is full."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.lstat().st_uid != os.getuid() or root.is_symlink():
-        raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
-    for lock in root.glob("run-*.lock"):
-        with contextlib.suppress(BlockingIOError), lock.open("a") as held:
-            locks.lock(held, waits=False)
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink(missing_ok=True)
-    if shutil.disk_usage(root).free < _METRICS_BYTES:
-        raise OSError(errno.ENOSPC, f"no room in {root}")
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=root))
-    mine = folder.with_name(f"{folder.name}.lock")
-    try:
-        with mine.open("a") as held:
-            locks.lock(held)
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        mine.unlink(missing_ok=True)
 
 
 def _require_exporter() -> None:

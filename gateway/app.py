@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 import orjson
 from fastapi import FastAPI
 
-from gateway import logs, pools
+from gateway import logs, pools, workers
 from gateway.admission import Permits, Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
@@ -69,6 +69,7 @@ from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
+from gateway.metrics.workers import Parent
 from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
@@ -77,7 +78,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage_of
 from gateway.registry.port import Registry
-from gateway.settings import JOINS, LOCAL_NAMES, NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
+from gateway.settings import JOINS, LOCAL_NAMES, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
@@ -129,7 +130,7 @@ class Gateway:
         *,
         registry: Registry,
         make_backend: MakeBackend,
-        numbers_folder: Path | None = None,
+        link: workers.Link | None = None,
         lineage_source: LineageSource | None = None,
         records_period: float = 30.0,
         is_whole_process: bool = False,
@@ -151,11 +152,11 @@ class Gateway:
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES, watches_words=settings.drift_words)
         self.publisher = Publisher(
-            self.observer, numbers_folder, is_full=settings.metrics_detail == "full",
+            self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full",
             judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
             accuracy=Accuracy(settings.state_dir / "feedback"),
         )  # fmt: skip
-        self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
+        self.health = Health(None if link is None else link.latch)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
@@ -382,7 +383,7 @@ class Gateway:
             waits.cancel()
             models.cancel()
             work.cancel()
-            self.publisher.close()
+            await self.publisher.close()
             if self._payloads is not None:
                 await asyncio.to_thread(self._payloads.close)
             await self._tritons.close()
@@ -644,7 +645,6 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     settings = Settings()
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
-    numbers_folder = environ.get(NUMBERS_FOLDER)
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     wishes = Wishes(registry.ledger)
     return Gateway(
@@ -662,7 +662,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             cold_s=settings.cold_start_timeout or _COLD_S,
             wish=wishes.make,
         ),
-        numbers_folder=Path(numbers_folder) if numbers_folder else None,
+        link=workers.link,
         local_names=_local_names(settings, environ),
         is_whole_process=True,
         settle=_JOIN_S if environ.get(JOINS) else _SETTLE_S,

@@ -9,9 +9,8 @@ MLServer#2056).
 
 from __future__ import annotations
 
-import contextlib
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final, Protocol
 
 from gateway.pools import DEFAULT
@@ -44,8 +43,8 @@ class Standing(Protocol):
 class Health:
     """The health of this process. One event loop writes and reads it.
 
-    ``latch`` is a file that exists once a worker of this gateway has been ready. A worker that is replaced later need
-    not wait as a starting gateway does.
+    ``latch`` is a byte that all workers of this gateway share; 1 once one has been ready. A worker that is replaced
+    later need not wait as a starting gateway does.
     """
 
     __slots__ = (
@@ -53,8 +52,8 @@ class Health:
         "registry_error", "standing", "stuck", "waits_for_tritons",
     )  # fmt: skip
 
-    def __init__(self, latch: Path | None = None) -> None:
-        self._latch = latch
+    def __init__(self, latch: bytearray | mmap.mmap | None = None) -> None:
+        self._latch = bytearray(1) if latch is None else latch
         self.standing: Standing | None = None
         """None until the serving Task is followed."""
         self.registry_error = ""
@@ -79,13 +78,9 @@ class Health:
         """Update ``has_been_ready``, from this process and the latch."""
         if self.has_been_ready:
             return
-        if self._latch is not None and self._latch.exists():
-            self.has_been_ready = True
-        elif not self._unready():
-            self.has_been_ready = True
-            if self._latch is not None:
-                with contextlib.suppress(OSError):  # without the latch, the next worker waits as at a start
-                    self._latch.touch()
+        self.has_been_ready = bool(self._latch[0]) or not self._unready()
+        if self.has_been_ready:
+            self._latch[0] = 1
 
     def reasons(self) -> list[str]:
         """Return why the process is not ready; empty when it is."""

@@ -94,8 +94,6 @@ JOINS = "TRITON_GATEWAY_WORKER_JOINS"
 """Not a setting: passed to workers that start while others serve, which take the requests meanwhile."""
 LOCAL_NAMES = "TRITON_GATEWAY_LOCAL_NAMES"
 """Not a setting: passed by `up` to a gateway on loopback; the names, beside those of loopback, that it answers to."""
-NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
-"""Not a setting: passed to workers; the folder in which they share their numbers."""
 
 
 def _work_limit(value: object) -> str:
@@ -513,7 +511,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     metrics_detail: str = Field(
         "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
-        description="Detail of `/metrics`: `brief` (30 series per version) or `full` (about 250: all buckets, all "
+        description="Detail of `/metrics`: `brief` (37 series per version) or `full` (about 250: all buckets, all "
         "stages, batches' tokens, the word cache and built-in variables). `/metrics?detail=full` always shows all "
         "([levels of detail](metrics.md#levels-of-detail)).",
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Worker processes that share one listening socket (prefork). The parent imports everything and replaces ended workers.
 
-A new worker costs a fork, not the seconds that it takes to import FastAPI, gRPC and the ClearML SDK. The parent only
-imports: it runs no event loop, opens no connection and starts no thread, so it can fork safely at any time. A worker
-without a heartbeat for ``silence_timeout`` seconds is killed and replaced like a dead one.
+A new worker costs a fork, not the seconds that it takes to import FastAPI, gRPC and the ClearML SDK. The parent also
+adds up the workers' numbers when it is asked (``metrics.workers``). It runs no event loop, opens no connection and
+starts no thread, so it can fork safely at any time. A worker without a heartbeat for ``silence_timeout`` seconds is
+killed and replaced like a dead one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import mmap
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
-from typing import Final, Protocol
+from multiprocessing.connection import wait
+from typing import Any, Final, NamedTuple, Protocol
+
+from gateway.metrics.workers import Told
 
 _log = logging.getLogger("triton_gateway")
 _FORK = multiprocessing.get_context("fork")
@@ -31,6 +36,8 @@ _PAUSE_S: Final = 0.5
 _CHECK_S: Final = 0.1
 _START_S: Final = 90.0
 _CANNOT_START: Final = 3
+_STARTS, _SERVES = "starts", "serves"
+"""Heartbeats of a worker."""
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,23 +62,38 @@ class Make(Protocol):
         ...
 
 
+class Link(NamedTuple):
+    """What a worker shares with its parent and the other workers."""
+
+    parent: socket.socket
+    """For heartbeats and numbers (``metrics.workers``)."""
+    latch: mmap.mmap
+    """One byte of all workers: 1 once one has been ready."""
+
+
+link: Link | None = None
+"""This process's, if it is a worker."""
+
+
 class _Worker:
     """One worker, in the parent."""
 
-    def __init__(self, make: Make, *, joins: bool) -> None:
+    def __init__(self, make: Make, told: Told, latch: mmap.mmap, *, joins: bool) -> None:
         """Raises ``OSError`` if no process can be started."""
-        self._receiver, sender = _FORK.Pipe(duplex=False)
-        self.process = _FORK.Process(target=_work, args=(make, joins, sender))
+        self._told = told
+        self.socket, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.process = _FORK.Process(target=_work, args=(make, joins, Link(of_worker, latch)))
         # Before the worker sets its own handlers, the parent's would handle its signals, and they would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             self.process.start()
         except OSError:
-            self._receiver.close()
+            self.socket.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            sender.close()
+            of_worker.close()
+        told.add(self.socket)
         self.began = self._checked_at = time.monotonic()
         self._silence = 0.0
         self.has_served = False
@@ -83,15 +105,19 @@ class _Worker:
         """
         self._silence += min(now - self._checked_at, 2 * _BEAT_S)
         self._checked_at = now
-        with contextlib.suppress(OSError, EOFError):
-            while self._receiver.poll():
-                self.has_served |= self._receiver.recv_bytes() == b"serves"
-                self._silence = 0.0
+        self.hear()
         return self._silence
 
+    def hear(self) -> None:
+        """Take what the worker has said."""
+        if words := self._told.hear(self.socket):
+            self.has_served |= _SERVES in words
+            self._silence = 0.0
+
     def close(self) -> None:
-        """Release a worker that has ended."""
-        self._receiver.close()
+        """Release a worker that has ended; its counts stay."""
+        self._told.end(self.socket)
+        self.socket.close()
         self.process.close()
 
 
@@ -117,6 +143,9 @@ class Workers:
         self._drain = drain
         self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
+        self._told, self._latch = Told(), mmap.mmap(-1, 1)
+        self._living: list[_Worker] = []
+        """All whose counts are told, also those that replace others or are replaced."""
         self._has_served = False
         self._wakes, self._wake = os.pipe()
         self._must_stop = False
@@ -175,7 +204,7 @@ class Workers:
                 self._sleep([], _PAUSE_S)
                 continue
             _log.warning("worker %s ended (%s): it is replaced", worker.process.pid, code)
-            worker.close()
+            self._close(worker)
             self._workers[index] = new
         return True
 
@@ -196,10 +225,21 @@ class Workers:
             worker.silent(time.monotonic())  # what they have said until now counts
         joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
-            return _Worker(self._make, joins=joins)
+            worker = _Worker(self._make, self._told, self._latch, joins=joins)
         except OSError as error:
             _log.error("a worker cannot be started: %s", error.strerror or error)
             return None
+        self._living.append(worker)
+        return worker
+
+    def _close(self, worker: _Worker) -> None:
+        self._living.remove(worker)
+        worker.close()
+
+    def _kill(self, worker: _Worker) -> None:
+        worker.process.kill()
+        worker.process.join()
+        self._close(worker)
 
     def _replace_all(self) -> None:
         """Replace the workers one by one; a new one serves before the old one stops."""
@@ -211,7 +251,7 @@ class Workers:
             if not new.has_served:
                 if not self._must_stop:
                     _log.error("a new worker did not come into service within %.0f s: the others stay", _START_S)
-                _kill(new)
+                self._kill(new)
                 return
             self._workers[index] = new
             old.process.terminate()
@@ -219,7 +259,7 @@ class Workers:
             if old.process.is_alive() and self._must_stop:
                 self._workers.append(old)  # all workers stop now, with the same time limit
                 return
-            _kill(old)
+            self._kill(old)
 
     def _wait(self, worker: _Worker, seconds: float, *, serves: bool) -> None:
         """Wait until the worker serves or has ended, for ``seconds`` at most; return early if all must stop."""
@@ -231,9 +271,19 @@ class Workers:
             worker.silent(time.monotonic())
 
     def _sleep(self, sentinels: list[int], seconds: float) -> None:
-        """Wait for a signal or one of the sentinels, for ``seconds`` at most."""
-        if self._wakes in wait([self._wakes, *sentinels], timeout=seconds):
-            os.read(self._wakes, 64)
+        """Wait for a signal or one of the sentinels, for ``seconds`` at most, and listen to the workers meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            said: dict[Any, _Worker] = {worker.socket: worker for worker in self._living}
+            ready = wait([self._wakes, *sentinels, *said], timeout=max(0.0, min(left, self._told.answer())))
+            for one in ready:
+                if one in said:
+                    said[one].hear()
+            if self._wakes in ready:
+                os.read(self._wakes, 64)
+                return
+            if any(sentinel in ready for sentinel in sentinels):
+                return
 
     def _renew(self, _number: int, _frame: object) -> None:
         self._renews = True
@@ -251,35 +301,36 @@ class Workers:
             worker.process.terminate()
         self._ends()
         until = time.monotonic() + self._drain + _EARLY_S
+        while (left := until - time.monotonic()) > 0:
+            running = [worker.process.sentinel for worker in self._workers if worker.process.is_alive()]
+            if not running:
+                return
+            self._sleep(running, left)
         for worker in self._workers:
-            worker.process.join(max(0.0, until - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
 
 
-def _kill(worker: _Worker) -> None:
-    worker.process.kill()
-    worker.process.join()
-    worker.close()
-
-
-def _work(make: Make, joins: bool, sender: Connection) -> None:
+def _work(make: Make, joins: bool, of_worker: Link) -> None:
+    global link  # `app.create_app` is called by its name, without arguments
+    link = of_worker
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # until the server sets its own handlers
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     server = make(joins=joins)
-    threading.Thread(target=_beat, args=(server, sender), daemon=True).start()
+    threading.Thread(target=_beat, args=(server, of_worker.parent), daemon=True).start()
     server.run()
     sys.exit(0 if server.started else _CANNOT_START)
 
 
-def _beat(server: Served, sender: Connection) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone
+def _beat(server: Served, parent: socket.socket) -> None:
+    with contextlib.suppress(ConnectionError):  # the parent is gone
         while True:
             has_started = server.started
-            sender.send_bytes(b"serves" if has_started else b"starts")
+            with contextlib.suppress(BlockingIOError):  # the parent is stopped
+                parent.sendmsg([(_SERVES if has_started else _STARTS).encode()], (), socket.MSG_DONTWAIT)
             time.sleep(_BEAT_S if has_started else _BEAT_S / 10)
 
 

@@ -11,13 +11,13 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics.catalog import CATALOG, Metric
+from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS, Metric
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +53,12 @@ class Snapshot:
     times: Floats
     buckets: Floats
     since: Floats
+    exemplars: Mapping[tuple[str, str, str, int], tuple[str, float, float]] = field(default_factory=dict)
+    """The newest trace of each bucket of ``REQUEST_SECONDS``, which leads from a slow bar on a board to a trace: trace
+    id, seconds and Unix time, by endpoint, version, route and number of the bucket.
+    """
+    compared: Sequence[Mapping[str, Any]] = ()
+    """How canaries compare with stable versions (``versions``), if the process judges."""
 
     def counted(self) -> Iterator[tuple[Series, float]]:
         """Yield every counter with its number."""
@@ -165,6 +171,7 @@ class Accumulator:
         """The bounds in use for each histogram."""
         self._shown: dict[str, Mapping[tuple[str, ...], float]] = {}
         """The values that ``show`` has set, by metric."""
+        self._exemplars: dict[tuple[str, str, str, int], tuple[str, float, float]] = {}
         for metric in CATALOG:
             if not metric.labels and metric.type == "counter":
                 self.count(metric)
@@ -222,6 +229,10 @@ class Accumulator:
             self._distributions.append(found)
         return found
 
+    def belongs(self, served: tuple[str, str, str], seconds: float, trace_id: str) -> None:
+        """Remember the trace of an answered request, for its bucket of ``REQUEST_SECONDS``."""
+        self._exemplars[*served, bisect_left(REQUEST_SECONDS.buckets, seconds)] = (trace_id, seconds, time.time())
+
     def snapshot(self) -> Snapshot:
         """Return a copy of all numbers; 10,000 of them take about half a millisecond."""
         distributions = self._distributions
@@ -234,6 +245,7 @@ class Accumulator:
             np.array([gauge.at for gauge in self._values], dtype=np.float64),
             np.concatenate([found.numbers() for found in distributions]) if distributions else np.zeros(0),
             np.array([found.since for found in distributions], dtype=np.float64),
+            dict(self._exemplars),
         )
 
 

@@ -21,9 +21,7 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Floats, Series, Snapshot
-from gateway.metrics.births import Births
 from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
-from gateway.metrics.exemplars import Key, Seen
 from gateway.metrics.variables import BUILT_IN
 from gateway.pace import unhurried
 
@@ -56,21 +54,16 @@ class Numbers(Collector):
     def __init__(
         self,
         snapshot: Snapshot,
-        exemplars: Mapping[Key, Seen] | None = None,
         others: Collector | None = None,
         pause: Callable[[], None] = unhurried,
         brief: Declared | None = None,
-        births: Births | None = None,
     ) -> None:
-        """``exemplars`` are attached to the buckets of request latencies.
+        """``brief``: show the brief level of detail, in which built-in variables appear only if declared here.
 
-        ``brief``: show the brief level of detail, in which built-in variables appear only if declared here and rare
-        failures as ``births`` decides. None: show everything.
+        None: show everything.
         """
         self._brief = brief
-        self._births = births if brief is not None else None
         self._snapshot = snapshot
-        self._exemplars = exemplars or {}
         self._others = others
         self._pause = pause
 
@@ -80,9 +73,8 @@ class Numbers(Collector):
         histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
         for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
             self._pause()
-            shown = self._births.shown(series, value) if self._births is not None else value
-            if shown is not None and self._shows(series):
-                single[series.metric].append((series, shown))
+            if self._shows(series):
+                single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
             self._pause()
             if self._shows(series):
@@ -126,13 +118,14 @@ class Numbers(Collector):
         if isinstance(kept, Mapping):
             kept = (*kept[series.labels[-1]], math.inf)
         if kept != ():
-            seen: Seen | None = None
-            for edge, bound, last in zip(
-                (*series.bounds, math.inf), _bounds(series.bounds), accumulate(counts), strict=True
+            seen: tuple[str, float, float] | None = None
+            for number, (edge, bound, last) in enumerate(
+                zip((*series.bounds, math.inf), _bounds(series.bounds), accumulate(counts), strict=True)
             ):
                 self._pause()
                 if of_requests:
-                    seen = self._exemplars.get((*series.labels, bound)) or seen
+                    endpoint, version, route = series.labels
+                    seen = self._snapshot.exemplars.get((endpoint, version, route, number)) or seen
                 if kept is not None and edge not in kept and edge != math.inf:
                     continue
                 exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None

@@ -27,7 +27,6 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
 from gateway.metrics.accuracy import VersionAccuracy
 from gateway.metrics.evidence import Judged
-from gateway.metrics.exemplars import Exemplars
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
@@ -97,7 +96,6 @@ class Observer:
         ``watches_words``: count the words of texts, for drift.
         """
         self._numbers = Accumulator()
-        self.exemplars = Exemplars()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: Mapping[str, Objective] = {}
@@ -178,7 +176,7 @@ class Observer:
         served.observe(traces)
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
-                self.exemplars.saw(key, trace.total_ns * _NS, trace.trace_id)
+                self._numbers.belongs(key, trace.total_ns * _NS, trace.trace_id)
         self.watch.answered(first.url, traces)
         self._counted(len(traces))
 
@@ -337,7 +335,6 @@ class Observer:
         """Create the failure series of these (endpoint, version, route), at 0.
 
         Prometheus computes rates from increases: a series that appears with its first failures shows no increase.
-        ``births`` decides which of the series ``/metrics`` shows before that.
         """
         for key in set(served) - self._expected:
             self._expected.add(key)

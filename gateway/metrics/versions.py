@@ -14,18 +14,15 @@ difference may then be one between callers.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import orjson
 
-from gateway.metrics import catalog, drift, sharing, variables
+from gateway.metrics import catalog, drift, variables
 from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import MISSING, OTHER, Bins, Standing, Verdict
 from gateway.metrics.evidence import DAY_S, Wealth, visible
@@ -132,29 +129,6 @@ def evidence(told: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
         of[*pair, one["kind"]] = of.get((*pair, one["kind"]), 0.0) + one["days"]
         variables_of[pair] += 1
     return {key: days / variables_of[key[:3]] for key, days in of.items()}
-
-
-def share(told: Sequence[dict[str, Any]], numbers: Path) -> None:
-    """Write the findings beside the file of this worker's ``numbers``, for the others. Raises ``OSError``."""
-    path = numbers.with_suffix(sharing.COMPARED)
-    if told or path.exists():
-        sharing.replace(path, orjson.dumps(told))
-
-
-def gathered(folder: Path) -> list[dict[str, Any]]:
-    """Return the findings of the worker that judges; if several have files, the newest."""
-    newest = max(folder.glob(f"*{sharing.COMPARED}"), key=_changed, default=None)
-    with contextlib.suppress(OSError, ValueError):
-        found: list[dict[str, Any]] = orjson.loads(newest.read_bytes()) if newest is not None else []
-        return found
-    return []
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 class _Compared:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import socket
 import sys
@@ -12,59 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.__main__ import _metrics_folder, main, misspelled, run
+from gateway.__main__ import main, misspelled, run
 from gateway.settings import Settings
-
-
-def test_worker_metrics_are_in_shared_memory_and_are_deleted(tmp_path: Path) -> None:
-    """Not on a disk that may be full, nor in the temporary folder, which is cleaned by age."""
-    memory = tmp_path / "memory"
-    memory.mkdir()
-    with _metrics_folder(tmp_path / "state", memory) as one, _metrics_folder(tmp_path / "state", memory) as other:
-        assert one is not None
-        assert one != other
-        assert memory in one.parents
-        assert 0o700 == one.stat().st_mode & 0o777
-    assert not list(next(memory.iterdir()).iterdir())
-    assert not (tmp_path / "state").exists()
-
-
-def test_without_shared_memory_worker_metrics_are_in_the_state_folder(tmp_path: Path) -> None:
-    """If /dev/shm is missing, or another user owns a folder of that name there."""
-    (tmp_path / "elsewhere").mkdir()
-    memory = tmp_path / "memory"
-    memory.mkdir()
-    (memory / f"triton-gateway-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    for place in (memory, tmp_path / "none" / "such"):
-        with _metrics_folder(tmp_path / "state", place) as folder:
-            assert folder is not None
-            assert folder.parent in (tmp_path / "state" / "metrics", place / f"triton-gateway-{os.getuid()}")
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_folders_of_killed_runs_are_deleted(tmp_path: Path) -> None:
-    """A folder whose lock is held stays."""
-    root = tmp_path / "metrics"
-    (tmp_path / "a file").touch()
-    for name in ("run-dead", "run-alive"):
-        (root / name).mkdir(parents=True)
-        (root / name / "counter_1.db").touch()
-    (root / "run-dead.lock").touch()
-    with (root / "run-alive.lock").open("w") as alive:
-        fcntl.flock(alive, fcntl.LOCK_EX)
-        with _metrics_folder(tmp_path, tmp_path / "a file"):
-            assert not (root / "run-dead").exists()
-            assert not (root / "run-dead.lock").exists()
-            assert (root / "run-alive" / "counter_1.db").exists()
-
-
-def test_without_any_writable_folder_the_gateway_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each worker then shows only its own numbers, which is logged in one line."""
-    for name in ("state", "memory"):
-        (tmp_path / name).write_text("a file")
-    with _metrics_folder(tmp_path / "state", tmp_path / "memory") as folder:
-        assert folder is None
-    assert "no room for the workers' shared numbers" in capsys.readouterr().err
 
 
 def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

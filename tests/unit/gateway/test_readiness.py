@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import mmap
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +20,7 @@ from gateway.registry import contents
 from gateway.registry.ledger import Record
 from gateway.spec import decode_model
 from gateway.testing import FakeBackend
+from gateway.workers import Link
 
 HOOK = """
 class Preprocess:
@@ -269,16 +273,13 @@ async def test_a_first_start_waits_for_the_tasks_endpoints(make_stack: Any) -> N
 
 async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: Any) -> None:
     """`/readyz` may reach any worker, and the gateway has been ready before."""
-    stack = make_stack()
-    shared = stack.folder / "run"
-    shared.mkdir()
+    stack, latch = make_stack(), mmap.mmap(-1, 1)
 
-    def worker(folder: Any) -> Gateway:
-        return Gateway(
-            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, numbers_folder=folder
-        )
+    def worker(link: Link | None) -> Gateway:
+        return Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, link=link)
 
-    first, second, other = worker(shared), worker(shared), worker(None)
+    links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
+    first, second, other = worker(Link(links[0][0], latch)), worker(Link(links[1][0], latch)), worker(None)
     stack.deploy("fast")
     stack.deploy("slow", "m2")
     async with first.running():
@@ -296,9 +297,11 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         stack.backend.is_up = True
         model = stack.backend.models.pop(stack.triton_name("slow"))
         asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
-        third = worker(shared)
+        third = worker(Link(links[2][0], latch))
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
+    for one in itertools.chain(*links):
+        one.close()
 
 
 async def test_a_worker_that_joins_others_waits_with_a_limit(make_stack: Any, caplog: Any) -> None:

@@ -127,7 +127,7 @@ def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
     """The fork is tried again until it succeeds."""
     killed, other = sorted(stand.workers())
     _, most = resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (3, most))
+    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (5, most))  # as many as it waits for
     os.kill(killed, signal.SIGKILL)
     stand.until(lambda: stand.log().count("a worker cannot be started: Too many open files") > 1)
     assert {other} == stand.workers()
@@ -137,7 +137,8 @@ def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
 
 
 SILENCE = """
-import os, signal, time
+import mmap, os, signal, time
+from gateway.metrics.workers import Told
 from gateway.workers import _Worker
 
 class Server:
@@ -147,7 +148,7 @@ class Server:
     def run(self):
         time.sleep(3600)
 
-worker = _Worker(Server, joins=False)
+worker = _Worker(Server, Told(), mmap.mmap(-1, 1), joins=False)
 while not worker.has_served:
     worker.silent(time.monotonic())
 os.kill(worker.process.pid, signal.SIGSTOP)

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gateway.metrics import drift
+from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.served import Served
+from gateway.metrics.workers import Parent, Told
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded
 
 FAILURES = ("model_failed", "overloaded")
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
+    """Return the sum of what several workers have told their parent."""
+    told, pairs = Told(), []
+    for snapshot in (*ended, *living):
+        parents, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        told.add(parents)
+        Parent(of_worker).close(snapshot)
+        pairs.append((parents, of_worker))
+    for parents, _ in pairs[: len(ended)]:
+        told.end(parents)
+    for parents, _ in pairs[len(ended) :]:
+        told.hear(parents)
+    merged = told.sum()
+    for pair in pairs:
+        for one in pair:
+            one.close()
+    return merged
 
 
 def happen(observer: Any, times: int = 1) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway.metrics import catalog, exposition
-from gateway.metrics.exemplars import EVERY_S, Exemplars, gathered
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Workers
 from gateway.trace import Trace
+from tests.unit.gateway.metrics.events import summed
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"
@@ -31,7 +27,7 @@ def answered(observer: Observer, ms: float, parent: str = "", outcome: str = "ok
 
 def shown(observer: Observer, accept: str) -> tuple[bytes, str]:
     """Return the exposition of one process."""
-    return exposition.respond(accept, Numbers(observer.snapshot(), observer.exemplars.seen()))
+    return exposition.respond(accept, Numbers(observer.snapshot()))
 
 
 def marks(text: bytes) -> dict[str, tuple[str, float]]:
@@ -82,50 +78,16 @@ def test_openmetrics_is_complete_and_the_older_form_unchanged() -> None:
     }
 
 
-_WORKER = """
-import sys
-from pathlib import Path
-from gateway.metrics import exemplars
-from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Share
-from gateway.trace import Trace
-folder, observer = Path(sys.argv[1]), Observer()
-for ms in map(float, sys.argv[3:]):
-    trace = Trace("id", "00-" + sys.argv[2] * 32 + "-00f067aa0ba902b7-01")
-    trace.endpoint, trace.version, trace.route, trace.rows = "e", "1", "direct", 1
-    trace.total_ns = int(ms * 1e6)
-    observer.started()
-    observer.finished(trace)
-share = Share(folder)
-share.write(observer.snapshot())
-exemplars.share(observer.exemplars.seen(), share.path)
-"""
-
-
-def test_workers_share_theirs(tmp_path: Path) -> None:
-    """Each bucket has the newest of all workers; sums are over all workers too."""
-    for letter, times in (("a", ("4", "40")), ("b", ("4.5",))):
-        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), letter, *times], check=True, cwd=Path.cwd())
-    numbers = Workers(tmp_path).merged(Observer().snapshot())
-    text, _ = exposition.respond(ASKED, Numbers(numbers, gathered(tmp_path, {})))
-    assert {"0.005": ("b" * 32, 0.0045), "0.05": ("a" * 32, 0.04)} == marks(text)
-    counts = {
-        s.value for f in text_string_to_metric_families(text.decode()) for s in f.samples
-        if s.name == f"{catalog.REQUEST_SECONDS.name}_count"
-    }  # fmt: skip
-    assert {3.0} == counts
-
-
-def test_exemplars_are_written_rarely_and_only_if_new() -> None:
-    """At most once in EVERY_S seconds."""
-    exemplars = Exemplars()
-    assert exemplars.news(1.0) is None
-    exemplars.saw(("e", "1", "direct"), 0.1, "a" * 32)
-    assert exemplars.news(10.0) is not None
-    exemplars.saw(("e", "1", "direct"), 0.1, "b" * 32)
-    assert exemplars.news(10.0 + EVERY_S / 2) is None
-    assert exemplars.news(10.0 + EVERY_S) is not None
-    assert exemplars.news(20.0) is None
+def test_workers_share_theirs() -> None:
+    """Each bucket has the newest of all workers."""
+    workers = Observer(), Observer()
+    for observer, letter, times in zip(workers, "ab", ((4, 40), (4.5,)), strict=True):
+        for ms in times:
+            answered(observer, ms, CALLER.replace("4bf92f3577b34da6a3ce929d0e0e4736", letter * 32))
+    first, second = (observer.snapshot() for observer in workers)
+    for merged in (summed(first, second), summed(second, ended=[first])):
+        text, _ = exposition.respond(ASKED, Numbers(merged))
+        assert {"0.005": ("b" * 32, 0.0045), "0.05": ("a" * 32, 0.04)} == marks(text)
 
 
 async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -> None:

@@ -14,8 +14,7 @@ import pytest
 from gateway.metrics import exposition
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Share, Workers
-from tests.unit.gateway.metrics.events import FAILURES, happen
+from tests.unit.gateway.metrics.events import FAILURES, happen, summed
 
 DATA = Path(__file__).with_name("data")
 OPENMETRICS = "application/openmetrics-text"
@@ -35,7 +34,7 @@ def test_exposition_is_that_of_prometheus_clients_classes(
     """Every line in both forms, exemplars included; families in the same order, series in any."""
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.25)
     observer = seen()
-    text, _ = exposition.respond(accept, Numbers(observer.snapshot(), observer.exemplars.seen()))
+    text, _ = exposition.respond(accept, Numbers(observer.snapshot()))
     recorded, found = lines((DATA / f"{name}.txt").read_text()), lines(text.decode())
     assert sorted(recorded) == sorted(found)
     assert [line for line in recorded if line[0] == "#"] == [line for line in found if line[0] == "#"]
@@ -52,11 +51,9 @@ def samples(text: str) -> set[str]:
     return {line for line in found if not line.startswith('gateway_variable_scalar_sum{endpoint="t",variable="x"')}
 
 
-def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode(tmp_path: Path) -> None:
+def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode() -> None:
     """Two that have ended and one that runs: sums over all, gauges of the running one."""
-    for name, times in (("first", 2), ("second", 3)):
-        Share(tmp_path, name).write(seen(times).snapshot())
-    merged = Workers(tmp_path, is_alive=lambda name: False).merged(seen().snapshot())
+    merged = summed(seen().snapshot(), ended=[seen(2).snapshot(), seen(3).snapshot()])
     recorded = (DATA / "of-three-workers.txt").read_text()
     assert samples(recorded) == samples(exposition.render(merged).decode())
 

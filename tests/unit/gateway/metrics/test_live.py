@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 from gateway.metrics import drift
@@ -13,11 +12,11 @@ from gateway.metrics.evidence import Judged
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
-from gateway.metrics.sharing import Share, Workers
 from gateway.objectives import BUDGET_S, Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
+from tests.unit.gateway.metrics.events import summed
 
 FAILURES = ("model_failed", "hook_failed")
 
@@ -142,18 +141,17 @@ async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
     assert "<noscript><meta http-equiv=refresh" in page
 
 
-def test_other_workers_counts_are_added(tmp_path: Path) -> None:
+def test_other_workers_counts_are_added() -> None:
     """Rates, quantiles and history of all workers, including one that has ended meanwhile."""
-    workers, live = Workers(tmp_path, is_alive=lambda name: False), Live(FAILURES)
-    first, second = Observer(), Observer()
-    live.sample(100.0, workers.merged(first.snapshot()))
+    live, first, second = Live(FAILURES), Observer(), Observer()
+    live.sample(100.0, first.snapshot())
     for observer, ms, count in ((first, 2, 60), (second, 40, 30)):
         for _ in range(count):
             finish(observer, ms=ms)
         observer.text_calls("e", "1").called(count, 1, 1, 0, 0)
-    Share(tmp_path, "other").write(second.snapshot())
-    live.sample(105.0, workers.merged(first.snapshot()))
-    (row,) = live.rows(110.0, workers.merged(first.snapshot()))
+    both = summed(first.snapshot(), ended=[second.snapshot()])
+    live.sample(105.0, both)
+    (row,) = live.rows(110.0, both)
     assert (9.0, 45.0) == (row["rate"], row["rows_per_call"])
     assert 0.001 < row["p50"] <= 0.002 < 0.03 < row["p95"] <= 0.05
     assert [18.0] == row["history"]

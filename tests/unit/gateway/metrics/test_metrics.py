@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.errors import STATUS
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Workers
 from gateway.trace import Trace
 
 
@@ -120,33 +116,6 @@ def test_labels_are_bounded_whatever_clients_send() -> None:
     found = samples(exposition.render(observer.snapshot()))
     assert [1000.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
     assert len(found) < 60
-
-
-_WORKER = """
-import sys
-from pathlib import Path
-from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Share
-from gateway.trace import Trace
-observer = Observer()
-for _ in range(int(sys.argv[2])):
-    trace = Trace("id")
-    trace.endpoint, trace.version, trace.route, trace.total_ns, trace.rows = "e", "1", "direct", 1000000, 1
-    observer.started()
-    observer.finished(trace)
-observer.started()
-Share(Path(sys.argv[1])).write(observer.snapshot())
-"""
-
-
-def test_sums_over_workers_are_exact_and_a_dead_workers_gauge_is_gone(tmp_path: Path) -> None:
-    """Counters of workers that died stay; their requests in flight do not."""
-    for count in (5, 7):
-        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), str(count)], check=True, cwd=Path.cwd())
-    found = samples(exposition.render(Workers(tmp_path).merged(Observer().snapshot())))
-    key = (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
-    assert 12.0 == found["gateway_requests_total", key]
-    assert 0.0 == found["gateway_requests_in_flight", ()]
 
 
 def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,16 +234,3 @@ def test_counters_that_fall_are_not_counted_again() -> None:
     for name in LABELS:
         endpoint.numbers.count(catalog.VARIABLE_ENUM, "e", "2", "predicted_label", name).value = 0
     assert before == endpoint.look()["predicted_label"]["n"]
-
-
-def test_other_workers_show_the_judges_findings(tmp_path: Path) -> None:
-    """Nothing before there are any, and nothing if the file is unreadable."""
-    assert [] == versions.gathered(tmp_path)
-    versions.share([], tmp_path / "1.numbers")
-    assert [] == list(tmp_path.iterdir())
-    versions.share([{"variable": "x"}], tmp_path / "1.numbers")
-    assert [{"variable": "x"}] == versions.gathered(tmp_path)
-    versions.share([], tmp_path / "1.numbers")
-    assert [] == versions.gathered(tmp_path)
-    (tmp_path / "1.compared").write_bytes(b"{")
-    assert [] == versions.gathered(tmp_path)

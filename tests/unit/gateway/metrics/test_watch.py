@@ -6,10 +6,7 @@ import asyncio
 import json
 import math
 import random
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,6 @@ from gateway.metrics import declared, exposition
 from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
-from gateway.metrics.sharing import Workers
 from gateway.metrics.variable_counts import Scalar
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
@@ -423,37 +419,6 @@ def test_values_are_counted_into_the_references_bins() -> None:
     assert {f"drift_new_values_total{{a,{reference['a'].id},dog}}": 1} == news, "a value that is listed has a name"
     assert math.isclose(1.0, sum(v for k, v in found.items() if k.startswith("drift_reference_ratio{x,")))
     assert 30 == found[f"drift_reference_observations{{x,{reference['x'].id}}}"]
-
-
-_WORKER = """
-import sys
-import tracemalloc
-from pathlib import Path
-from gateway.metrics.served import Served
-from gateway.metrics.observer import Observer
-from gateway.metrics.sharing import Share
-from gateway.spec import MetricSpec, MetricVariable
-from gateway.trace import Trace
-observer = Observer(later=lambda drain, _: None)
-watch = observer.watch
-declared = MetricSpec("e/1", None, (MetricVariable("x", "scalar", (1.0, 5.0)), MetricVariable("a", "enum", ("cat",))))
-watch.configure({"e/1": Served("e", "1")}, {"e/1": declared}, 1.0)
-for i in range(int(sys.argv[2])):
-    trace = Trace("id")
-    trace.url, trace.body = "e/1", {"x": i, "a": "cat"}
-    observer.started()
-    observer.finished(trace)
-Share(Path(sys.argv[1])).write(observer.snapshot())
-"""
-
-
-def test_variables_add_up_over_workers(tmp_path: Path) -> None:
-    """Including a worker that has died."""
-    for n in (4, 8):
-        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), str(n)], check=True, cwd=Path.cwd())
-    found = read(exposition.render(Workers(tmp_path).merged(Observer().snapshot())))
-    assert [4, 10, 12] == [found[f"scalar_bucket{{x,{le}}}"] for le in ("1.0", "5.0", "+Inf")]
-    assert (12, 6 + 28) == (found["enum_total{a,cat}"], found["scalar_sum{x}"])
 
 
 HOOK = """

@@ -1,0 +1,256 @@
+"""Numbers of several workers: each tells its parent, which adds them up for whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import InternalError
+from gateway.metrics import catalog, workers
+from gateway.metrics.accumulator import Accumulator, Snapshot
+from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
+from gateway.metrics.workers import Parent, Told
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+from tests.unit.gateway.metrics.events import summed
+from tests.waiting import soon
+
+
+def counts(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """Return the counters of one metric by labels."""
+    return {series.labels: value for series, value in snapshot.counted() if series.metric == metric.name}
+
+
+def gauges(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """Return the gauges of one metric by labels."""
+    return {series.labels: value for series, value in snapshot.shown() if series.metric == metric.name}
+
+
+def histograms(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[tuple[float, ...], list[float]]]:
+    """Return bounds and numbers of every histogram by labels."""
+    return {series.labels: (series.bounds, numbers.tolist()) for series, numbers in snapshot.distributed()}
+
+
+class Family:
+    """A parent, and its workers by name."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+        self.of: dict[str, tuple[socket.socket, Parent, socket.socket]] = {}
+
+    def add(self, name: str) -> Parent:
+        """Start a worker; return its way to the parent."""
+        parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.told.add(parents)
+        self.of[name] = (parents, Parent(link), link)
+        return self.of[name][1]
+
+    def end(self, name: str) -> None:
+        """Kill a worker."""
+        parents, _, link = self.of.pop(name)
+        link.close()
+        self.told.end(parents)
+        parents.close()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, **snapshots: Observer) -> AsyncIterator[None]:
+        """Let the parent listen, and these workers tell their numbers."""
+        loop = asyncio.get_running_loop()
+        running = [asyncio.create_task(self.add(name).run(of.snapshot)) for name, of in snapshots.items()]
+        every = asyncio.create_task(self._answer())
+        for parents, _, _ in self.of.values():
+            loop.add_reader(parents, self.told.hear, parents)
+        try:
+            yield
+        finally:
+            for task in (*running, every):
+                task.cancel()
+            for parents, way, link in self.of.values():
+                loop.remove_reader(parents)
+                way.close(Observer().snapshot())
+                parents.close()
+                link.close()
+
+    async def _answer(self) -> None:
+        while True:
+            self.told.answer()
+            await asyncio.sleep(0.01)
+
+
+def built(times: int) -> Observer:
+    """Return an observer that has counted some builds."""
+    observer = Observer()
+    for _ in range(times):
+        observer.built("ok")
+    return observer
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 9), st.sampled_from(["", "tell", "end"])),
+    max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS)
+def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str, int, str]]) -> None:
+    """Whoever counts what, in whatever order series begin, however often they tell, and whoever ends meanwhile."""
+    family, alone = Family(), Accumulator()
+    parts = {name: Accumulator() for name in "012"}
+    for name in parts:
+        family.add(name)
+    made = 3
+    for number, label, value, then in events:
+        name = list(parts)[number]
+        for numbers in (parts[name], alone):
+            numbers.count(catalog.BUILDS, label).value += value
+            numbers.distribution(catalog.ROWS, label, "1").observe(value)
+            numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe(value)
+        if then:
+            family.of[name][1]._write("told", 0, parts[name].snapshot())
+        if then == "tell":
+            family.told.hear(family.of[name][0])
+        if then == "end":
+            family.end(name)
+            del parts[name]
+            made += 1
+            parts[str(made)] = Accumulator()
+            family.add(str(made))
+    for name, part in parts.items():
+        family.of[name][1].close(part.snapshot())
+        family.told.hear(family.of[name][0])
+    merged, expected = family.told.sum(), alone.snapshot()
+    assert {k: v for k, v in counts(merged, catalog.BUILDS).items() if v} == {
+        k: v for k, v in counts(expected, catalog.BUILDS).items() if v
+    }
+    assert histograms(merged) == histograms(expected)
+    for name in parts:
+        family.end(name)
+    assert counts(family.told.sum(), catalog.BUILDS) == counts(merged, catalog.BUILDS)
+
+
+def test_requests_in_flight_add_up_over_running_workers() -> None:
+    """For other gauges the newest value is used; one that only an ended worker has set is dropped."""
+    living, ended, own = Accumulator(), Accumulator(), Accumulator()
+    for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
+        numbers.gauge(catalog.IN_FLIGHT).value = value
+        numbers.gauge(catalog.POLL).set(value)
+    ended.gauge(catalog.BACKEND_UP, "gone", "p").set(1)
+    living.gauge(catalog.BACKEND_UP, "there", "p").set(1)
+    merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
+    assert ({(): 3.0}, {(): 2.0}) == (gauges(merged, catalog.IN_FLIGHT), gauges(merged, catalog.POLL))
+    assert {("there", "p"): 1.0} == gauges(merged, catalog.BACKEND_UP)
+
+
+async def test_who_asks_gets_what_all_have_counted_until_then() -> None:
+    """Also two that ask at the same time, and after one was killed."""
+    one, two, three = built(1), built(10), built(100)
+    family = Family()
+    async with family.listening(one=one, two=two, three=three):
+        for _ in range(3):
+            for observer in (one, two, three):
+                observer.built("ok")
+            ways = family.of["one"][1], family.of["two"][1]
+            answers = await asyncio.gather(
+                *(way.ask(of.snapshot(), is_newest=True) for way, of in zip(ways, (one, two), strict=True))
+            )
+            expected = sum(counts(of.snapshot(), catalog.BUILDS)["ok",] for of in (one, two, three))
+            for way, content in zip(ways, answers, strict=True):
+                assert {("ok",): expected} == counts(way.read(content), catalog.BUILDS)
+        asyncio.get_running_loop().remove_reader(family.of["three"][2])
+        asyncio.get_running_loop().remove_reader(family.of["three"][0])
+        family.end("three")
+        content = await ways[0].ask(one.snapshot(), is_newest=True)
+        assert {("ok",): expected} == counts(ways[0].read(content), catalog.BUILDS)
+
+
+async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> None:
+    """What it has counted since is shown later; no counter falls."""
+    one, two = built(1), built(10)
+    family = Family()
+    async with family.listening(one=one, two=two):
+        await soon(lambda: counts(family.told.sum(), catalog.BUILDS) == {("ok",): 11.0})
+        asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
+        two.built("ok")
+        way = family.of["one"][1]
+        content = await way.ask(one.snapshot(), is_newest=True)
+        assert counts(way.read(content), catalog.BUILDS)["ok",] in (11.0, 12.0)
+        await soon(lambda: counts(family.told.sum(), catalog.BUILDS) == {("ok",): 12.0})
+
+
+async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This worker's numbers alone would look like a restart. Whether the parent is stopped, or has ended."""
+    monkeypatch.setattr(workers, "_GIVE_UP_S", 0.05)
+    family = Family()
+    way = family.add("one")
+    for _ in range(2):
+        with pytest.raises(InternalError):
+            await way.ask(built(1).snapshot(), is_newest=True)
+        family.of["one"][0].close()
+    way.close(built(1).snapshot())
+    family.of["one"][2].close()
+
+
+class Declared:
+    """A worker with one declared variable `x`."""
+
+    def __init__(self, kind: str, *bounds: float) -> None:
+        self.observer = Observer(later=lambda drain, _: None)
+        self.declare(kind, *bounds)
+
+    def declare(self, kind: str, *bounds: float) -> None:
+        spec = MetricSpec("e/1", None, (MetricVariable("x", kind, bounds),))
+        self.observer.watch.configure({"e/1": Served("e", "1")}, {"e/1": spec}, 1.0)
+
+    def see(self, *values: float) -> None:
+        for value in values:
+            trace = Trace("id")
+            trace.url, trace.body = "e/1", {"x": value}
+            self.observer.started()
+            self.observer.finished(trace)
+        self.observer.settle()
+
+
+def test_new_bounds_of_a_variable_never_mix_with_the_former_ones() -> None:
+    """While only one worker has the new declaration, when both have it, and when it is taken back."""
+    one, other = Declared("scalar", 1.0), Declared("scalar", 1.0)
+
+    def shown() -> tuple[tuple[float, ...], list[float]]:
+        return histograms(summed(one.observer.snapshot(), other.observer.snapshot()))["e", "1", "x"]
+
+    one.see(0.5, 2.0)
+    other.see(0.5)
+    assert ((1.0,), [2, 1, 3.0]) == shown()
+    one.declare("scalar", 1.0, 5.0)
+    one.see(2.0)
+    assert ((1.0, 5.0), [0, 1, 0, 2.0]) == shown()
+    other.see(0.5)  # still within the former bounds
+    assert ((1.0, 5.0), [0, 1, 0, 2.0]) == shown()
+    other.declare("scalar", 1.0, 5.0)
+    other.see(9.0)
+    assert ((1.0, 5.0), [0, 1, 1, 11.0]) == shown()
+    for worker in (one, other):
+        worker.declare("scalar", 1.0)
+    one.see(0.5)
+    assert ((1.0,), [1, 0, 0.5]) == shown()
+
+
+def test_the_newest_value_of_a_variable_is_shown() -> None:
+    """By the time of the value, not by the time of telling."""
+    early, late = Declared("value"), Declared("value")
+    early.see(1.0)
+    late.see(2.0)
+    assert {("e", "1", "x"): 2.0} == gauges(
+        summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
+    )
+    early.see(3.0)
+    assert {("e", "1", "x"): 3.0} == gauges(
+        summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
+    )
