@@ -59,7 +59,7 @@ def site(
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # seconds that its end may take
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

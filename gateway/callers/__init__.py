@@ -5,10 +5,10 @@ uses the names below. It must never store a key, only its hash, never use a stat
 no transport and no endpoint.
 """
 
-from gateway.callers.files import default_pepper
 from gateway.callers.keys import (
     BadKeys,
     Key,
+    default_pepper,
     digest,
     key_of,
     name_of,

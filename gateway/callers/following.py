@@ -1,4 +1,4 @@
-"""Keeps the known callers current: reads every source each second, in a thread, and keeps its last good state.
+"""Keeps the known callers current: reads every source again and again, in a thread, and keeps its last good state.
 
 A problem with a source is reported in the log (once), in a metric, and in ``/v1/status``.
 """
@@ -17,10 +17,10 @@ from gateway.callers.keys import BadKeys, written
 
 _log = logging.getLogger("triton_gateway.callers")
 
-LOOK_S: Final = 1.0
-"""Seconds between two reads of a source."""
+TICK_S: Final = 1.0
+"""Seconds between two looks for callers that have expired."""
 RETRY_S: Final = 10.0
-"""Seconds before a source is read again because of unknown credentials."""
+"""Seconds after which a source with a problem is read again, or one that was read because of unknown credentials."""
 TIMEOUT_S: Final = 6.0
 """The most seconds that a request waits for a source."""
 
@@ -28,19 +28,21 @@ TIMEOUT_S: Final = 6.0
 class Source(Protocol):
     """A source of callers."""
 
+    @property
+    def period(self) -> float:
+        """Seconds between two reads."""
+        ...
+
+    @property
+    def at_first(self) -> Known:
+        """What is known until it was read: nobody."""
+        ...
+
     def look(self) -> Known | None:
         """Return the known callers; None if nothing has changed since the last call. Raises ``BadKeys``.
 
-        Called in a thread; may block for a bounded time.
+        Called in a thread, never twice at a time; may block for a bounded time.
         """
-        ...
-
-    def at_first(self) -> Known | None:
-        """Return what is known before the first look that found something; None for nothing."""
-        ...
-
-    def hurry(self) -> None:
-        """Make the next ``look`` read the source at once: a caller shows unknown credentials."""
         ...
 
 
@@ -51,7 +53,7 @@ class _State:
         self.problem = ""
         self.at = 0.0
         self.known = ""
-        self.looking = asyncio.Lock()
+        self.reading = asyncio.Lock()
         """Held during a read, so that an older result does not replace a newer one."""
 
     def status(self) -> dict[str, Any]:
@@ -75,13 +77,11 @@ class Following:
         self._sources = sources
         self._report = report
         self._states = {name: _State() for name in sources}
-        self._retry_at: dict[str, float] = {}
-        self._renewals: dict[str, asyncio.Future[None]] = {}
+        self._asked_at: dict[str, float] = {}
+        self._asking: dict[str, asyncio.Future[None]] = {}
         access.renew = self.renewed
         for name, source in sources.items():
-            known = source.at_first()
-            if known is not None:
-                access.put(name, known)
+            access.put(name, source.at_first)
 
     async def run(self) -> None:
         """Follow the sources until cancelled. A slow source delays no other source and no expiry."""
@@ -90,16 +90,16 @@ class Following:
     async def _tick(self) -> None:
         while True:
             self.access.tick()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(TICK_S)
 
     async def _follow(self, name: str, source: Source) -> None:
         while True:
-            await self._read_in_order(name, source)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(min(source.period, RETRY_S) if self._states[name].problem else source.period)
+            await self._read(name)
 
     async def look(self) -> None:
         """Read every source once."""
-        await asyncio.gather(*(self._read_in_order(name, source) for name, source in self._sources.items()))
+        await asyncio.gather(*(self._read(name) for name in self._sources))
         self.access.tick()
 
     async def renewed(self, name: str) -> bool:
@@ -107,51 +107,40 @@ class Following:
 
         At most once in ``RETRY_S`` seconds: made-up credentials must not cause reads.
         """
-        now = asyncio.get_running_loop().time()
-        if now < self._retry_at.get(name, 0.0):
-            return False
-        pending = self._renewals.get(name)
-        if pending is None:
-            pending = self._renewals[name] = asyncio.ensure_future(self._renew(name))
+        asking = self._asking.get(name)
+        if asking is None:
+            now = asyncio.get_running_loop().time()
+            if now < self._asked_at.get(name, -RETRY_S) + RETRY_S:
+                return False
+            self._asked_at[name] = now
+            asking = self._asking[name] = asyncio.ensure_future(self._read(name))
+            asking.add_done_callback(lambda _: self._asking.pop(name))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(pending), TIMEOUT_S)
-        return pending.done()
-
-    async def _renew(self, name: str) -> None:
-        source = self._sources[name]
-        try:
-            source.hurry()
-            await self._read_in_order(name, source)
-        finally:
-            self._retry_at[name] = asyncio.get_running_loop().time() + RETRY_S
-            self._renewals.pop(name, None)
+            await asyncio.wait_for(asyncio.shield(asking), TIMEOUT_S)
+        return asking.done()
 
     def status(self) -> dict[str, Any]:
         """Return for each source what it knows, when that was read, and the problem of its newest state."""
         return {name: state.status() for name, state in self._states.items()}
 
-    async def _read_in_order(self, name: str, source: Source) -> None:
+    async def _read(self, name: str) -> None:
         state = self._states[name]
-        async with state.looking:
-            await self._read(name, source, state)
-
-    async def _read(self, name: str, source: Source, state: _State) -> None:
-        try:
-            found = await asyncio.to_thread(source.look)
-        except BadKeys as error:
-            self._complain(name, state, str(error))
-            return
-        except Exception as error:  # noqa: BLE001 - one source must not stop the others
-            self._complain(name, state, f"{type(error).__name__}: {error}")
-            return
-        if found is not None:
-            self.access.put(name, found)
-            state.known, state.at = found.summary(), time.time()
-            _log.info("%s: %s", name, state.known)
-        elif state.problem:
-            _log.info("%s: in order again", name)
-        state.problem = ""
-        self._report(name, True)
+        async with state.reading:
+            try:
+                found = await asyncio.to_thread(self._sources[name].look)
+            except Exception as error:  # noqa: BLE001 - one source must not stop the others
+                self._complain(
+                    name, state, str(error) if isinstance(error, BadKeys) else f"{type(error).__name__}: {error}"
+                )
+                return
+            if found is not None:
+                self.access.put(name, found)
+                state.known, state.at = found.summary(), time.time()
+                _log.info("%s: %s", name, state.known)
+            elif state.problem:
+                _log.info("%s: in order again", name)
+            state.problem = ""
+            self._report(name, True)
 
     def _complain(self, name: str, state: _State, problem: str) -> None:
         self._report(name, False)

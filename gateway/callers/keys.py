@@ -1,4 +1,4 @@
-"""Keys: their form, what is stored of them, and the key file. Pure, except for randomness.
+"""Keys: their form, what is stored of them, and the key file.
 
 A key is ``tgk_ID_SECRET``: a prefix that scanners for leaked secrets know, an id that may be shown, and 160 random
 bits. Only ``HMAC-SHA256(pepper, key)`` is stored, and the pepper is stored elsewhere. The key file alone therefore lets
@@ -26,6 +26,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.callers.quotas import Limits, limits_of
@@ -33,6 +34,8 @@ from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, checked
 from gateway.errors import NotAuthenticated
 
 PREFIX: Final = "tgk_"
+FILE_S: Final = 1.0
+"""Seconds between two looks at a file."""
 _ID_BYTES: Final = 5
 _SECRET_BYTES: Final = 20
 _PEPPER_BYTES: Final = 32
@@ -157,6 +160,49 @@ class Keys:
         if caller.expires <= now:
             raise NotAuthenticated("this key has expired", because="expired", hint="ask for a new one")
         return caller
+
+
+class KeyFile:
+    """A key file and its pepper, read again when they change; see ``following.Source``.
+
+    A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place and
+    be read half-written. A file that cannot be used is reported, and read again until it can.
+
+    ``pepper``: the pepper's file; empty: ``NAME.pepper`` beside the keys.
+    """
+
+    def __init__(self, path: str, pepper: str = "") -> None:
+        self.path = Path(path)
+        self.pepper = Path(pepper or default_pepper(path))
+        self._seen: object = None
+        self.period = FILE_S
+        self.at_first = Keys()
+
+    def look(self) -> Keys | None:
+        """See ``Source.look``."""
+        try:
+            now = (_mark(self.path), _mark(self.pepper))
+            if now == self._seen:
+                return None
+            pepper, content = self.pepper.read_bytes(), self.path.read_bytes()
+        except OSError as error:
+            raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}") from error
+        try:
+            found = usable(*read_file(content), read_pepper(pepper))
+        except BadKeys as error:
+            raise BadKeys(f"{self.path} cannot be used: {error}") from error
+        self._seen = now
+        return found
+
+
+def default_pepper(path: str | Path) -> str:
+    """Return the default pepper file of a key file."""
+    return f"{path}.pepper"
+
+
+def _mark(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def key_of(item: object) -> Key:

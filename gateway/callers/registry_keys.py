@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -60,62 +59,37 @@ class RegistryKeys:
     ``last_good``: the file with the last good state, for a start while the registry is away. It holds hashes only.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        pepper: str,
-        *,
-        period: float,
-        last_good: Path,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, ledger: Ledger, pepper: str, *, period: float, last_good: Path) -> None:
         self._ledger = ledger
         self._pepper = Path(pepper)
-        self._period = period
         self._last_good = last_good
-        self._clock = clock
-        self._due = 0.0
         self._seen: object = None
-        self._problem: BadKeys | None = None
-
-    def at_first(self) -> None:
-        """See ``Source.at_first``: nobody is known."""
-
-    def hurry(self) -> None:
-        """See ``Source.hurry``."""
-        self._due = 0.0
+        self.period = period
+        self.at_first = Keys()
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
-        now = self._clock()
-        if now < self._due:
-            if self._problem is not None:
-                raise self._problem
-            return None
-        self._due = now + self._period
         try:
             pepper = read_pepper(self._pepper.read_bytes())
             seen = (self._ledger.marker(), pepper)
-            found = None
-            if seen != self._seen:
-                keys = keys_in(self._ledger.read())
-                found = usable({}, keys, pepper)
-                self._save(keys)
+            if seen == self._seen:
+                return None
+            keys = keys_in(self._ledger.read())
+            found = usable({}, keys, pepper)
         except OSError as error:
-            self._problem = BadKeys(f"{self._pepper} cannot be read: {error.strerror}")
+            raise BadKeys(f"{self._pepper} cannot be read: {error.strerror}") from error
         except BadKeys as error:
-            self._problem = BadKeys(f"a recorded key cannot be used: {error}")
+            raise BadKeys(f"a recorded key cannot be used: {error}") from error
         except GatewayError as error:
-            self._problem = BadKeys(f"the recorded keys cannot be read: {error.message}")
             if self._seen is None:
                 self._seen = ()
                 known = self._read_last_good()
                 if known is not None:
                     return known
-        else:
-            self._seen, self._problem = seen, None
-            return found
-        raise self._problem
+            raise BadKeys(f"the recorded keys cannot be read: {error.message}") from error
+        self._save(keys)
+        self._seen = seen
+        return found
 
     def _save(self, keys: Iterable[Key]) -> None:
         try:

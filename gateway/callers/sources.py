@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.callers.files import KeyFile
 from gateway.callers.following import Source
-from gateway.callers.keys import BadKeys, read_pepper
+from gateway.callers.keys import BadKeys, KeyFile, read_pepper
 from gateway.callers.registry_keys import RegistryKeys
 from gateway.registry.ledger import Ledger
 from gateway.settings import Settings
@@ -45,7 +44,7 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
             )  # fmt: skip
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
-        from gateway.callers.tokens import ALGORITHMS, CLAIMS, SOURCE, Issuer, JwksSource
+        from gateway.callers.tokens import ALGORITHMS, CLAIMS, SOURCE, Issuer, IssuerKeys
 
         audience = _parts(settings.jwt_audience)
         if not audience:
@@ -62,7 +61,7 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
         claims = dict(part.partition("=")[::2] for part in _parts(settings.jwt_claims))
         if not set(claims) <= set(CLAIMS) or not all(claims.values()):
             raise ValueError(f"TRITON_GATEWAY_JWT_CLAIMS must be NAME=CLAIM pairs, with NAME of {', '.join(CLAIMS)}")
-        found[SOURCE] = JwksSource(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, algorithms, claims))
+        found[SOURCE] = IssuerKeys(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, algorithms, claims))
     return found
 
 

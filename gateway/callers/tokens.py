@@ -7,19 +7,16 @@ revoked, or the issuer's keys change.
 from __future__ import annotations
 
 import json
-import ssl
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import jwt
+import requests
 
-from gateway.callers.keys import BadKeys
+from gateway.callers.keys import FILE_S, BadKeys
 from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, CLASSES, INFER, METADATA, OPERATIONS, Caller
 from gateway.errors import NotAuthenticated
@@ -31,9 +28,7 @@ CLAIMS: Final = ("tenant", "class", "endpoints", "operations")
 SOURCE: Final = "jwt"
 
 _REFRESH_S: Final = 300.0
-_AFTER_FAILURE_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
-_MAX_BYTES: Final = 1 << 20
 _LEEWAY_S: Final = 30.0
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _MAX_TOKEN: Final = 16 << 10
@@ -126,89 +121,59 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
     )  # fmt: skip
 
 
-class JwksSource:
-    """The current keys of an issuer; see ``following.Source``.
+class IssuerKeys:
+    """The current keys of an issuer; see ``following.Source``. An address is read every five minutes, a file often."""
 
-    ``fetch(url)`` returns the content at an address, or raises ``OSError`` or ``ValueError``. ``clock``: monotonic
-    seconds.
-    """
-
-    def __init__(
-        self, issuer: Issuer, *, fetch: Callable[[str], bytes] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
-        self._fetch = fetch or _fetched
-        self._clock = clock
-        self._due = 0.0
+        self._is_file = bool(issuer.keys) and "://" not in issuer.keys
         self._seen = b""
-        self._problem: BadKeys | None = None
-
-    def at_first(self) -> Tokens:
-        """See ``Source.at_first``: a token asks for the keys of an issuer that was away when the gateway started."""
-        return Tokens(self._issuer, {})
-
-    def hurry(self) -> None:
-        """See ``Source.hurry``."""
-        self._due = 0.0
+        self.period = FILE_S if self._is_file else _REFRESH_S
+        self.at_first = Tokens(issuer, {})
+        """A token asks for the keys of an issuer that was away when the gateway started."""
 
     def look(self) -> Tokens | None:
-        """See ``Source.look``: an address is fetched every five minutes, a file is read each time."""
-        place = self._issuer.keys
-        is_address = not place or "://" in place
-        now = self._clock()
-        if is_address and now < self._due:
-            if self._problem is not None:
-                raise self._problem
-            return None
-        self._due = now + _AFTER_FAILURE_S
+        """See ``Source.look``."""
+        issuer = self._issuer
         try:
-            raw = self._asked() if is_address else Path(place).read_bytes()
-            found = None if raw == self._seen else Tokens(self._issuer, read_keys(raw, self._issuer.algorithms))
-        except (OSError, ValueError) as error:
-            where = place or self._issuer.issuer
-            self._problem = BadKeys(f"the keys of {self._issuer.issuer} cannot be read from {where}: {error}")
-            raise self._problem from error
-        self._due, self._problem, self._seen = now + _REFRESH_S, None, raw
-        return found
+            if self._is_file:
+                raw = Path(issuer.keys).read_bytes()
+                if raw == self._seen:
+                    return None
+                found = jwt.PyJWKSet.from_dict(json.loads(raw))
+                self._seen = raw
+            else:
+                # Its cache stays unused: it would have one request wait for the issuer whenever it ends.
+                client = jwt.PyJWKClient(issuer.keys or self._discovered(), cache_jwk_set=False, timeout=_TIMEOUT_S)
+                found = client.get_jwk_set()
+        except Exception as error:
+            # Whatever an issuer answers, its last keys stay. PyJWT does not check all that it reads.
+            where = issuer.keys or issuer.issuer
+            raise BadKeys(f"the keys of {issuer.issuer} cannot be read from {where}: {error}") from error
+        keys = {
+            str(key.key_id or ""): key for key in found
+            # Not those with a shared secret: whoever reads them could sign.
+            if key.public_key_use in ("sig", None) and key.algorithm_name in issuer.algorithms
+        }  # fmt: skip
+        if not keys:
+            raise BadKeys(f"the issuer {issuer.issuer} has no key for {', '.join(issuer.algorithms)}")
+        return Tokens(issuer, keys)
 
-    def _asked(self) -> bytes:
-        address = self._issuer.keys
-        if not address:
-            issuer = self._issuer.issuer
-            found = json.loads(self._fetch(issuer.rstrip("/") + _DISCOVERY))
-            address = str(found["jwks_uri"]) if isinstance(found, dict) and "jwks_uri" in found else ""
-            if not address:
-                raise ValueError(f"{_DISCOVERY} names no jwks_uri")
-            if found.get("issuer", issuer) != issuer:
-                raise ValueError(f"{_DISCOVERY} names another issuer")
-            _check_step(issuer, address)
-        return self._fetch(address)
-
-
-def read_keys(raw: bytes, algorithms: Iterable[str]) -> dict[str, jwt.PyJWK]:
-    """Return the signing keys in a JWKS that one of ``algorithms`` can use. Raises ``BadKeys``."""
-    try:
-        content = json.loads(raw)
-        items = content["keys"]
-        if not isinstance(items, list):
-            raise TypeError
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise BadKeys("the issuer's keys are not a JWKS: empty, half-written or something else") from None
-    found = {}
-    allowed = set(algorithms)
-    for item in items:
-        if not isinstance(item, dict) or item.get("use", "sig") != "sig" or item.get("kty") == "oct":
-            continue
-        try:
-            key = jwt.PyJWK(item)
-        except (jwt.PyJWKError, jwt.InvalidKeyError, ValueError, TypeError, KeyError):
-            continue  # of an unsupported kind
-        if item.get("alg") is None or item["alg"] in allowed:
-            found[str(item.get("kid", ""))] = key
-    if not found:
-        raise BadKeys(f"the issuer has no key for {', '.join(sorted(allowed))}")
-    return found
+    def _discovered(self) -> str:
+        """Return the address of the keys in the issuer's description. Raises ``OSError`` and ``ValueError``."""
+        issuer = self._issuer.issuer
+        # As PyJWT does with the keys, no redirect is followed: it may lead to where an attacker could give keys.
+        reply = requests.get(issuer.rstrip("/") + _DISCOVERY, timeout=_TIMEOUT_S, allow_redirects=False)
+        reply.raise_for_status()
+        found = reply.json()
+        address = found.get("jwks_uri") if isinstance(found, dict) else None
+        if not isinstance(address, str):
+            raise ValueError(f"{_DISCOVERY} names no jwks_uri")  # noqa: TRY004 - of an answer, not of our code
+        if found.get("issuer", issuer) != issuer:
+            raise ValueError(f"{_DISCOVERY} names another issuer")
+        if urlsplit(issuer).scheme == "https" and urlsplit(address).scheme != "https":
+            raise ValueError(f"{_DISCOVERY} leads to an address without TLS")
+        return address
 
 
 def _at(claims: Mapping[str, Any], name: str) -> Any:
@@ -224,30 +189,3 @@ def _several(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
     return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
-
-
-def _check_step(before: str, after: str) -> None:
-    """Raise ``ValueError`` if an https address leads to http: an attacker on the way could give keys."""
-    if urlsplit(before).scheme == "https" and urlsplit(after).scheme != "https":
-        raise ValueError("it leads to an address without TLS")
-
-
-class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but not from https to http."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """See ``HTTPRedirectHandler``. Raises ``ValueError``."""
-        _check_step(req.full_url, newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _fetched(url: str) -> bytes:
-    if urlsplit(url).scheme not in ("https", "http"):
-        raise ValueError("it is not an http address")
-    request = urllib.request.Request(url, headers={"accept": "application/json"})  # noqa: S310 - the scheme was checked
-    opener = urllib.request.build_opener(Redirects(), urllib.request.HTTPSHandler(context=ssl.create_default_context()))
-    with opener.open(request, timeout=_TIMEOUT_S) as reply:
-        raw: bytes = reply.read(_MAX_BYTES + 1)
-    if len(raw) > _MAX_BYTES:
-        raise ValueError(f"there are more than {_MAX_BYTES} bytes")
-    return raw

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from gateway.callers.access import Access
-from gateway.callers.files import KeyFile
 from gateway.callers.following import Following
-from gateway.callers.keys import Key, Keys, digest, name_of, new_key
+from gateway.callers.keys import Key, KeyFile, Keys, digest, name_of, new_key
 from gateway.errors import NotAuthenticated
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
 
 class Mounted:
@@ -150,17 +149,12 @@ async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
 async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
     """An issuer or registry does not answer. Revocations and expiries of keys still take effect."""
     answers = threading.Event()
-    mounted.access.put("slow", Keys())
 
     class Slow:
+        period, at_first = 0.01, Keys()
+
         def look(self) -> None:
-            answers.wait(60)
-
-        def at_first(self) -> None:
-            pass
-
-        def hurry(self) -> None:
-            pass
+            answers.wait(LIMIT_S)
 
     key = mounted.add()
     mounted.swap()
@@ -180,3 +174,26 @@ async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
         answers.set()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_source_with_a_problem_is_read_again_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is in order is read after its period."""
+    monkeypatch.setattr("gateway.callers.following.RETRY_S", 0.01)
+    looks: list[int] = []
+
+    class Broken:
+        period, at_first = 3600.0, Keys()
+
+        def look(self) -> Keys:
+            looks.append(1)
+            if len(looks) < 3:
+                raise RuntimeError("of its own")
+            return Keys()
+
+    following = Following(Access(), {"broken": Broken()})
+    await following.look()
+    assert "RuntimeError: of its own" == following.status()["broken"]["problem"]
+    task = asyncio.create_task(following.run())
+    await soon(lambda: not following.status()["broken"]["problem"])
+    task.cancel()
+    assert 3 == len(looks)

@@ -16,7 +16,7 @@ from deploy.admin.commands.keys import command
 from deploy.admin.commands.status import command as status
 from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
-from gateway.callers.files import KeyFile
+from gateway.callers.keys import KeyFile
 from gateway.errors import NotAuthenticated
 from tests.sites import Asked, site
 
