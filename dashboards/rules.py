@@ -416,6 +416,14 @@ def _state() -> Group:
                 "page", hold="2m",
             ),
             Alert(
+                "ControllerDown",
+                by(SCOPE, f'{catalog.CONTROLLER_LEADS.name} or 0 * up{{job="controller"}}', "max") + " == 0",
+                "No controller decides",
+                "None has led for 2 minutes. Everything is served on, but new models get no versions, and changes are "
+                "not recorded.",
+                "ticket", hold="2m",
+            ),
+            Alert(
                 "ModelSyncDown", 'up{job="model-sync"} == 0',
                 "Model sync at {{ $labels.instance }} cannot be scraped",
                 "It has not answered for 5 minutes. Its Triton keeps serving what it has loaded but gets nothing new.",

@@ -2,12 +2,10 @@
 
 ``/serve/faq`` of an endpoint that has only versions means its recorded default: the first version that was added, until
 someone chooses another. The default is read with the serving Task, so all gateways, workers and model syncs agree,
-whatever they have loaded. ``spec.decode`` reads it here; ``deploy/rollout/default_versions`` asks here what to write.
+whatever they have loaded. ``spec.decode`` reads it here; ``deploy`` asks here what to write.
 
-Several model syncs may record the first version at once, and there is no compare-and-set. So these records are only
-ever added: a *first* names a version, and of several the earliest counts (then the smaller url). What a person *chose*
-is one record per endpoint; the last one counts, before every first. If all versions of an endpoint are removed, its
-*term* ends: earlier records do not count in the next one.
+An endpoint has up to two records: the *first* version, which the controller writes, and what a person or a promoted
+rollout has *chosen*, which counts before it. The controller removes both some seconds after the endpoint is gone.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ from typing import Any, Final, Literal
 
 KIND: Final = "default_version"
 
+Which = Literal["first", "chosen"]
+
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """The default: ``url``, empty if there is none yet; ``by`` and ``why`` of a choice; ``at`` in Unix seconds."""
+    """The default: ``url``; ``by`` and ``why`` of a choice; ``at`` in Unix seconds."""
 
-    url: str = ""
-    term: int = 0
+    url: str
     at: float = 0.0
     by: str = ""
     why: str = ""
@@ -33,36 +32,21 @@ class Default:
 
 def read(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Default]:
     """Return the default of each endpoint from the records of this kind; unreadable records are skipped."""
-    found: dict[str, Default] = {}
-    firsts: dict[str, list[Default]] = {}
+    found: dict[Which, dict[str, Default]] = {"first": {}, "chosen": {}}
     for value in records.values():
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-            endpoint, is_chosen = str(value["endpoint"]), value["record"] == "chosen"
-            one = Default(
-                str(value["url"]), int(value["term"]), float(value["at"]), str(value.get("by", "")),
-                str(value.get("why", "")),
-            )  # fmt: skip
-            if is_chosen:
-                found[endpoint] = one
-            else:
-                firsts.setdefault(endpoint, []).append(one)
-    for endpoint, claims in firsts.items():
-        last = found.get(endpoint, Default())
-        now = [one for one in claims if one.term == last.term]
-        if now and not last.url:
-            found[endpoint] = min(now, key=lambda one: (one.at, one.url))
-    return found
+            found[value["record"]][str(value["endpoint"])] = Default(
+                str(value["url"]), float(value["at"]), str(value.get("by", "")), str(value.get("why", ""))
+            )
+    return found["first"] | found["chosen"]
 
 
-def first(endpoint: str, url: str, term: int, at: float) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that ``url`` was the first version; it is never changed."""
-    return f"first {endpoint} {term} {url}", _value("first", endpoint, url, term, at)
+def record(which: Which, endpoint: str, one: Default) -> tuple[str, dict[str, Any]]:
+    """Return key and value of a record of ``endpoint``."""
+    value = {"record": which, "endpoint": endpoint, "url": one.url, "at": round(one.at, 3)}
+    return key(which, endpoint), {**value, "by": one.by, "why": one.why} if one.by else value
 
 
-def chosen(endpoint: str, url: str, term: int, at: float, by: str, why: str) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that someone chose ``url``; an empty url starts the term ``term``."""
-    return f"chosen {endpoint}", {**_value("chosen", endpoint, url, term, at), "by": by, "why": why}
-
-
-def _value(record: Literal["first", "chosen"], endpoint: str, url: str, term: int, at: float) -> dict[str, Any]:
-    return {"record": record, "endpoint": endpoint, "url": url, "term": term, "at": round(at, 3)}
+def key(which: Which, endpoint: str) -> str:
+    """Return the key of a record of ``endpoint``."""
+    return f"{which} {endpoint}"

@@ -403,7 +403,7 @@ def _auto_versions(
     """Return the versions of auto-update rules by url, in the form of ``model_monitoring_eps``.
 
     If our records number an endpoint's versions, they say what is served. The section's entries (``written``) count
-    only for other endpoints, and for an endpoint that is being taken over as far as they agree with the records.
+    only for other endpoints.
     """
     numbered = version_numbers.decode(records_of(task, version_numbers.KIND))
     by_endpoint = version_numbers.rules_by_endpoint(rules)
@@ -414,17 +414,12 @@ def _auto_versions(
         numbers, bound = numbered.get(endpoint), version_numbers.binding_of(fields)
         if numbers is None:
             found[key] = fields
-        elif numbers.served is not None:
-            if endpoint in by_endpoint and bound is not None:
-                foreign.setdefault(endpoint, []).extend(version_numbers.others(numbers, [bound]))
-        elif bound is not None and numbers.model_of(bound[0]) == bound[1]:
-            found[key] = fields
-        else:
-            faults.append(Fault(f"endpoint {key}", "several models claimed this number; each gets another one"))
+        elif endpoint in by_endpoint and bound is not None:
+            foreign.setdefault(endpoint, []).extend(version_numbers.others(numbers, [bound]))
     for endpoint, bindings in foreign.items():
         if bindings:
             number, model = min(bindings)
-            ours = numbered[endpoint].given.get(number)
+            ours = numbered[endpoint].models.get(number)
             faults.append(Fault(
                 f"auto-update {endpoint}",
                 "an inference container of clearml-serving follows this serving Task too and counts versions for "
@@ -444,9 +439,9 @@ def _auto_versions(
                 f"or remove the rule (`clearml-serving model remove --endpoint {endpoint}`) and add it again with "
                 "`clearml-serving model auto-update`",
             ))  # fmt: skip
-        for number in sorted(numbers.served or ()):
-            if number in numbers.given:
-                model = numbers.given[number]
+        for number in sorted(numbers.served):
+            if number in numbers.models:
+                model = numbers.models[number]
                 found[f"{endpoint}/{number}"] = version_numbers.entry(rule, endpoint, number, model)
     return found
 
@@ -652,7 +647,7 @@ def _decode_defaults(
     recorded = default_version.read(records_of(task, default_version.KIND))
     return {
         name: one.url for name, one in sorted(recorded.items())
-        if one.url and name in versioned and name not in configured
+        if name in versioned and name not in configured
     }  # fmt: skip
 
 

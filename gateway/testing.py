@@ -231,6 +231,7 @@ class FakeRegistry:
         """Attached files, by address."""
         self.ledger = FakeLedger()
         self.history = FakeLedger()
+        self.reports = FakeLedger()
 
     def add_model(self, model_id: str, path: Path, *, is_package: bool = False, **fields: Any) -> None:
         """Register a file (or a zip of a folder) as a model."""

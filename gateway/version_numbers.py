@@ -1,25 +1,22 @@
-"""Assigns version numbers of auto-update endpoints to models, according to our own records. Pure.
+"""Version numbers of auto-update endpoints, according to our own records. Pure.
 
 clearml-serving's inference containers number versions themselves, from 1 at every start, and write the numbers to
-``model_monitoring_eps``. A number must never change its model because of that. So numbers are given in our records
-(``registry/ledger.py``, kind ``version_number``), which no stock tool writes; gateways and model sync read them there.
-The section is only a copy for stock readers. ``spec.decode`` asks this file what is served,
-``deploy/modelsync/auto_update/rules`` what to write next.
-
-Several model syncs may number at once, and there is no compare-and-set. Records are therefore only ever added, in two
-steps. A *claim* names a number and a model. If a read that began after a claim was written shows no other claim of its
-number, any reader may record that the number is *given*. A number that two models claim is given to neither, and both
-claim new ones. Two models are never given the same number: the first reader of the later claim sees the earlier one.
+``model_monitoring_eps``. A number must never change its model because of that. So the controller gives numbers in
+records of ours, one per endpoint, which no stock tool writes; gateways and model sync read them there. The section is
+only a copy for stock readers. ``spec.decode`` asks this file what is served, ``deploy/controller/auto_update`` what to
+write next.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 KIND: Final = "version_number"
+KEPT: Final = 100
+"""Numbers out of service whose models are remembered: a model that comes back later than that gets a new number."""
 
 _ENDPOINT_FIELDS: Final = (
     "engine_type", "preprocess_artifact", "input_size", "input_type", "input_name", "output_size", "output_type",
@@ -33,119 +30,69 @@ Binding = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The records of one endpoint."""
+    """The record of one endpoint."""
 
-    given: Mapping[int, str] = field(default_factory=dict)
-    """Number → model id; never changes."""
-    claims: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """Number → the models that claimed it, including those it was given to."""
-    served: frozenset[int] | None = None
-    """The numbers in service; None until they were first decided."""
+    models: Mapping[int, str] = field(default_factory=dict)
+    """Number → model id; a number never changes its model, and is never given again."""
+    last: int = 0
+    """The highest number that was ever given."""
+    served: frozenset[int] = frozenset()
+    """The numbers in service."""
     matches_none: bool = False
     """Whether the rule matched no model when this was last decided."""
 
     @property
-    def is_new(self) -> bool:
-        """Whether numbers of others (clearml-serving, an older version of ours) must still be taken over."""
-        return self.served is None and not self.given
-
-    @property
     def by_model(self) -> dict[str, int]:
         """Model id → its lowest number."""
-        return {model: number for number, model in sorted(self.given.items(), reverse=True)}
+        return {model: number for number, model in sorted(self.models.items(), reverse=True)}
 
-    def model_of(self, number: int) -> str | None:
-        """Return the model of ``number``: the one it is given to, or else its only claimant."""
-        claimed = self.claims.get(number, frozenset())
-        return self.given.get(number) or (next(iter(claimed)) if len(claimed) == 1 else None)
+    def with_models(self, newest_first: Sequence[str], taken: Collection[int] = ()) -> Numbers:
+        """Return the numbers with one for each of these models.
 
+        The newest model's is the highest, and those in ``taken`` (fixed endpoints of the same name) are skipped.
+        """
+        models, last, known = dict(self.models), self.last, set(self.models.values())
+        for model in reversed(newest_first):
+            if model not in known:
+                last += 1
+                while last in taken:
+                    last += 1
+                models[last] = model
+        return replace(self, models=models, last=last)
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Records to add for one endpoint. After ``claims``, read the records again before deciding anything else."""
-
-    claims: tuple[Binding, ...] = ()
-    given: tuple[Binding, ...] = ()
+    def serving(self, served: Collection[int], *, matches_none: bool = False) -> Numbers:
+        """Return the numbers with these in service, and of the others the latest ``KEPT``."""
+        kept = {*served, *sorted(self.models)[-KEPT:]}
+        models = {number: model for number, model in self.models.items() if number in kept}
+        return Numbers(models, self.last, frozenset(served), matches_none)
 
 
 def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
     """Return the numbers of each endpoint from the records of this kind; unreadable records are skipped."""
-    given: dict[str, dict[int, str]] = {}
-    claims: dict[str, dict[int, set[str]]] = {}
-    served: dict[str, frozenset[int]] = {}
-    matches_none: set[str] = set()
-    for value in records.values():
-        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-            endpoint, what = str(value["endpoint"]), value["record"]
-            if what == "served":
-                served[endpoint] = frozenset(int(number) for number in value["versions"])
-                if value.get("matches_none"):
-                    matches_none.add(endpoint)
-                continue
-            number, model = int(value["number"]), str(value["model"])
-            claims.setdefault(endpoint, {}).setdefault(number, set()).add(model)
-            if what == "given":
-                known = given.setdefault(endpoint, {})
-                known[number] = min(model, known.get(number, model))
-    return {
-        endpoint: Numbers(
-            given.get(endpoint, {}),
-            {number: frozenset(models) for number, models in claims.get(endpoint, {}).items()},
-            served.get(endpoint),
-            endpoint in matches_none,
-        )
-        for endpoint in {*given, *claims, *served}
-    }
+    found = {}
+    for endpoint, value in records.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            models = {int(number): str(model) for number, model in value["models"].items()}
+            served = frozenset(int(number) for number in value["served"])
+            last = max(int(value["last"]), *models, 0)
+            found[endpoint] = Numbers(models, last, served, bool(value.get("matches_none")))
+    return found
 
 
-def binding(what: str, endpoint: str, number: int, model: str) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record that claims (``claim``) or gives (``given``) a number; it never changes."""
-    key = f"{what} {endpoint}/{number} {model}"
-    return key, {"record": what, "endpoint": endpoint, "number": number, "model": model}
+def encode(numbers: Numbers) -> dict[str, Any]:
+    """Return the record of an endpoint, whose key is the endpoint's name."""
+    models = {str(number): model for number, model in sorted(numbers.models.items())}
+    value = {"models": models, "last": numbers.last, "served": sorted(numbers.served)}
+    return {**value, "matches_none": True} if numbers.matches_none else value
 
 
-def service(endpoint: str, numbers: Collection[int], *, matches_none: bool = False) -> tuple[str, dict[str, Any]]:
-    """Return key and value of the record of the numbers in service; ``matches_none``: the rule matches no model now."""
-    record = {"record": "served", "endpoint": endpoint, "versions": sorted(numbers)}
-    return f"served {endpoint}", {**record, "matches_none": True} if matches_none else record
-
-
-def step(
-    numbers: Numbers, newest_first: Sequence[str], *, known: Mapping[str, int], taken: Collection[int] = ()
-) -> Step:
-    """Return the records to add so that every model of ``newest_first`` gets a number of its own.
-
-    ``known`` maps models to numbers that others have written. It is used until our first numbers are given, so that no
-    url changes its meaning when we take over. New numbers are above all that were ever claimed, the newest model's is
-    the highest, and those in ``taken`` (fixed endpoints of the same name) are skipped.
-    """
-    claims = {number: set(models) for number, models in numbers.claims.items()}
-    added: list[Binding] = []
-
-    def claim(number: int, model: str) -> None:
-        claims.setdefault(number, set()).add(model)
-        added.append((number, model))
-
-    if numbers.is_new:
-        for model, number in sorted(known.items(), key=lambda item: (item[1], item[0])):
-            if model not in claims.get(number, ()):
-                claim(number, model)
-    by_model = numbers.by_model
-    given: list[Binding] = []
-    for number, models in sorted(claims.items()):
-        model = next(iter(models))
-        if len(models) == 1 and number not in numbers.given and model not in by_model and (number, model) not in added:
-            by_model[model] = number
-            given.append((number, model))
-    claimed_now = {model for number, model in added if len(claims[number]) == 1}
-    number = max((*claims, *numbers.given, 0))
-    for model in reversed(newest_first):
-        if model not in by_model and model not in claimed_now:
-            number += 1
-            while number in taken:
-                number += 1
-            claim(number, model)
-    return Step(tuple(added), tuple(given))
+def taken_over(bindings: Iterable[Binding]) -> Numbers:
+    """Return the numbers that clearml-serving has given, so that no url changes its meaning when we begin."""
+    models: dict[int, str] = {}
+    for number, model in bindings:
+        if model not in models.values():
+            models.setdefault(number, model)
+    return Numbers(models, max(models, default=0), frozenset(models))
 
 
 def entry(rule: Mapping[str, Any], endpoint: str, number: int, model: str) -> dict[str, Any]:
@@ -180,4 +127,4 @@ def rules_by_endpoint(rules: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def others(numbers: Numbers, bindings: Iterable[Binding]) -> list[Binding]:
     """Return the bindings that contradict ours."""
-    return [(number, model) for number, model in bindings if numbers.given.get(number, "") != model]
+    return [(number, model) for number, model in bindings if numbers.models.get(number, "") != model]

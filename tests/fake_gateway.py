@@ -142,7 +142,9 @@ def run(folder: Path) -> int:
         name, _, version = url.partition("/")
         registry.add_endpoint(name, "m", version=version)
     registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["v/1", "v/2"]}
-    registry.ledger.write([Record(default_version.KIND, *default_version.first("v", "v/1", 0, 1.0))])
+    registry.ledger.write(
+        [Record(default_version.KIND, *default_version.record("first", "v", default_version.Default("v/1")))]
+    )
     model = decode_model(registry.model("m"))
     specs = decode(registry.task()).endpoints.values()
     backend = Held(folder / "hold")

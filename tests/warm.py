@@ -32,7 +32,7 @@ PRELOAD: Final = """
 import sys
 sys.modules["torch"] = None
 import clearml_serving.serving.model_request_processor
-import deploy.modelsync.auto_update, gateway.registry.clearml
+import deploy.controller.auto_update, gateway.registry.clearml
 """
 
 EXPORTERS: Final = """

@@ -117,7 +117,7 @@ class Small:
     def _sync(self, number: int) -> processes.Server:
         address = f"{processes.LOOPBACK}:{self._ports[number][0]}"
         argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", self._poll]
-        return self._start("sync", argv, number)
+        return self._start("sync", argv if number else [*argv, "--controller"], number)
 
     def _paths(self, number: int) -> list[str]:
         folder = self.state / f"triton-{number}"

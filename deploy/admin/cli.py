@@ -24,6 +24,7 @@ _COMMANDS = {
     "up": "Start everything on this machine, and serve a model.",
     "serve": "Run only the gateway, for an existing server and Triton.",
     "sync": "Run only model sync, beside an existing Triton.",
+    "controller": "Run only the controller, which decides for a serving Task.",
     "controlplane": "Run only the embedded ClearML-compatible server.",
     "status": "Show what is served and what is not; wait until a change is live.",
     "lineage": "Show where a served model comes from.",

@@ -333,7 +333,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
     why = "applied from a file"
     for what, kind, key, fields in changes:
         if kind == "defaults":
-            found.records.append(default_versions.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
+            found.records.append(default_versions.chosen(key, wanted[kind][key], now=now, by=by, why=why))
             continue
         if kind == "objectives":
             found.records.append(objective.stated(key, wanted[kind].get(key, {}), now=now, by=by))

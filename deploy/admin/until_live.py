@@ -58,7 +58,7 @@ def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
                     reason, outlook = missing(content, spec.revision)
                 read_at = now
             if awaited and not reason:
-                reason = f"model sync records which version answers {', '.join(awaited)}"
+                reason = f"the controller records which version answers {', '.join(awaited)}"
             # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
@@ -73,8 +73,8 @@ def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
             click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
             for name in default_versions.awaited(spec):
                 click.echo(
-                    f"no version answers the name {name} yet: model sync, which records the first, has not done so. "
-                    f"Start it, or choose one: triton-gateway default {name} VERSION", err=True,
+                    f"no version answers the name {name} yet: the controller, which records the first, has not done "
+                    f"so. Start it, or choose one: triton-gateway default {name} VERSION", err=True,
                 )  # fmt: skip
             return 0
         shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())

@@ -22,7 +22,7 @@ QUOTA: Final = "quota"
 KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_, QUOTA)
 
 STOCK: Final = "clearml-serving or ClearML's pages"
-AUTO: Final = "model sync, by the auto-update rule"
+AUTO: Final = "the controller, by the auto-update rule"
 
 _MAX_TEXT: Final = 300
 _SLACK_S: Final = 2.0

@@ -354,10 +354,10 @@ class Stack:
         def forget() -> None:
             reset_status(status)
 
-        argv = _own_command(
+        argv = (*_own_command(
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
-        )  # fmt: skip
+        ), "--controller")  # fmt: skip
         # Here all pools that endpoints name are this one Triton.
         env = {"TRITON_GATEWAY_POOL": "*", **env}
         await self._start(ChildSpec("sync", argv, env, has_synced, before_start=forget))

@@ -49,20 +49,15 @@ class Desired:
     is_readable: bool = True
 
 
-AutoUpdate = Callable[[Mapping[str, Any]], bool]
-"""Looks at the serving Task and updates the versions of auto-update rules. Returns True if the Task changed."""
-
-
 class Follower:
     """Reads the registry and keeps the last answers: the desired state. Use it from one thread at a time."""
 
     def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
-                 recipe: Callable[[], str], clock: Callable[[], float], auto_update: AutoUpdate | None = None,
+                 recipe: Callable[[], str], clock: Callable[[], float],
                  learn: Callable[[Mapping[str, Any]], None] = lambda _task: None,
                  look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
         self._learn = learn
         self._registry = source
-        self._auto_update = auto_update
         self._store = store
         self._settings = sync_settings
         self._recipe = recipe
@@ -99,10 +94,6 @@ class Follower:
         has_moved = self._see_members(now)
         if self._task is None:
             return None
-        if self._auto_update is not None and self._auto_update(self._task):
-            marker, has_changed = self._registry.marker(), True
-            self._task = self._registry.task()
-            self._spec = spec.decode(self._task)
         if has_changed:
             self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})

@@ -14,10 +14,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from deploy.tools import probes
 from deploy.tools.folders import replace_file
 from gateway.metrics import catalog
 
@@ -96,16 +97,11 @@ def exposition(status: Mapping[str, Any]) -> str:
         counts[model["state"]] += 1
     contact = status["registry"]["last_contact"]
     at = int(datetime.fromisoformat(contact).timestamp()) if contact else 0
-    families = (
-        (catalog.SYNC_MODELS, {f'{{state="{state}"}}': count for state, count in counts.items()}),
-        (catalog.SYNC_TRITON, {"": int(status["triton"]["answers"])}),
-        (catalog.SYNC_LAST_CONTACT, {"": at}),
-    )  # fmt: skip
-    return "".join(
-        f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
-        + "".join(f"{metric.name}{labels} {value}\n" for labels, value in values.items())
-        for metric, values in families
-    )
+    return probes.metrics({
+        catalog.SYNC_MODELS: {f'{{state="{state}"}}': count for state, count in counts.items()},
+        catalog.SYNC_TRITON: {"": int(status["triton"]["answers"])},
+        catalog.SYNC_LAST_CONTACT: {"": at},
+    })  # fmt: skip
 
 
 def serve(
@@ -120,34 +116,16 @@ def serve(
     """
     readiness = Readiness(filled)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                code, kind, content = 200, "text/plain; version=0.0.4; charset=utf-8", exposition(status()).encode()
-            else:
-                code, body = self._answer()
-                kind, content = "application/json", json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(path: str) -> probes.Answer | None:
+        if path == "/metrics":
+            return probes.text_answer(exposition(status()))
+        if path == "/livez":
+            since = clock() - last_round()
+            is_stuck = since >= _STUCK_S
+            return probes.json_answer(503 if is_stuck else 200, {"live": not is_stuck, "last_round_s": since})
+        if path == "/readyz":
+            reasons = readiness.reasons(status())
+            return probes.json_answer(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+        return probes.json_answer(200, status()) if path == "/status" else None
 
-        def _answer(self) -> tuple[int, Mapping[str, Any]]:
-            if self.path == "/livez":
-                since = clock() - last_round()
-                return (200, {"live": True}) if since < _STUCK_S else (503, {"live": False, "last_round_s": since})
-            if self.path == "/readyz":
-                reasons = readiness.reasons(status())
-                return (503 if reasons else 200), {"ready": not reasons, "reasons": reasons}
-            if self.path == "/status":
-                return 200, status()
-            return 404, {"error": "ask /livez, /readyz, /status or /metrics"}
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it overrides
-            """Keep probes out of the log."""
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="sync-health", daemon=True).start()
-    return server
+    return probes.serve(port, answer, host=host)

@@ -22,10 +22,11 @@ from typing import Any, Protocol
 from deploy.modelsync.client import IndexEntry, TritonAdmin
 from deploy.modelsync.daemon_threads import DaemonPool
 from deploy.modelsync.errors import EndedWhileLoading, verdict_of
-from deploy.modelsync.follow import AutoUpdate, Desired, Follower, Target
+from deploy.modelsync.follow import Desired, Follower, Target
 from deploy.modelsync.members import look_up
 from deploy.modelsync.model_folder.build import Build, Builder
 from deploy.modelsync.plan import Action, Observed, Situation, dispensable, plan
+from deploy.modelsync.report import Reporter
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.settings import Retry, SyncSettings
 from deploy.modelsync.status import ModelStatus, State, StatusBoard, iso
@@ -61,7 +62,7 @@ class ModelSync:
     def __init__(self, settings: SyncSettings, source: registry.Registry, *, cache: ModelCache,
                  store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
                  clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
-                 pool: Executor | None = None, auto_update: AutoUpdate | None = None,
+                 pool: Executor | None = None, me: str = "",
                  stubs: Callable[[Path], Mapping[str, int]] = count_stubs,
                  look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
         self._settings = settings
@@ -75,9 +76,7 @@ class ModelSync:
         self._clock = clock
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
-        self._follower = Follower(
-            source, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn, look_up
-        )
+        self._follower = Follower(source, store, settings, lambda: self._builder.recipe, clock, cache.learn, look_up)
         # The registry is read in its own thread: waiting for a dead registry must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
         self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")
@@ -98,6 +97,12 @@ class ModelSync:
         self._cold: dict[str, object] = {}
         """Models that were unloaded because they got no requests, with the gateways' last load request at that time."""
         self._board = StatusBoard(settings.status_path, wall)
+        self._reporter = Reporter(
+            lambda rows: source.reports.write([
+                registry.reports.record(me or settings.triton_grpc, registry.reports.models(rows), at=wall())
+            ]),
+            clock=clock,
+        )  # fmt: skip
         self._triton_answers = False
         self._triton_error = ""
         self._is_refused = False
@@ -108,10 +113,6 @@ class ModelSync:
     def sees_stubs(self) -> bool:
         """Return True once a stub process of this repository was seen. Only then can a missing one be noticed."""
         return self._sees_stubs
-
-    def loaded(self) -> frozenset[tuple[str, str]]:
-        """Return url and model id of every version that Triton has ready. Thread-safe."""
-        return self._board.ready()
 
     def open(self) -> None:
         """Take the repository and the state saved on disk; a start needs no registry. Raises ``ControlError``."""
@@ -180,6 +181,10 @@ class ModelSync:
                     self._cold[name] = wishes.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         self._board.publish(self.status())
+        models = self._board.models()
+        if self._desired is not None and self._reporter.is_due(models):
+            # An unexpected failure is logged by the callback that raises it.
+            self._registry_pool.submit(self._reporter.write, models).add_done_callback(lambda done: done.result())
         return actions
 
     def status(self) -> dict[str, Any]:

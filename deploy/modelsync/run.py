@@ -1,41 +1,42 @@
 """Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container next to Triton run.
 
-Only this file knows the settings, the real registry, and what else happens after each look at the serving Task:
-auto-update, default versions and decided weights (``deploy/rollout``), and recording who changed what
-(``deploy/history``).
+Only this file knows the settings and the real registry.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.history.recorder import Observer
 from deploy.modelsync import health, members
-from deploy.modelsync.auto_update import AutoUpdate
 from deploy.modelsync.client import AdminClient
-from deploy.modelsync.follow import AutoUpdate as Step
 from deploy.modelsync.members import read_pools
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.modelsync.plan import Grace
 from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
 from deploy.modelsync.settings import SyncSettings
-from deploy.rollout.default_versions import DefaultsKeeper
-from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports
 from gateway import logs, registry, settings, triton
+
+_ENDS_WITHIN_S = 5.0
+"""Seconds in which what runs beside it must have ended."""
 
 
 def run(
     *, state_dir: Path, repository: Path, triton_grpc: str, engine: Engine, serving_task_id: str, poll_s: float,
     files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str, stop: threading.Event,
     pool: str = "", pool_members: str = "", pool_member: str = "",
+    beside: Callable[[registry.RegistryWriter, threading.Event], None] | None = None,
 ) -> None:  # fmt: skip
-    """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``."""
+    """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``.
+
+    ``beside`` is what else runs in this process, in a thread: the controller of a laptop.
+    """
     logs.configure(log_format)
     shared = settings.Settings(files_rewrite=files_rewrite)  # settings that gateways and model sync share
     sync_settings = SyncSettings(
@@ -48,19 +49,9 @@ def run(
         grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
     task = registry.ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
-    auto_update = AutoUpdate(
-        task, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=sync_settings.grace.settle_s
-    )
-    steps = (
-        auto_update,
-        DefaultsKeeper(task, clock=time.monotonic, wall=time.time),
-        WeightsKeeper(task, clock=time.monotonic, wall=time.time),
-        Observer(task),
-    )
     with contextlib.ExitStack() as stack:
 
         def answer(sync: ModelSync) -> None:
-            auto_update.follow(sync.loaded)
             if health_port is not None:
                 server = health.serve(
                     health_port,
@@ -73,17 +64,18 @@ def run(
 
         if health_port:
             ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-        run_sync(sync_settings, task, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps))
+        if beside is not None:
+            other = threading.Thread(target=beside, args=(task, stop), name="controller")
+            other.start()
+            stack.callback(other.join, _ENDS_WITHIN_S)
+        run_sync(sync_settings, task, stop, started=answer)
 
 
 def run_sync(
     sync_settings: SyncSettings, task: registry.Registry, stop: threading.Event, *,
-    started: Callable[[ModelSync], None] | None = None, auto_update: Step | None = None,
+    started: Callable[[ModelSync], None] | None = None,
 ) -> None:  # fmt: skip
-    """Run model sync until ``stop`` is set.
-
-    ``started`` gets the ModelSync. Without ``auto_update``, versions of auto-update rules are only read.
-    """
+    """Run model sync until ``stop`` is set. ``started`` gets the ModelSync."""
     client = AdminClient(
         sync_settings.triton_grpc, key_file=sync_settings.triton_key_file, load_timeout_s=sync_settings.load_timeout_s,
         tls=sync_settings.triton_tls,
@@ -102,7 +94,7 @@ def run_sync(
             store=registry.SpecStore(sync_settings.state_dir / "sync"),
             triton=client,
             repository=ModelRepository(sync_settings.repository),
-            auto_update=auto_update,
+            me=f"{socket.gethostname()} {sync_settings.triton_grpc}",
         )
         if started is not None:
             started(sync)

@@ -63,11 +63,6 @@ class StatusBoard:
         with self._lock:
             self._models = {key: status for key, status in self._models.items() if key in current}
 
-    def ready(self) -> frozenset[tuple[str, str]]:
-        """Return url and model id of every version that Triton has ready, or had before it was unloaded as idle."""
-        with self._lock:
-            return frozenset((one.url, one.model_id) for one in self._models.values() if one.state in ("ready", "cold"))
-
     def models(self) -> list[dict[str, Any]]:
         """Return every model's state in its published form."""
         with self._lock:

@@ -245,7 +245,7 @@ def _write(
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
     if rollout.phase == "promoted" and record.is_of_own_name(task, rollout):
         why = f"the rollout to {rollout.canary} was promoted"
-        records.append(default_versions.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
+        records.append(default_versions.chosen(rollout.endpoint, rollout.canary, now=now, by=by, why=why))
         wanted = {}
     if rollout.phase != "paused":
         is_there = _equal(wanted, record.weights(task, rollout.endpoint))

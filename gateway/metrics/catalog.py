@@ -383,6 +383,11 @@ SYNC_LAST_CONTACT: Final = Metric(
     "model_sync_registry_last_contact_timestamp_seconds", "gauge",
     "Unix time of the last response of the ClearML API; 0: none yet.",
 )  # fmt: skip
+CONTROLLER_LEADS: Final = Metric("controller_leads", "gauge", "1 while this controller decides; of several, one does.")
+CONTROLLER_LAST_CONTACT: Final = Metric(
+    "controller_registry_last_contact_timestamp_seconds", "gauge",
+    "Unix time of the last response of the ClearML API; 0: none yet.",
+)  # fmt: skip
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 """Of the built-in variables, ``brief`` shows those that the endpoint declares (`metrics add`)."""
 

@@ -5,9 +5,10 @@ loop or in a request. It reads and writes; it never decides what is served.
 """
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.registry import reports
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.ledger import SYSTEM_TAG, Record
+from gateway.registry.ledger import SYSTEM_TAG, Ledger, Record, Records
 from gateway.registry.lineage import lineage_of
 from gateway.registry.port import (
     ModelQuery,
@@ -25,10 +26,12 @@ __all__ = [
     "SYSTEM_TAG",
     "ArtifactCache",
     "ClearMLRegistry",
+    "Ledger",
     "ModelQuery",
     "Publication",
     "Published",
     "Record",
+    "Records",
     "Registry",
     "RegistryRefused",
     "RegistryUnavailable",
@@ -37,6 +40,7 @@ __all__ = [
     "Upload",
     "is_id",
     "lineage_of",
+    "reports",
     "section_text",
     "unpack_archive",
 ]

@@ -28,7 +28,7 @@ _log = logging.getLogger("triton_gateway.ledger")
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
     "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_dropped",
-    "history_doing",
+    "history_doing", "leader", "report",
 ]  # fmt: skip
 """The kind of a record, which is also the section of the companion Task's hyperparameters."""
 
@@ -41,6 +41,9 @@ SYSTEM_TAG: Final = "triton-gateway-records"
 HISTORY_TAG: Final = "triton-gateway-history"
 """Marks another companion, for the history of changes. It is long, and gateways never read it."""
 
+REPORTS_TAG: Final = "triton-gateway-reports"
+"""Marks another companion, for what model syncs report and who leads: what changes often, and wakes nobody."""
+
 _COMMENT: Final = (
     "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
     "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
@@ -51,7 +54,14 @@ _HISTORY_COMMENT: Final = (
     "is this Task's parent, when, from what to what (`triton-gateway history`). Without it what was changed before is "
     "forgotten; nothing else depends on it."
 )
-_COMPANIONS: Final = {SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT)}
+_REPORTS_COMMENT: Final = (
+    "Written by triton-gateway: what each model sync of the serving service that is this Task's parent has loaded, and "
+    "which controller leads. It is written anew within an hour."
+)
+_COMPANIONS: Final = {
+    SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT),
+    REPORTS_TAG: ("reports", _REPORTS_COMMENT),
+}  # fmt: skip
 """System tag → the last words of the Task's name, and its comment."""
 _MAX_COMPANIONS: Final = 100
 

@@ -44,6 +44,11 @@ class Registry(Protocol):
         """Our records beside the serving Task."""
         ...
 
+    @property
+    def reports(self) -> Ledger:
+        """What model syncs report (``registry.reports``), and who leads; no part of ``marker`` and ``task``."""
+        ...
+
     def marker(self) -> str:
         """Return a value that changes whenever the serving Task or our records change; cheap to get."""
         ...

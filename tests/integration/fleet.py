@@ -173,7 +173,17 @@ class Fleet:
         ports = [part for kind in ("grpc", "http", "metrics") for part in (f"--{kind}-port", str(self.ports[kind]))]
         server = self._start(name, ["triton", *paths, *ports, "--host", host])
         server.wait_for(f"http://{host}:{self.ports['http']}/v2")
-        argv = ["sync", *paths, "--triton-grpc", grpc, "--engine", "python", "--poll-frequency", "500ms"]
+        argv = [
+            "sync",
+            *paths,
+            "--triton-grpc",
+            grpc,
+            "--engine",
+            "python",
+            "--poll-frequency",
+            "500ms",
+            "--controller",
+        ]
         sync = self._start(f"{name}-sync", argv)
         triton = Triton(name, host, server, sync, folder / "sync-status.json", self.ports)
         with self._lock:

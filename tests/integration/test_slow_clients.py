@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.controller.weights import SETTLED_S, WeightsKeeper
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.rollout import record
-from deploy.rollout.keeper import SETTLED_S, WeightsKeeper
 from deploy.rollout.record import Lease
 from deploy.rollout.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.controller.auto_update import AutoUpdate
 from deploy.controlplane.testing import control_plane
-from deploy.modelsync.auto_update import AutoUpdate
 from deploy.tools import sections
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
@@ -39,7 +39,7 @@ instance.mark_completed()
 
 
 class World:
-    """A service with an auto-update rule, a model sync that numbers, and a gateway that looks."""
+    """A service with an auto-update rule, a controller that numbers, and a gateway that looks."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -67,7 +67,7 @@ class World:
 
     def _sync(self) -> None:
         store = ClearMLRegistry(self.service)
-        auto = AutoUpdate(store, clock=time.monotonic, every_s=0.2)
+        auto = AutoUpdate(store, lambda: set(self.served().items()), clock=time.monotonic, every_s=0.2, settle_s=0)
         while not self._stop.wait(0.1):
             auto(store.task())
 

@@ -44,6 +44,7 @@ class FolderRegistry:
         self.is_down = False
         self.version = 0
         self.ledger = FakeLedger()
+        self.reports = FakeLedger()
 
     def add(self, url, path, **fields):
         model_id = f"m{len(self.models)}"

@@ -40,7 +40,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
             f"{url} is not a version of {endpoint}", hint=f"its endpoint is {serving.endpoints[url].endpoint}"
         )
     with recorded(store):
-        choice = default_versions.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")
+        choice = default_versions.chosen(endpoint, url, now=time.time(), by=who(), why="default")
         store.write({}, [choice])
     click.echo(f"{endpoint}: {store.spec().bare_name(endpoint)}")
     return 0

@@ -45,8 +45,8 @@ def command(
     Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `deploy`) and by rollouts carry a
     name: TRITON_GATEWAY_USER, else the user of the machine.
 
-    Changes by `clearml-serving` or in ClearML's web pages carry no name. Model sync notices them at its next check, or
-    this command does. They are shown as "seen", with the ClearML user who last changed the serving Task.
+    Changes by `clearml-serving` or in ClearML's web pages carry no name. The controller notices them at its next check,
+    or this command does. They are shown as "seen", with the ClearML user who last changed the serving Task.
 
     The kind `default` covers the service's settings (`clearml-serving config`), metrics, and the version chosen for a
     name without a version (`triton-gateway default`).

@@ -81,12 +81,16 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
     "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
     help="File with the key of Triton's control APIs.  [default: STATE_DIR/triton/key, if it exists]",
 )  # fmt: skip
+@click.option(
+    "--controller", is_flag=True, envvar="TRITON_GATEWAY_CONTROLLER", show_envvar=True,
+    help="Run the controller in this process too: for one machine, as `up` does.",
+)  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
               envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
-    pool: str, pool_members: str, pool_member: str,
+    pool: str, pool_members: str, pool_member: str, controller: bool,
 ) -> int:  # fmt: skip
     """Run model sync: load the models of a serving Task into one Triton, and unload the others.
 
@@ -101,6 +105,7 @@ def command(
       tritonserver --model-control-mode=explicit --model-repository=/models &
       triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
     """
+    from deploy.controller.run import beside
     from deploy.modelsync.run import run
 
     state_dir = state_dir.absolute()
@@ -109,6 +114,6 @@ def command(
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", serving_task_id=serving_task_id,
         poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port, triton_key_file=triton_key_file,
         log_format=log_format, stop=stop_on_signal(), pool=pool, pool_members=pool_members,
-        pool_member=pool_member,
+        pool_member=pool_member, beside=beside(poll_s) if controller else None,
     )  # fmt: skip
     return 0

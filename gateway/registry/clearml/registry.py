@@ -20,7 +20,7 @@ from gateway.registry import following
 from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
-from gateway.registry.ledger import HISTORY_TAG, ClearMLLedger, Ledger, Record, with_records
+from gateway.registry.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger, Ledger, Record, with_records
 from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
 from gateway.spec import MODEL_FIELDS, ServingSpec, decode
 
@@ -53,6 +53,7 @@ class ClearMLRegistry:
         self._say = say or (lambda text: _log.info("%s", text))
         self._ledger = ClearMLLedger(self)
         self._history = ClearMLLedger(self, HISTORY_TAG)
+        self._reports = ClearMLLedger(self, REPORTS_TAG)
         self._heartbeat = following.Heartbeat(clock)
         self._complaint = ""
 
@@ -60,6 +61,11 @@ class ClearMLRegistry:
     def ledger(self) -> Ledger:
         """See ``Registry.ledger``."""
         return self._ledger
+
+    @property
+    def reports(self) -> Ledger:
+        """See ``Registry.reports``."""
+        return self._reports
 
     @property
     def history(self) -> Ledger:

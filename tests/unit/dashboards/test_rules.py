@@ -514,6 +514,9 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
             'gateway_backend_up{backend="u:8001",instance="i"}': "1 0x60",
             'gateway_backend_up{backend="u:8001",instance="j"}': "1x60",
             'gateway_backend_up{backend="gone:8001",instance="i"}': f"0 {NAN}",
+            'up{job="controller",instance="c"}': "1 0x60", 'up{job="controller",release="two",instance="d"}': "1 0x60",
+            'up{job="controller",release="two",instance="e"}': "1x60",
+            'controller_leads{job="controller",release="two",instance="e"}': "1x60",
             'up{job="model-sync",instance="s"}': "1 0x60", 'up{job="model-sync",instance="well"}': "1x60",
             'model_sync_models{state="failed",instance="behind"}': "1x60",
             'model_sync_models{state="ready",instance="well"}': "3x60",
@@ -524,6 +527,8 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
              "eval_time": "10m", "exp_samples": [{"labels": '{backend="t:8001"}', "value": 1}]},
             count_of('ALERTS{alertname="TritonDown",alertstate="firing",instance="t"}', "10m"),
             count_of('ALERTS{alertname="GatewayAbsent",alertstate="firing"}', "20m"),
+            {"expr": 'count by (release) (ALERTS{alertname="ControllerDown",alertstate="firing"})', "eval_time": "10m",
+             "exp_samples": [{"labels": "{}", "value": 1}]},
             {"expr": 'count by (alertname, instance) (ALERTS{alertname=~"ModelSync.*",alertstate="firing"})',
              "eval_time": "30m", "exp_samples": [
                  {"labels": '{alertname="ModelSyncBehind",instance="behind"}', "value": 1},

@@ -21,7 +21,15 @@ OURS = ("dashboards", "deploy", "gateway", "preprocessing")
 COMMANDS = "deploy.admin.commands"
 
 UNITS = {
-    "gateway": {"gateway", "preprocessing", f"{COMMANDS}.serve", "deploy.admin.cli", "deploy.probe"},
+    "gateway": {
+        "gateway",
+        "preprocessing",
+        "deploy.controller",
+        f"{COMMANDS}.serve",
+        f"{COMMANDS}.controller",
+        "deploy.admin.cli",
+        "deploy.probe",
+    },
     "modelsync": {"deploy.modelsync", f"{COMMANDS}.sync"},
     "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
@@ -32,7 +40,10 @@ UNITS = {
 """Extra → the packages and modules that run there, with all of ours that they import."""
 
 ELSEWHERE_RUN = {
-    "admin": {f"{COMMANDS}.{name}" for name in ("serve", "sync", "controlplane", "triton", "up", "deploy", "optimize")},
+    "admin": {
+        f"{COMMANDS}.{name}"
+        for name in ("serve", "sync", "controller", "controlplane", "triton", "up", "deploy", "optimize")
+    },
     # programs of models: they run in Triton's Python, the room only copies them
     "modelsync": {"deploy.modelsync.runtime"},
 }

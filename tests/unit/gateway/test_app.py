@@ -15,7 +15,7 @@ import pytest
 from gateway.metrics.catalog import FAULT_KINDS
 from gateway.metrics.exposition import parse
 from gateway.registry.ledger import Record
-from gateway.version_numbers import KIND, binding, service
+from gateway.version_numbers import KIND, Numbers, encode
 
 
 async def test_deployed_text_model_answers_without_code(stack: Any) -> None:
@@ -282,8 +282,8 @@ async def test_a_version_keeps_its_model_despite_clearml_servings_numbers(stack:
     registry = stack.registry
     registry.sections["model_monitoring"] = '{"auto": {"base_serving_url": "auto", "engine_type": "triton"}}'
     registry.sections["model_monitoring_eps"] = written("m2", "m1")
-    records = [binding(what, "auto", n, f"m{n}") for what in ("claim", "given") for n in (1, 2)]
-    registry.ledger.write([Record(KIND, *record) for record in (*records, service("auto", {1, 2}))])
+    numbers = Numbers().with_models(["m2", "m1"]).serving({1, 2})
+    registry.ledger.write([Record(KIND, "auto", encode(numbers))])
     for url in ("auto/1", "auto/2"):
         stack.load(url)
     await stack.served("auto/1", "auto/2")

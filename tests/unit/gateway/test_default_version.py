@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from gateway import default_version
+from gateway.default_version import Default
 from gateway.registry import Record
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
 
 
-def first(endpoint: str, url: str, *, term: int = 0, at: float = 1.0) -> Record:
-    """Return a claim as model sync writes it."""
-    return Record(default_version.KIND, *default_version.first(endpoint, url, term, at))
+def first(endpoint: str, url: str) -> Record:
+    """Return a record as the controller writes it."""
+    return Record(default_version.KIND, *default_version.record("first", endpoint, Default(url, 1.0)))
 
 
-def chosen(endpoint: str, url: str, *, term: int = 0) -> Record:
+def chosen(endpoint: str, url: str) -> Record:
     """Return a choice as a person makes it."""
-    return Record(default_version.KIND, *default_version.chosen(endpoint, url, term, 5.0, "ann", "why"))
+    return Record(default_version.KIND, *default_version.record("chosen", endpoint, Default(url, 5.0, "ann", "why")))
 
 
 @pytest.fixture
@@ -41,20 +42,16 @@ def test_without_a_record_there_is_no_default(registry: FakeRegistry) -> None:
     assert {} == defaults(registry)
 
 
-def test_the_earliest_claim_counts_and_a_choice_overrides_claims(registry: FakeRegistry) -> None:
+def test_a_choice_counts_before_the_first_version(registry: FakeRegistry) -> None:
     """For every reader, in any order of writing."""
-    registry.ledger.write([first("faq", "faq/2", at=2.0), first("faq", "faq/1", at=1.0)])
+    registry.ledger.write([chosen("other", "other/1"), first("faq", "faq/1")])
     assert {"faq": "faq/1"} == defaults(registry)
     before = decode(registry.task()).revision
     registry.ledger.write([chosen("faq", "faq/2")])
     assert {"faq": "faq/2"} == defaults(registry)
-    assert before != decode(registry.task()).revision
-
-
-def test_claims_end_when_all_versions_are_removed(registry: FakeRegistry) -> None:
-    """The first version added afterwards is the new default."""
-    registry.ledger.write([first("faq", "faq/1"), chosen("faq", "", term=1), first("faq", "faq/2", term=1, at=9.0)])
+    registry.ledger.write([first("faq", "faq/1")])
     assert {"faq": "faq/2"} == defaults(registry)
+    assert before != decode(registry.task()).revision
 
 
 def test_a_removed_default_stays_the_default(registry: FakeRegistry) -> None:
@@ -85,7 +82,9 @@ def test_a_fault_of_something_else_with_the_name_leaves_the_default(registry: Fa
     assert {"faq": "faq/1"} == defaults(registry)
 
 
-@pytest.mark.parametrize("value", [{}, {"endpoint": "faq"}, {"endpoint": "faq", "url": "faq/1", "term": "x", "at": 1}])
+@pytest.mark.parametrize(
+    "value", [{}, {"endpoint": "faq"}, {"record": "first", "endpoint": "faq", "url": "faq/1", "at": "x"}]
+)
 def test_unreadable_records_are_ignored(registry: FakeRegistry, value: dict[str, Any]) -> None:
     """An editor of ClearML can write anything."""
     registry.ledger.write([Record(default_version.KIND, "faq", value), first("faq", "faq/2")])

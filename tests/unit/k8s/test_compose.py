@@ -46,7 +46,8 @@ def test_default_profiles_are_in_the_env_file() -> None:
     assert f"COMPOSE_PROFILES={','.join(sorted(DEFAULT_PROFILES, reverse=True))}\n" in (ROOT / ".env").read_text()
     names = set(started(DEFAULT_PROFILES))
     assert {
-        "gateway", "lb", "triton", "sync", "controlplane", "setup", "prometheus", "alertmanager", "grafana",
+        "gateway", "lb", "triton", "sync", "controller", "controlplane", "setup", "prometheus", "alertmanager",
+        "grafana",
     } == names  # fmt: skip
 
 

@@ -21,7 +21,14 @@ ROOT = Path(__file__).parents[3]
 OURS = ("gateway", "preprocessing", "deploy", "dashboards")
 
 PROCESSES: Mapping[str, tuple[str, ...]] = {
-    "gateway": ("gateway", "deploy.rollout", "deploy.laptop.demo.seed", "deploy.laptop.demo.traffic"),
+    "gateway": (
+        "gateway",
+        "deploy.controller",
+        "deploy.admin.commands.controller",
+        "deploy.rollout",
+        "deploy.laptop.demo.seed",
+        "deploy.laptop.demo.traffic",
+    ),
     "sync": ("deploy.admin.commands.sync", "deploy.modelsync"),
     "controlplane": ("deploy.controlplane",),
     "triton-cpu": ("deploy.tritonserver", "deploy.modelsync.runtime"),

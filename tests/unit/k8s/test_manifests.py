@@ -247,7 +247,7 @@ def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects:
     """It is headless, has the ready pods only, and no ServiceMonitor would scrape them a second time by it."""
     gateways = [
         (labels, environment(container)) for _, labels, spec in pods(objects) for container in spec["containers"]
-        if kind_of(container["image"]) == "gateway" and "TRITON_GATEWAY_PORT" in environment(container)
+        if kind_of(container) == "gateway" and "TRITON_GATEWAY_PORT" in environment(container)
     ]  # fmt: skip
     services = {each["metadata"]["name"]: each for each in of(objects, "Service")}
     assert len(gateways) == sum(name.endswith("-peers") for name in services)
@@ -276,7 +276,7 @@ def test_a_number_of_gateways_replaces_the_service_that_counts_them(
     """The variable is written once, and an object that nothing uses is not made."""
     objects = helm(values, **given)
     assert [] == [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
-    [gateway] = [container for _, container in containers(objects) if kind_of(container["image"]) == "gateway"]
+    [gateway] = [container for _, container in containers(objects) if kind_of(container) == "gateway"]
     written = [entry["value"] for entry in gateway["env"] if entry["name"] == "TRITON_GATEWAY_REPLICAS"]
     assert ["4"] == written
 
@@ -295,6 +295,7 @@ def test_what_model_sync_lacks_is_scraped(objects: Objects) -> None:
     monitors = {each["metadata"]["name"] for each in of(objects, "ServiceMonitor")}
     if monitors:
         assert ("triton" in services) == ("model-sync" in monitors)
+        assert ("controller" in services) == ("controller" in monitors)
     for each in of(objects, "NetworkPolicy"):
         if each["metadata"]["name"] == "triton" and "triton" in services:
             everybody = [rule for rule in each["spec"]["ingress"] if "from" not in rule]
@@ -335,15 +336,18 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return {
         "gateway": paths_of(gateway._ops),
         "controlplane": paths_of(controlplane),
-        "sync": set(re.findall(r'self\.path == "([^"]+)"', source)),
+        "sync": set(re.findall(r'path == "([^"]+)"', source)),
+        "controller": {"/healthz"},
         # the Open Inference Protocol's; the real server answers them in tests/integration and in the container leg
         "triton": {"/v2/health/live", "/v2/health/ready"},
     }
 
 
-def kind_of(image: str) -> str:
-    """What runs in an image of ours."""
-    name = image.rpartition("/")[2].partition(":")[0]
+def kind_of(container: Mapping[str, Any]) -> str:
+    """What runs in a container of ours."""
+    if container["name"] == "controller":
+        return "controller"
+    name = container["image"].rpartition("/")[2].partition(":")[0]
     ours = {"triton-gateway": "gateway", "triton-gateway-sync": "sync", "triton-gateway-controlplane": "controlplane"}
     return ours.get(name, "triton")
 
@@ -352,7 +356,7 @@ def test_probes_are_real_routes(objects: Objects, routes: Mapping[str, set[str]]
     """A path that nobody answers would restart pods for ever."""
     asked = 0
     for name, container in containers(objects):
-        kind = kind_of(container["image"])
+        kind = kind_of(container)
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container:
                 assert container[probe]["httpGet"]["path"] in routes[kind], (name, probe)
@@ -365,7 +369,9 @@ def test_liveness_depends_on_nothing_outside_and_readiness_on_what_it_serves(obj
     for name, container in containers(objects):
         if "livenessProbe" not in container:
             continue
-        live, ready = (container[p]["httpGet"]["path"] for p in ("livenessProbe", "readinessProbe"))
+        live, ready = (
+            container.get(p, {}).get("httpGet", {}).get("path", "") for p in ("livenessProbe", "readinessProbe")
+        )  # fmt: skip
         assert not live.endswith(("readyz", "ready")), name
         if not name.startswith("controlplane/"):
             assert live != ready, name
@@ -414,7 +420,7 @@ def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) 
     """A misspelt variable would be ignored in silence."""
     context = click.Context(group)
     for name, container in containers(objects):
-        kind = kind_of(container["image"])
+        kind = kind_of(container)
         given = {entry["name"] for entry in container.get("env", [])}
         if kind == "triton":
             assert set() == given, name
@@ -432,7 +438,7 @@ def test_the_gateways_settings_are_usable(objects: Objects) -> None:
     """Every value passes the settings' own validation."""
     for name, container in containers(objects):
         values = {k: v for k, v in environment(container).items() if k.startswith("TRITON_GATEWAY_")}
-        if kind_of(container["image"]) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in values:
+        if kind_of(container) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in values:
             assert 8080 == Settings(**values).port, name
 
 
@@ -454,10 +460,10 @@ def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(obje
     """Whoever may load models runs code in Triton; a pod without the Secret says so instead of starting open."""
     for name, _, spec in pods(objects):
         volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
-        kinds = {kind_of(container["image"]) for container in spec["containers"]}
+        kinds = {kind_of(container) for container in spec["containers"]}
         for container in spec["containers"]:
             words = [*container.get("args", []), *container.get("command", [])]
-            if "controlplane" in words or any("deploy.laptop.demo" in word for word in words):
+            if {"controlplane", "controller"} & {*words} or any("deploy.laptop.demo" in word for word in words):
                 continue
             mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/keys")]
             assert ["triton-key"] == [mount["name"] for mount in mounts], (name, container["name"])
@@ -676,7 +682,7 @@ def test_targets_have_the_labels_that_rules_tell_deployments_apart_by(objects: O
 def test_model_sync_sees_the_processes_that_it_counts(plain: Objects) -> None:
     """The python backend's, of which a killed one is noticed by nobody else; other containers share nothing."""
     for name, _, spec in pods(plain):
-        kinds = {kind_of(container["image"]) for container in spec["containers"]}
+        kinds = {kind_of(container) for container in spec["containers"]}
         engines = {environment(container).get("TRITON_GATEWAY_TRITON_ENGINE") for container in spec["containers"]}
         assert bool(spec.get("shareProcessNamespace")) == ("triton" in kinds and "python" in engines), name
 
@@ -686,7 +692,7 @@ def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:
     for each in of(plain, "Deployment"):
         name, strategy = each["metadata"]["name"], each["spec"]["strategy"]
         limits = [c["resources"]["limits"] for c in each["spec"]["template"]["spec"]["containers"]]
-        if name in ("controlplane", "sync"):
+        if name in ("controlplane", "controller", "sync"):
             assert "Recreate" == strategy["type"]
             assert 1 == each["spec"]["replicas"]
         elif any("nvidia.com/gpu" in each for each in limits):
@@ -729,7 +735,8 @@ def test_no_pods_is_a_number_of_pods(helm: Callable[..., Objects]) -> None:
     """`replicas: 0` is written down; only null leaves the number to the autoscaler."""
     for replicas, wanted in (("0", 0), ("3", 3), ("null", None)):
         objects = helm(gateway__replicas=replicas, triton__replicas=replicas)
-        assert [wanted, wanted] == [each["spec"].get("replicas") for each in of(objects, "Deployment")]
+        found = {each["metadata"]["name"]: each["spec"].get("replicas") for each in of(objects, "Deployment")}
+        assert {"triton": wanted, "triton-gateway": wanted, "controller": 1} == found
 
 
 def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]) -> None:

@@ -63,7 +63,7 @@ def test_objects_are_named_after_their_release(helm: Render) -> None:
     assert {("Deployment", "tg-triton-gateway"), ("Service", "tg-triton-gateway-triton")} <= names(helm(release="tg"))
     assert ("Deployment", "ml-triton-gateway-triton") in names(helm(release="ml-triton-gateway"))
     assert names(helm()) == names(helm(release="tg", fullnameOverride='"triton-gateway"'))
-    assert {"triton", "triton-gateway"} == {name for kind, name in names(helm()) if kind == "Deployment"}
+    assert {"triton", "triton-gateway", "controller"} == {name for kind, name in names(helm()) if kind == "Deployment"}
     long = helm(release="r" * 53)
     assert all(len(name) <= 63 for _, name in names(long))
 

@@ -361,7 +361,7 @@ def test_pods_can_be_scraped_themselves(helm: Render) -> None:
     objects = helm(monitoring__kind='"PodMonitor"')
     assert "ServiceMonitor" not in {each["kind"] for each in objects}
     ports = {"triton-gateway": ("triton-gateway", "http"), "triton": ("triton", "metrics"),
-             "model-sync": ("triton", "health")}  # fmt: skip
+             "model-sync": ("triton", "health"), "controller": ("controller", "health")}  # fmt: skip
     for name, (of, port) in ports.items():
         spec = named(objects, "PodMonitor", name)["spec"]
         assert [port] == [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]

@@ -1,6 +1,6 @@
 {{- /*
 Pieces that more than one object has. Every one takes a list whose first item is the root context. `component` is gateway,
-triton, sync or controlplane. Comments that begin with # reach whoever reads the rendered objects; these do not.
+triton, sync, controller or controlplane. Comments that begin with # reach whoever reads the rendered objects; these do not.
 */ -}}
 
 {{- /* What the objects of a release begin with. 40 characters leave room for `-triton-POOL` in the name of a Service. */ -}}
@@ -15,7 +15,7 @@ triton, sync or controlplane. Comments that begin with # reach whoever reads the
 
 {{- /*
 Name of an object: (list $ component), or (list $ "triton" pool). The gateway's is the release's; where that is
-`triton-gateway`, the others have short names: triton, sync, controlplane.
+`triton-gateway`, the others have short names: triton, sync, controller, controlplane.
 */ -}}
 {{- define "name" -}}
 {{- $full := include "fullname" . -}}

@@ -40,7 +40,7 @@ def make_store(folder: Path) -> FakeRegistry:
         ("model_monitoring", {"auto": rule}), ("metric_logging", {"faq/*": metrics}), ("model_monitoring_eps", made),
     )}  # fmt: skip
     store.write({}, [state_file.objective.stated("faq", {"latency": "300ms"}, now=1, by="me")])
-    store.write({}, [state_file.default_versions.chosen(store.task(), "faq", "faq/2", now=1, by="me", why="test")])
+    store.write({}, [state_file.default_versions.chosen("faq", "faq/2", now=1, by="me", why="test")])
     return store
 
 

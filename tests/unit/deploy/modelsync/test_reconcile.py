@@ -28,8 +28,10 @@ from gateway.errors import (
     RegistryUnavailable,
     SpecFault,
 )
+from gateway.registry import reports
 from gateway.registry.cache import SpecStore
 from gateway.spec import RECORDS
+from gateway.testing import FakeLedger
 from gateway.triton.verdicts import Verdict, decode
 from tests.inline import Inline
 
@@ -43,6 +45,7 @@ class Registry:
         self.version = 0
         self.fails = None
         self.text = None
+        self.reports = FakeLedger()
         self.wishes = {}
 
     def add(self, url, model_id, **model):
@@ -665,6 +668,38 @@ def wish(world, name, at):
     world.registry.version += 1
 
 
+def told(world):
+    """What this model sync reports: url → phase and reason."""
+    return {
+        one.url: (one.phase, one.reason) for found in reports.read(world.registry.reports.read()).values()
+        for one in found
+    }  # fmt: skip
+
+
+def test_what_a_triton_has_and_why_not_is_reported_on_change_and_hourly(world):
+    """At most every ten seconds, so that a registry is not asked more by a model that comes and goes."""
+    world.registry.add("a", "m-a")
+    world.registry.add("b", "m-b")
+    world.cache.errors["m-b"] = RegistryRefused("the file has other bytes")
+    world.rounds(10)
+    found = told(world)
+    assert ("loaded", "") == found["a"]
+    assert ("pending", True) == (found["b"][0], "other bytes" in found["b"][1])
+    writes = world.registry.reports.writes
+    assert writes <= 2
+    world.rounds(100)
+    assert writes == world.registry.reports.writes
+    world.rounds(6, apart=1000.0)
+    assert writes < world.registry.reports.writes <= writes + 2
+    world.registry.reports.is_up = False
+    del world.registry.endpoints["a"]
+    world.registry.version += 1
+    world.rounds(5)
+    world.registry.reports.is_up = True
+    world.rounds(10)
+    assert "loaded" != told(world).get("a", ("gone",))[0]
+
+
 def cold_world(world):
     """One endpoint whose model may be unloaded, one whose may not; both are loaded."""
     for url in ("a", "b"):
@@ -682,7 +717,6 @@ def test_a_model_that_nobody_calls_is_unloaded_and_comes_back_when_asked_for(wor
     found = world.rounds(15)
     assert ("cold", "ready") == (found["a"][0], found["b"][0])
     assert [("unload", name)] == [call for call in world.triton.calls if call[0] == "unload"]
-    assert ("a", "m-a") in world.sync.loaded()
     before = len(world.triton.calls)
     world.rounds(20)
     assert before == len(world.triton.calls)

@@ -16,7 +16,9 @@ async def start(stack: Any, default: str = "e/2") -> None:
     """Serve two versions of ``e``; ``default`` was added first."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
-    stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", default, 0, 1.0))])
+    stack.registry.ledger.write(
+        [Record(default_version.KIND, *default_version.record("first", "e", default_version.Default(default)))]
+    )
     await stack.served("e/1", "e/2")
     await stack.until(lambda: stack.gateway.table.current.defaults)
 
@@ -35,7 +37,9 @@ async def test_a_default_that_is_still_loading_is_not_replaced_by_a_loaded_versi
     """The state of one replica decides nothing. The caller gets 503 and may retry."""
     stack.deploy("e", "m1", version="1")
     stack.registry.add_endpoint("e", "missing", version="2")
-    stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", "e/2", 0, 1.0))])
+    stack.registry.ledger.write(
+        [Record(default_version.KIND, *default_version.record("first", "e", default_version.Default("e/2")))]
+    )
     await stack.served("e/1")
     await stack.until(lambda: stack.gateway.table.current.defaults)
     reply = await stack.client.post("/serve/e", json=BODY)

@@ -87,7 +87,9 @@ async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_s
     stack.deploy("plain", "m1")
     canary(stack, "c", e_1=0.9, e_2=0.1)
     canary(stack, "plain-canary", plain=1.0)
-    stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", "e/1", 0, 1.0))])
+    stack.registry.ledger.write(
+        [Record(default_version.KIND, *default_version.record("first", "e", default_version.Default("e/1")))]
+    )
     held = dict(stack.backend.models)
     stack.backend.models.clear()
     names = ("e", "e/1", "e/2", "c", "plain", "plain-canary")
@@ -209,7 +211,9 @@ def test_no_name_of_a_task_without_built_versions_is_unknown(
     for name, (urls, weights) in canaries.items():
         registry.canary[name] = {"endpoint": name, "weights": weights, "load_endpoints": urls}
     if default:
-        registry.ledger.write([Record(default_version.KIND, *default_version.first("a", default, 0, 1.0))])
+        registry.ledger.write(
+            [Record(default_version.KIND, *default_version.record("first", "a", default_version.Default(default)))]
+        )
     plan = compile_spec(decode(registry.task()), default_triton="t:8001")
     versions = Versions(lambda: 0.0, lambda _: None)
     for version in versions.configure(plan.endpoints, refusals(plan.faults)):

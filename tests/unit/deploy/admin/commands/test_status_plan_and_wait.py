@@ -13,7 +13,7 @@ import pytest
 from deploy.admin.commands.status import command
 from deploy.admin.planned_changes import changes
 from deploy.admin.until_live import missing
-from deploy.rollout.default_versions import DefaultsKeeper
+from deploy.controller.defaults import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import decode

@@ -16,12 +16,12 @@ from deploy.rollout import record
 from deploy.rollout.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
 
-log = logging.getLogger("triton_gateway.sync")
+log = logging.getLogger("triton_gateway.controller")
 
 SETTLED_S: Final = 5.0
 """Seconds for which an old copy must be seen before it counts: a decision is recorded shortly before its weights."""
 _CHANGED: Final = "changed"
-_ME: Final = "model sync"
+_ME: Final = "the controller"
 
 
 class WeightsKeeper:

@@ -1,18 +1,18 @@
-"""Model sync records the default version once, and no later automatic change replaces it."""
+"""The controller records the first version once, and no later automatic change replaces it."""
 
 from __future__ import annotations
 
 import pytest
 
+from deploy.controller.defaults import DefaultsKeeper
 from deploy.rollout import default_versions
-from deploy.rollout.default_versions import DefaultsKeeper
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
 
 
 class World(FakeRegistry):
-    """A serving Task, and model syncs that look at it."""
+    """A serving Task, and a controller that looks at it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class World(FakeRegistry):
         self.keeper = self.another()
 
     def another(self) -> DefaultsKeeper:
-        """One more model sync."""
+        """One more controller."""
         return DefaultsKeeper(self, clock=lambda: self.now, wall=lambda: self.now)
 
     def look(self, seconds: float = 20.0) -> None:
@@ -67,8 +67,8 @@ def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> N
     assert [] == default_versions.awaited(decode(world.task()))
 
 
-def test_two_that_look_at_the_same_time_agree(world: World) -> None:
-    """Both read a Task without a record: they write the same record, or the earlier one counts."""
+def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
+    """It reads again before it writes."""
     world = World()
     world.add_endpoint("faq", "m2", version="2")
     early = world.task()
@@ -81,7 +81,7 @@ def test_two_that_look_at_the_same_time_agree(world: World) -> None:
 
 def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
     """One command is enough, even while the chosen version is removed and another is added."""
-    world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
     world.look()
     assert {"faq": "faq/1"} == world.means
     del world.endpoints["faq/1"]
@@ -92,7 +92,7 @@ def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
 
 def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> None:
     """Only after some seconds, because a tool may remove and add in two writes."""
-    world.write({}, [default_versions.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
     gone = dict(world.endpoints)
     world.endpoints.clear()
     world.look(4)

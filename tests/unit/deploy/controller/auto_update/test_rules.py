@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.modelsync.auto_update import AutoUpdate
-from deploy.modelsync.auto_update.rules import FORMER, SERVED, update
+from deploy.controller.auto_update import AutoUpdate
+from deploy.controller.auto_update.rules import SERVED, update
 from deploy.tools import sections
 from gateway.errors import RegistryRefused
 from gateway.spec import RECORDS, decode
@@ -149,7 +149,7 @@ def test_the_written_endpoints_are_what_gateways_read():
     assert "py_code_auto" == endpoint.preprocess.key
     assert {"platform": '"onnxruntime_onnx"', "max_batch_size": 16} == endpoint.auxiliary_pairs
     without_records = {name: field for name, field in task.items() if name != RECORDS}
-    assert spec.endpoints == decode(without_records).endpoints, "a gateway from before the records reads the copy"
+    assert spec.endpoints == decode(without_records).endpoints, "a stock reader finds the same in the copy"
 
 
 STOCK_EPS = sections.render(
@@ -158,28 +158,12 @@ STOCK_EPS = sections.render(
 
 
 def test_numbers_of_before_are_taken_over_once():
-    """A service that ran on stock containers, or on a version of ours without records, keeps its urls; no gap."""
+    """A service that ran on stock containers keeps its urls; no gap."""
     task = serving_task({"auto": RULE}, **{SERVED: STOCK_EPS})
-    seen = []
-    for _ in range(3):
-        wanted = update(task, {"auto": ["b", "a"]})
-        task = after(task, wanted.sections, wanted.records)
-        seen.append(served(task).get("auto/7"))
-    assert ["a"] * 3 == seen, "served all the while"
-    assert {"auto/7": "a", "auto/8": "b"} == served(applied(task, {"auto": ["b", "a"]}))
-    former = serving_task({"auto": RULE}, **{SERVED: STOCK_EPS, FORMER: '{"auto": {"x": 9, "a": 7}}'})
-    assert {"auto/7": "a", "auto/10": "b"} == served(applied(former, {"auto": ["b", "a"]}))
-
-
-def test_what_is_taken_over_while_it_changes_stays_in_service():
-    """One number is contested while two are taken over, and nothing matches the rule: the other goes on."""
-    eps = {f"auto/{n}": {"serving_url": "auto", "version": str(n), "model_id": m, "engine_type": "triton"}
-           for n, m in ((1, "a"), (2, "b"))}  # fmt: skip
-    task = serving_task({"auto": RULE}, **{SERVED: sections.render(eps)})
-    task = after(task, {}, update(task, {"auto": []}).records)
-    eps["auto/2"]["model_id"] = "c"
-    task = applied(after(task, {SERVED: sections.render(eps)}), {"auto": []})
-    assert {"auto/1": "a"} == served(task)
+    assert {"auto/7": "a"} == served(task)
+    wanted = update(task, {"auto": ["b", "a"]})
+    task = after(task, {}, wanted.records)
+    assert {"auto/7": "a", "auto/8": "b"} == served(task) == served(applied(task, {"auto": ["b", "a"]}))
 
 
 def test_a_container_of_clearml_serving_renumbers_nothing_and_is_named():
@@ -213,37 +197,6 @@ def test_a_stale_write_of_the_whole_configuration_loses_no_number(stock_says):
     stale = after(task, {**{n: i["value"] for n, i in before["configuration"].items()}, SERVED: sections.render(eps)})
     assert {"auto/1": "a", "auto/2": "b"} == served(stale)
     assert {"auto/1": "a", "auto/2": "b"} == copied(applied(stale, {"auto": ["b", "a"]}))
-
-
-def test_a_number_that_two_syncs_claim_is_given_to_neither():
-    """Both read before the other wrote: it stays free for ever, and both models get numbers of their own."""
-    task = serving_task({"auto": RULE})
-    one, two = update(task, {"auto": ["a"]}), update(task, {"auto": ["b"]})
-    assert one.is_claim
-    assert two.is_claim
-    task = after(task, {}, (*one.records, *two.records))
-    assert {} == served(task)
-    task = applied(task, {"auto": ["b", "a"]})
-    assert {"auto/2": "a", "auto/3": "b"} == served(task)
-
-
-@settings(max_examples=4, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["read", "write"]), st.integers(0, 3)), max_size=10))
-def test_however_reads_and_writes_of_several_syncs_interleave_a_binding_never_changes(schedule):
-    """Each sees the models that it sees, decides on what it read, and writes when it comes to it."""
-    views = (["a"], ["b", "a"], ["b"], ["c", "b", "a"])
-    task = serving_task({"auto": {**RULE, "max_versions": 3}})
-    copies, names = [task] * 3, {}
-    for sync, what, view in schedule:
-        if what == "read":
-            copies[sync] = task
-        else:
-            task = after(task, {}, update(copies[sync], {"auto": views[view]}).records)
-        for url, model in served(task).items():
-            assert model == names.setdefault(url, model)
-    task = applied(task, {"auto": views[3]})
-    assert {"a", "b", "c"} == set(served(task).values())
-    assert all(model == names.get(url, model) for url, model in served(task).items())
 
 
 def test_an_endpoint_name_with_slashes_works():
@@ -307,7 +260,7 @@ def test_a_version_stays_until_a_newer_one_works():
 
 
 def test_python_engines_are_retired_by_the_limit_alone():
-    """Whether they work is known to gateways only; model sync has nothing to load."""
+    """Whether they work is known to gateways only; no model sync has anything to load."""
     task = serving_task({"auto": {**RULE, "engine_type": "sklearn", "max_versions": 1}})
     for models in (["a"], ["b", "a"]):
         task = applied(task, {"auto": models}, is_good=lambda url, model: False)
@@ -385,6 +338,11 @@ class Store(FakeRegistry):
         return [m for m in self.newest if not query.ids or m in query.ids][: query.most]
 
 
+def nothing():
+    """No Triton has anything loaded."""
+    return ()
+
+
 def settle(*writers, store):
     """Let every writer look until none of them changes anything."""
     changed = True
@@ -394,10 +352,10 @@ def settle(*writers, store):
             changed = writer(store.task()) or changed
 
 
-def test_writers_that_raced_with_different_views_agree_in_the_end():
-    """Both decide from an old copy of the Task; every number means one model for both."""
+def test_a_writer_reads_again_before_it_writes():
+    """It is given an old Task, and another controller has just numbered: every number means one model."""
     store = Store()
-    one, two = (AutoUpdate(store, clock=lambda: 0.0) for _ in range(2))
+    one, two = (AutoUpdate(store, nothing, clock=lambda: 0.0) for _ in range(2))
     old = store.task()
     store.newest = ["a"]
     assert one(old)
@@ -408,15 +366,52 @@ def test_writers_that_raced_with_different_views_agree_in_the_end():
     found = served(store.task())
     assert {"a", "b"} == set(found.values())
     assert first.items() <= found.items()
-    settle(AutoUpdate(store, clock=lambda: 0.0), store=store)
+    settle(AutoUpdate(store, nothing, clock=lambda: 0.0), store=store)
     assert found == served(store.task()) == copied(store.task())
+
+
+@pytest.mark.parametrize("lost", ["write", "reply"])
+def test_a_controller_that_is_killed_at_any_step_is_continued(lost):
+    """Before the write nothing has happened, after it everything; its memory decides nothing."""
+    store, straight = Store(), Store()
+    for one in (store, straight):
+        for newest in (["a"], ["b", "a"], ["d", "c", "b"], ["e"]):
+            one.newest = newest
+            if one is store:
+                killed = AutoUpdate(store, nothing, clock=lambda: 0.0)
+                if lost == "write":
+                    store.write = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+                    with pytest.raises(KeyboardInterrupt):
+                        killed(store.task())
+                    del store.write
+                else:
+                    killed(store.task())
+            settle(AutoUpdate(one, nothing, clock=lambda: 0.0), store=one)
+    assert served(straight.task()) == served(store.task())
+
+
+def test_a_thousand_versions_in_a_row_leave_small_records():
+    """Each has its own number; the records, which every gateway reads, do not grow."""
+    store, now = Store(), [0.0]
+    auto = AutoUpdate(store, lambda: set(served(store.task()).items()), clock=lambda: now[0], settle_s=0.0)
+    sizes = []
+    for number in range(1, 1001):
+        store.newest = [f"{n:032x}" for n in range(number, max(number - 3, 0), -1)]
+        now[0] += 10
+        auto(store.task())
+        if number in (500, 1000):
+            sizes.append(len(json.dumps(store.ledger.read())))
+    now[0] += 10
+    auto(store.task())
+    assert {f"auto/{n}": f"{n:032x}" for n in (999, 1000)} == served(store.task())
+    assert sizes[1] < sizes[0] + 100 < 10_000
 
 
 def test_the_registry_is_asked_when_it_is_due_or_the_rules_changed():
     """One small call per rule and period."""
     store, now = Store(), [0.0]
     store.newest = ["a"]
-    auto = AutoUpdate(store, clock=lambda: now[0], every_s=5.0)
+    auto = AutoUpdate(store, nothing, clock=lambda: now[0], every_s=5.0)
     settle(auto, store=store)
     asked = store.asked
     assert not auto(store.task())
@@ -434,7 +429,7 @@ def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
     """And is asked again: a number that could not be recorded is not served."""
     store = Store()
     store.newest = ["a"]
-    settle(AutoUpdate(store, clock=lambda: 0.0), store=store)
+    settle(AutoUpdate(store, nothing, clock=lambda: 0.0), store=store)
     before = store.task()
     store.newest = ["b", "a"]
     if away == "ledger":
@@ -443,7 +438,7 @@ def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
             store.ledger.write([])
     else:
         store.is_up = False
-    assert not AutoUpdate(store, clock=lambda: 0.0)(before)
+    assert not AutoUpdate(store, nothing, clock=lambda: 0.0)(before)
     store.is_up = True
     assert before == store.task()
 
@@ -451,7 +446,7 @@ def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
 def test_the_copy_is_left_to_a_stock_container_that_lives_and_taken_back_after_it():
     """Its own Triton helper reads the section: it must find the container's numbers, or it loads other models."""
     store, now = Store(), [0.0]
-    auto = AutoUpdate(store, clock=lambda: now[0])
+    auto = AutoUpdate(store, lambda: set(served(store.task()).items()), clock=lambda: now[0], settle_s=0.0)
     store.newest = ["b", "a"]
     settle(auto, store=store)
     store.newest = ["c", "b", "a"]
@@ -460,6 +455,8 @@ def test_the_copy_is_left_to_a_stock_container_that_lives_and_taken_back_after_i
     store.containers = ["a container"]
     store.write(Stock(2).writes(store.newest))
     stock = copied(store.task())
+    now[0] += 10
+    settle(auto, store=store)
     now[0] += 10
     settle(auto, store=store)
     assert stock == copied(store.task()) != served(store.task())
@@ -471,27 +468,11 @@ def test_the_copy_is_left_to_a_stock_container_that_lives_and_taken_back_after_i
     assert () == decode(store.task()).faults
 
 
-def test_a_server_that_keeps_what_it_has_is_not_written_to_for_ever():
-    """The embedded control plane takes a text that we wrote before for an old copy of it."""
-    store, now = Store(), [0.0]
-    auto = AutoUpdate(store, clock=lambda: now[0])
-    store.newest = ["b", "a"]
-    settle(auto, store=store)
-    store.write(Stock(2).writes(["a", "b"]))
-    store.write, written = lambda sections, records=(): written.append(sections), []
-    for _ in range(5):
-        now[0] += 10
-        auto(store.task())
-    assert 1 == len(written)
-    assert {"auto/1": "a", "auto/2": "b"} == served(store.task())
-
-
 def test_a_retired_version_goes_when_the_new_one_was_loaded_for_a_while():
     """Gateways look at their own pace: between the two there is always one that answers."""
     store, now, loaded = Store(), [0.0], set()
     store.write({"model_monitoring": sections.render({"auto": {**RULE, "max_versions": 1}})})
-    auto = AutoUpdate(store, clock=lambda: now[0], settle_s=30.0)
-    auto.follow(lambda: loaded)
+    auto = AutoUpdate(store, lambda: loaded, clock=lambda: now[0], settle_s=30.0)
     store.newest = ["a"]
     settle(auto, store=store)
     loaded.add(("auto/1", "a"))

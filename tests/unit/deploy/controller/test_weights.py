@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.rollout import keeper, record
-from deploy.rollout.keeper import WeightsKeeper
+from deploy.controller import weights
+from deploy.controller.weights import WeightsKeeper
+from deploy.rollout import record
 from deploy.tools import sections
 from gateway.decisions import FORGOTTEN_S
 from gateway.errors import RegistryRefused, RegistryUnavailable
@@ -142,7 +143,7 @@ def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> No
     """The record is written before the weights: nothing is corrected, so no weights are marked as set on purpose."""
     world.write({}, [record.decided(world.task(), "e", {"e/2": 0.3}, now=world.now, by="ann", why="w")])
     assert "e/2 0.3" == world.served
-    world.look(keeper.SETTLED_S - 1)
+    world.look(weights.SETTLED_S - 1)
     assert {"e/2": 0.2, "e/1": 0.8} == world.told
     world.stock(v2=0.3)
     world.look()

@@ -1,8 +1,6 @@
 """Auto-update, the active part: asks the registry for the models of each rule and records their versions.
 
-It runs inside model sync, next to each Triton. Any number of writers may run at once: numbers are claimed before they
-are given (``gateway/version_numbers.py``), and every write is read back. It never makes model sync wait or fail: a rule
-whose models cannot be looked up keeps its versions.
+A rule whose models cannot be looked up keeps its versions. It never raises for a registry that refuses or is away.
 """
 
 from __future__ import annotations
@@ -10,31 +8,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from deploy.modelsync.auto_update import rules
+from deploy.controller.auto_update import rules
 from deploy.tools.errors import GatewayError
 
-log = logging.getLogger("triton_gateway.sync")
-
-_MAX_ROUNDS: Final = 8
-"""Most writes per look: claim, then give; more only while other writers claim the same numbers."""
+log = logging.getLogger("triton_gateway.controller")
 
 Loaded = Callable[[], Collection[tuple[str, str]]]
-"""Returns url and model id of every version that Triton has ready."""
+"""Returns url and model id of every version that some Triton has loaded."""
 
 
 class AutoUpdate:
     """Called after every look at the serving Task. Asks the registry every ``every_s`` seconds, or when rules change.
 
-    ``clock`` counts seconds. A version beyond the limit stays until newer ones have been loaded for ``settle_s``
-    seconds, because gateways look at their own pace; ``follow`` sets who reports what is loaded. Use it from one thread
-    at a time.
+    ``clock`` counts seconds. A version beyond the limit stays until newer ones have been ``loaded`` for ``settle_s``
+    seconds, because gateways look at their own pace. Use it from one thread at a time.
     """
 
     def __init__(
         self,
         store: rules.Store,
+        loaded: Loaded,
         *,
         clock: Callable[[], float],
         every_s: float = 5.0,
@@ -47,14 +42,8 @@ class AutoUpdate:
         self._due = 0.0
         self._rules = ""
         self._said: tuple[str, ...] = ()
-        self._tried = ("", "")
-        """The text of the section that was last overwritten, and the new text."""
-        self._loaded: Loaded | None = None
-        self._loaded_since: dict[tuple[str, str], float] = {}
-
-    def follow(self, loaded: Loaded) -> None:
-        """Ask ``loaded`` which versions work before older ones are retired. Without it, all count as working."""
         self._loaded = loaded
+        self._loaded_since: dict[tuple[str, str], float] = {}
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
         """Bring the versions up to date. Return True if something changed and the Task must be read again."""
@@ -75,12 +64,11 @@ class AutoUpdate:
         self._look(now)
         has_changed = False
         try:
-            for _ in range(_MAX_ROUNDS):
+            update = rules.update(task, found, is_good=self._is_good)
+            if update.records or update.sections:
+                task = self._store.task()  # the models took a while: somebody may have written since
                 update = rules.update(task, found, is_good=self._is_good)
-                if not self._write(update, rules.text_of(task, rules.SERVED)):
-                    break
-                has_changed = True
-                task = self._store.task()
+                has_changed = self._write(update)
             notes += update.notes
         except GatewayError as error:
             notes.append(f"auto-update could not write its versions: {error}")
@@ -100,13 +88,9 @@ class AutoUpdate:
             return found
         return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
 
-    def _write(self, update: rules.Update, found: str) -> bool:
-        """Write the update over the section text that was ``found``. Return False if there is nothing to write."""
-        sections = {} if update.is_claim else update.sections
-        if sections and (found, sections[rules.SERVED]) == self._tried:
-            # The embedded control plane takes a text that we wrote before for an old copy and keeps its own, so the
-            # same text is not written again and again. Nothing of ours reads it.
-            sections = {}
+    def _write(self, update: rules.Update) -> bool:
+        """Return False if there is nothing to write."""
+        sections = update.sections
         if sections and update.is_contested and self._store.stock_containers():
             # If a container of clearml-serving writes the section, its own Triton helper reads it and must find the
             # container's numbers. Ours are in the records.
@@ -115,17 +99,13 @@ class AutoUpdate:
             return False
         self._store.write(sections, update.records)
         if sections:
-            self._tried = (found, sections[rules.SERVED])
             log.info("auto-update: versions are %s", _shown(sections))
         return True
 
     def _look(self, now: float) -> None:
-        loaded = set(self._loaded()) if self._loaded is not None else set()
-        self._loaded_since = {version: self._loaded_since.get(version, now) for version in loaded}
+        self._loaded_since = {version: self._loaded_since.get(version, now) for version in self._loaded()}
 
     def _is_good(self, url: str, model_id: str) -> bool:
-        if self._loaded is None:
-            return True
         since = self._loaded_since.get((url, model_id))
         return since is not None and self._clock() - since >= self._settle_s
 

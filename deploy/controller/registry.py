@@ -1,0 +1,39 @@
+"""What the controller wants of the gateway's packages: the registry, what is recorded in it, and two metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gateway import logs, metrics, registry, settings, spec, version_numbers
+
+__all__ = [
+    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "Store", "connect", "loaded", "registry", "silent", "spec",
+    "version_numbers",
+]  # fmt: skip
+
+Ledger = registry.Ledger
+Record = registry.Record
+Records = registry.Records
+Store = registry.RegistryWriter
+"""The registry that the controller writes."""
+
+LEADS = metrics.catalog.CONTROLLER_LEADS
+LAST_CONTACT = metrics.catalog.CONTROLLER_LAST_CONTACT
+
+
+def connect(serving_task_id: str, *, files_rewrite: str, log_format: str) -> Store:
+    """Set up the log, and return the registry of a serving Task."""
+    logs.configure(log_format)
+    rewrites = settings.Settings(files_rewrite=files_rewrite).files_rewrites()
+    return registry.ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
+
+
+def loaded(records: Records) -> Collection[tuple[str, str]]:
+    """Return url and model id of every version that some Triton has loaded, as their model syncs report."""
+    told = registry.reports.read(records)
+    return {(one.url, one.model) for models in told.values() for one in models if one.phase == "loaded"}
+
+
+def silent(records: Records, *, now: float) -> list[str]:
+    """Return the model syncs that have not reported for a day; ``now`` in Unix seconds."""
+    return registry.reports.silent(records, now=now)

@@ -1,0 +1,70 @@
+"""Composes a controller and runs it: ``triton-gateway controller``, and beside model sync in ``up``."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deploy.controller import registry
+from deploy.controller.auto_update import AutoUpdate
+from deploy.controller.controller import Controller, Duty, Loaded
+from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.election import Election
+from deploy.controller.weights import WeightsKeeper
+from deploy.history.recorder import Observer
+from deploy.tools import ports, probes
+
+_STUCK_S: Final = 120.0
+
+
+def made(store: registry.Store, poll_s: float) -> Controller:
+    """Return a controller that looks at the serving Task every ``poll_s`` seconds."""
+
+    def duties(loaded: Loaded) -> Sequence[Duty]:
+        # Gateways look at their own pace: what replaces a version has been loaded for a while.
+        settle_s = max(30.0, 2 * poll_s)
+        return (
+            AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
+            DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
+            WeightsKeeper(store, clock=time.monotonic, wall=time.time),
+            Observer(store),
+        )
+
+    me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
+    return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)
+
+
+def run(
+    *, serving_task_id: str, poll_s: float, files_rewrite: str, health_port: int | None, log_format: str,
+    stop: threading.Event,
+) -> None:  # fmt: skip
+    """Run a controller until ``stop`` is set. Raises ``DeployError`` if the port is taken."""
+    controller = made(registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format), poll_s)
+    with contextlib.ExitStack() as stack:
+        if health_port is not None:
+            ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
+            server = probes.serve(health_port, lambda path: _answer(controller, path))
+            stack.callback(server.shutdown)
+        controller.run(stop)
+
+
+def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
+    """Return what runs a controller in the process of a model sync, until an event is set."""
+    return lambda store, stop: made(store, poll_s).run(stop)
+
+
+def _answer(controller: Controller, path: str) -> probes.Answer | None:
+    if path == "/metrics":
+        return probes.text_answer(probes.metrics({
+            registry.LEADS: {"": int(controller.leads)},
+            registry.LAST_CONTACT: {"": int(controller.last_contact)},
+        }))  # fmt: skip
+    if path == "/healthz":
+        since = time.monotonic() - controller.last_round
+        return probes.json_answer(200 if since < _STUCK_S else 503, {"leads": controller.leads, "last_round_s": since})
+    return None

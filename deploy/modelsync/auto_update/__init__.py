@@ -1,9 +1,0 @@
-"""Auto-update: gives version numbers to new models of an endpoint whose rule selects the newest of a project.
-
-``rules`` decides (pure); ``writer`` asks the registry and records the decision. Called by model sync's reader after
-every look at the serving Task. It never makes model sync wait or fail, and never assigns a number twice.
-"""
-
-from deploy.modelsync.auto_update.writer import AutoUpdate
-
-__all__ = ["AutoUpdate"]

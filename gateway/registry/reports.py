@@ -1,0 +1,75 @@
+"""What each model sync reports of its Triton: the phase of each model, and why it is not loaded. Pure.
+
+One record per model sync (``Registry.reports``), in a companion Task that is no part of ``Registry.marker``: a report
+wakes nobody. Model sync writes its own, on change and hourly; the controller reads all, and removes what is silent.
+
+Public: ``deploy`` may import it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+from gateway.registry.ledger import Record, Records
+
+SILENT_S: Final = 86400.0
+"""Seconds after which a report counts as that of a Triton that is gone."""
+_MAX_REASON: Final = 300
+
+Phase = Literal["pending", "loaded", "retiring"]
+"""``loaded`` also of a model that was unloaded because nobody asks for it: the next request loads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """One model of one Triton. ``is_final``: a retry fails again until the model or its endpoint is changed."""
+
+    url: str
+    model: str
+    name: str
+    phase: Phase
+    reason: str = ""
+    is_final: bool = False
+
+
+def record(sync: str, told: Iterable[ModelReport], *, at: float) -> Record:
+    """Return the record of the model sync called ``sync``; ``at`` in Unix seconds."""
+    rows = [{**asdict(one), "reason": one.reason[:_MAX_REASON]} for one in told]
+    return Record("report", sync, {"at": round(at), "models": rows})
+
+
+def read(records: Records) -> dict[str, tuple[ModelReport, ...]]:
+    """Return the reports by model sync; what cannot be read is skipped."""
+    found = {}
+    for sync, value in records.get("report", {}).items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found[sync] = models(value["models"])
+    return found
+
+
+def models(rows: Iterable[Mapping[str, Any]]) -> tuple[ModelReport, ...]:
+    """Return models from their fields. Raises ``KeyError`` and ``ValueError``."""
+    return tuple(_model(row) for row in rows)
+
+
+def silent(records: Records, *, now: float) -> list[str]:
+    """Return the model syncs whose report is older than a day."""
+    return [sync for sync, value in records.get("report", {}).items() if not now - _time(value) < SILENT_S]
+
+
+def _model(stored: Mapping[str, Any]) -> ModelReport:
+    phase = stored["phase"]
+    if phase not in get_args(Phase):
+        raise ValueError(phase)
+    return ModelReport(
+        str(stored["url"]), str(stored["model"]), str(stored["name"]), phase, str(stored.get("reason", "")),
+        bool(stored.get("is_final")),
+    )  # fmt: skip
+
+
+def _time(value: Mapping[str, Any]) -> float:
+    at = value.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0

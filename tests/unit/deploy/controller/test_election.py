@@ -1,0 +1,115 @@
+"""One of several controllers leads; another takes over when it stops, and two that are forced to lead decide as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from deploy.controller.controller import Controller, Duty
+from deploy.controller.election import SETTLE_S, SILENT_S, WRITE_S, Election
+from gateway.errors import RegistryUnavailable
+from gateway.registry.reports import ModelReport, record
+from gateway.testing import FakeRegistry
+
+
+class World:
+    """A serving Task, a clock, and candidates that look every second."""
+
+    def __init__(self) -> None:
+        self.registry = FakeRegistry()
+        self.now = 1000.0
+        self.one, self.two = self.candidate("one"), self.candidate("two")
+
+    def candidate(self, name: str) -> Election:
+        """Return a candidate with a clock of its own, as on another machine."""
+        offset = 1e6 * len(name)
+        return Election(self.registry.reports, name, clock=lambda: self.now + offset)
+
+    def leading(self, seconds: float, *candidates: Election) -> list[list[bool]]:
+        """Let these look every second; return who led at each look."""
+        found = []
+        for _ in range(int(seconds)):
+            self.now += 1
+            found.append([one.leads() for one in candidates])
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    """Nobody leads yet."""
+    return World()
+
+
+def test_of_two_that_start_together_one_leads_and_stays(world: World) -> None:
+    """The last one that wrote its name, after it saw it for three seconds; never both."""
+    looks = world.leading(60, world.one, world.two)
+    assert all(sum(both) < 2 for both in looks)
+    assert {1} == {sum(both) for both in looks[int(SETTLE_S) + 1 :]}
+    assert 1 == len({tuple(both) for both in looks if sum(both)})
+
+
+def test_another_takes_over_when_the_leader_is_gone(world: World) -> None:
+    """Killed: after the silence. Stopped: at once, because it has given the lead back."""
+    world.leading(10, world.one)
+    took = [both for (both,) in world.leading(40, world.two)].index(True) + 1
+    assert SILENT_S <= took <= SILENT_S + SETTLE_S + 2 * WRITE_S
+    world.two.resign()
+    assert [True] in world.leading(WRITE_S + SETTLE_S + 1, world.one)
+
+
+def test_a_leader_that_stood_still_learns_it_before_it_decides_again(world: World) -> None:
+    """A suspended machine: the first thing that it does is to look at the key."""
+    world.leading(10, world.one)
+    world.leading(60, world.two)
+    assert [[False]] * 5 == world.leading(5, world.one)
+    assert [[True]] * 5 == world.leading(5, world.two)
+
+
+def test_nobody_leads_while_the_registry_is_away(world: World) -> None:
+    """And the same one goes on when it answers again."""
+    world.leading(10, world.one)
+    world.registry.reports.is_up = False
+    world.now += WRITE_S
+    with pytest.raises(RegistryUnavailable):
+        world.one.leads()
+    world.registry.reports.is_up = True
+    assert [True] in world.leading(WRITE_S + SETTLE_S, world.one)
+
+
+def _controller(world: World, name: str, duty: Duty) -> Controller:
+    clock = lambda: world.now  # noqa: E731 - as short as that
+    return Controller(world.registry, world.candidate(name), lambda _: [duty], poll_s=2.0, clock=clock, wall=clock)
+
+
+def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_changes(world: World) -> None:
+    """A duty that changed the Task is given the new one."""
+    seen: list[str] = []
+
+    def duty(task: Mapping[str, Any]) -> bool:
+        seen.append(task["configuration"].get("x", {}).get("value", ""))
+        world.registry.write({"x": "1"})
+        return seen[-1] == ""
+
+    first, second = (_controller(world, name, duty) for name in ("a", "bb"))
+    for _ in range(10):
+        world.now += 1
+        first.step()
+        second.step()
+    assert 1 == first.leads + second.leads
+    assert ["", "1"] == seen[:2]
+    assert world.now == max(first.last_contact, second.last_contact)
+
+
+def test_what_some_triton_has_loaded_is_known_and_silent_reports_are_removed(world: World) -> None:
+    """A Triton that was scaled away a day ago is forgotten."""
+    models = [ModelReport("e/1", "m", "e_m", "loaded"), ModelReport("e/2", "n", "e_n", "pending", "no room")]
+    old = [ModelReport("e/3", "o", "e_o", "loaded")]
+    world.registry.reports.write([record("old", old, at=world.now - 90_000), record("pod", models, at=world.now)])
+    controller = _controller(world, "a", lambda _: False)
+    for _ in range(10):
+        world.now += 1
+        controller.step()
+    assert {("e/1", "m")} == set(controller.loaded())
+    assert {"pod"} == set(world.registry.reports.read()["report"])
