@@ -78,7 +78,7 @@ clients: $(VENV)/.dev ## other people's clients and accessibility checker, model
 	    tests/integration/long_accessibility.py $(ARGS)
 
 pages: $(VENV)/.dev ## type what README and docs say to type, beside one `up` (minutes)
-	@$(BIN)/python -m pytest tests/e2e/long_pages.py $(ARGS)
+	@$(BIN)/python -m pytest tests/e2e/long_pages.py tests/e2e/long_readme.py $(ARGS)
 
 boards: $(VENV)/.dev ## draw the boards' pictures in docs/images anew; needs npm, Chromium and Prometheus (minutes)
 	@$(BIN)/python -m pytest tests/integration/long_board_pictures.py $(ARGS)

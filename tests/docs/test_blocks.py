@@ -39,7 +39,7 @@ ALL: Final = list(blocks())
 EXCUSED: Final = [block for block in ALL if block.why]
 TYPED: Final = [block for block in ALL if block.kind == "console" and not block.why]
 WRITTEN: Final = [block for block in ALL if block.kind not in ("console", "text") and not block.why]
-ON_SHELL: Final = {"export", "source", "for", "openssl", "chmod", "cp", "sed"}
+ON_SHELL: Final = {".", "export", "source", "for", "openssl", "chmod", "cp", "sed"}
 """Whose line the shell reads; the long test types it."""
 
 

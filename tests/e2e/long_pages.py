@@ -18,11 +18,12 @@ from typing import Final
 
 import pytest
 
-from tests.docs import picture
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.e2e.test_up_demo import Up, clean_environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+MODEL: Final = ROOT / "deploy" / "laptop" / "demo" / "words_model"
 
 UNTYPED: Final = {
     r"^(kubectl|helm)": "needs a cluster: make cluster",
@@ -45,6 +46,7 @@ UNTYPED: Final = {
 """Lines that are not typed, and why."""
 
 ELSEWHERE: Final = {
+    "README.md": "tests/e2e/long_readme.py, in a bare shell",
     "docs/commands.md": "the examples of `--help`",
     "docs/http-api.md": "tests/integration/forms/test_page.py, in front of a model of every kind",
 }
@@ -90,9 +92,9 @@ class Reader:
             (place / ".triton-gateway").symlink_to(self.up.state)
             (place / "deploy").symlink_to(ROOT / "deploy")
             if page != "docs/tutorial.md":  # which makes them
-                shutil.copytree(picture.MODEL, place / "my-model")
-                shutil.copytree(picture.MODEL, place / "my-model-2")
-                shutil.copytree(picture.MODEL, place / "my-classifier-1")
+                shutil.copytree(MODEL, place / "my-model")
+                shutil.copytree(MODEL, place / "my-model-2")
+                shutil.copytree(MODEL, place / "my-classifier-1")
                 config = place / "my-model-2" / "config.json"
                 config.write_text(config.read_text().replace("{", f'{{"of": "{place.name}-2",', 1))
                 for name in ("my-model", "my-classifier-1"):
@@ -178,20 +180,3 @@ def test_most_lines_are_typed() -> None:
     lines = [command.line for block in TYPED for command in block.commands()]
     assert [] == [pattern for pattern in UNTYPED if not any(re.search(pattern, line) for line in lines)]
     assert sum(not untyped(line) for line in lines) >= len(lines) / 3
-
-
-def test_picture_of_the_readme_shows_what_a_run_prints(tmp_path: Path) -> None:
-    """Line by line; figures and ids differ."""
-    shutil.copytree(picture.MODEL, tmp_path / "my-model")
-    up = Up(tmp_path, "--model", "./my-model")
-    try:
-        up.wait_ready()
-        now = picture.shown(up.printed())
-    finally:
-        up.stop()
-
-    def without_figures(lines: list[str]) -> list[str]:
-        # a line is cut where it ends the picture: later if a figure in it is shorter
-        return sorted(re.sub(r"[0-9a-f]{4}…|[\d.]+", "#", line).replace(" ", "")[:80] for line in lines)
-
-    assert without_figures(picture.lines_of(picture.PICTURE.read_text())) == without_figures(now)
