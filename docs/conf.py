@@ -1,7 +1,7 @@
 """How Sphinx makes the documentation site: `make site`, or `python -m sphinx -c docs . build/site`.
 
 The pages are the Markdown files as they lie in the repository, so a link works in a checkout and on the site alike; the
-navigation is read from the links of the pages that list others. Nothing is fetched. Why Sphinx: decisions/0055.
+navigation is read from the links of the pages that list others. Nothing is fetched.
 """
 
 from __future__ import annotations
