@@ -42,7 +42,7 @@ def test_what_the_other_does_better_stands_first() -> None:
         for cell, ours in ((CELLS[0], faster), (CELLS[1], slower))
     ]
     told = shown({"facts": {"commit": "abc", "peer": "router 1.9.3"}, "cells": cells})
-    assert told.index(CELLS[1].name) < told.index(CELLS[0].name)
+    assert told.index(f"| {CELLS[1].name} |") < told.index(f"| {CELLS[0].name} |")
 
 
 def test_a_program_that_is_not_there_is_refused_in_a_sentence(
