@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import RunningControlPlane
 from tests import warm
+from tests.control_planes import RunningControlPlane
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from deploy.controlplane.credentials import (
     environment,
     fixed,
 )
-from deploy.controlplane.server import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
+from deploy.controlplane.server import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run
 
 __all__ = [
     "BadCredentials",
@@ -26,5 +26,4 @@ __all__ = [
     "fixed",
     "read_endpoint",
     "run",
-    "serve",
 ]

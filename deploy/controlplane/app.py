@@ -1,12 +1,12 @@
 """The ASGI application: routes URLs, reads bodies and writes envelopes. The composition root of the control plane.
 
-Only `build` names concrete classes. `server` and tests call it. Endpoints run in worker threads, because SQLite and
-`fsync` block; the event loop only moves bytes.
+Each call is one transaction. Handlers run in worker threads, because SQLite and `fsync` block; the event loop only
+moves bytes.
 """
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +14,30 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deploy.controlplane import bodies, fields
-from deploy.controlplane.access import Access
-from deploy.controlplane.api.auth import AuthApi
-from deploy.controlplane.api.call import Call, Handler
-from deploy.controlplane.api.events import EventsApi
-from deploy.controlplane.api.models import ModelsApi
-from deploy.controlplane.api.projects import ProjectsApi
-from deploy.controlplane.api.serving import ServingApi
-from deploy.controlplane.api.tasks import TasksApi
+from deploy.controlplane.access import Access, Identity
+from deploy.controlplane.api import events, models, projects, tasks
+from deploy.controlplane.api.call import Call, Clock, Handler
 from deploy.controlplane.bodies import LIMITS, Limits
-from deploy.controlplane.clock import Clock, new_id
 from deploy.controlplane.credentials import Credentials
-from deploy.controlplane.envelope import (
-    API_VERSION,
-    ApiError,
-    EndpointName,
-    JsonObject,
-    StoreBusy,
-    refusal,
-    reply,
-    unknown_endpoint,
-    validation_error,
-)
-from deploy.controlplane.files import Files
-from deploy.controlplane.fileserver import FileServer
-from deploy.controlplane.pages import Pages
+from deploy.controlplane.envelope import API_VERSION, ApiError, JsonObject, StoreBusy, envelope, validation_error
+from deploy.controlplane.files import METHODS, FileServer
 from deploy.controlplane.store import Store, dumps, loads
-from deploy.controlplane.tokens import Identity, Tokens
 from deploy.tools.local_names import are_local
 
-JSON = "application/json"
+READS: Mapping[str, Handler] = {**projects.READS, **tasks.READS, **models.READS, **events.READS}
+WRITES: Mapping[str, Handler] = {**projects.WRITES, **tasks.WRITES, **models.WRITES, **events.WRITES}
+LOGIN = "auth.login"
+# telemetry of newer clearml-serving containers: accepted and dropped, because our own metrics replace it
+DROPPED = "serving.container_status_report"
+# docs/clearml-compatibility.md lists them
+CALLS = frozenset({LOGIN, DROPPED, *READS, *WRITES})
 
-_ENDPOINT = re.compile(r"^(?:v(?P<version>\d+(?:\.\d+)?)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")
-_BAD_VERSION = re.compile(r"^v[^/]*/(?P<name>[a-z_]+\.[a-z_]+)/?$")
-_METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
-_FILE_METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+_PATH = re.compile(r"^(?:v(?P<version>[^/]*)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")
 
 _log = logging.getLogger("controlplane")
 
@@ -61,67 +45,60 @@ _log = logging.getLogger("controlplane")
 class ApiServer:
     """Turns an HTTP request into a call of one endpoint, and its result into an envelope."""
 
-    def __init__(
-        self,
-        *,
-        endpoints: Mapping[str, Handler],
-        access: Access,
-        pages: Pages,
-        new_id: Callable[[], str],
-        limits: Limits = LIMITS,
-    ) -> None:
-        self._endpoints = endpoints
+    def __init__(self, *, store: Store, access: Access, limits: Limits) -> None:
+        self._store = store
         self._access = access
-        self._pages = pages
-        self._new_id = new_id
         self._limits = limits
+        self._clock = Clock()
 
     async def handle(self, request: Request) -> Response:
-        """Answer an API call, or a browser that follows a web link."""
-        path = str(request.path_params.get("path", ""))
-        match = _ENDPOINT.match(path)
-        if match is None:
-            return await self._other(request, path)
+        """Answer an API call. Web links, which the CLI and the SDK print, get the same 404 as an unknown call."""
+        path = request.path_params["path"]
+        match = _PATH.match(path)
         if request.method not in ("GET", "POST", "PUT"):
             return PlainTextResponse("Method not allowed", 405, {"Allow": "GET, POST, PUT"})
-        endpoint = EndpointName(name=match["name"], requested_version=match["version"] or API_VERSION)
+        name, version = (match["name"], match["version"] or API_VERSION) if match else (path, API_VERSION)
+        headers = {}
+        outcome: JsonObject | ApiError
         try:
-            bodies.require_small(request, self._limits)
+            if not re.fullmatch(r"\d+(\.\d+)?", version):
+                raise ApiError(400, 2, "Request path has invalid version")
+            if match is None:
+                raise ApiError(404, 0, f"Unable to find endpoint /{path:.200} (this is an API without web pages)")
             identity = self._access.identify(request.headers.get("authorization"))
-            handler = self._endpoints.get(endpoint.name)
-            if handler is None:
-                raise unknown_endpoint(endpoint.name)
+            if name not in CALLS:
+                service, _, action = name.partition(".")
+                raise ApiError(404, 0, f"Unable to find endpoint for service {service} and action {action}")
             body = await bodies.read(request, self._limits)
-            data = await run_in_threadpool(_call, handler, endpoint, identity, request, body)
-            return self._answer(200, reply(endpoint, data, call_id=self._new_id()))
+            outcome = await run_in_threadpool(self._answer, name, identity, body, request.query_params)
         except ApiError as error:
             await bodies.discard(request, self._limits)
-            return self._refuse(endpoint, error)
+            outcome = error
         except StoreBusy as error:
             # exactly 503: clients retry it by themselves, while a 500 makes them drop the write
-            busy = ApiError(503, 0, f"The store is busy, try again ({error})")
-            return self._refuse(endpoint, busy, headers={"Retry-After": "1"})
+            outcome, headers = ApiError(503, 0, f"The store is busy, try again ({error})"), {"Retry-After": "1"}
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the top of the request loop
-            _log.exception("%s failed", endpoint.name)
-            return self._refuse(endpoint, ApiError(500, 0, f"General error ({type(error).__name__})"))
+            _log.exception("%s failed", name)
+            outcome = ApiError(500, 0, f"General error ({type(error).__name__})")
+        status = outcome.code if isinstance(outcome, ApiError) else 200
+        return Response(dumps(envelope(name, version, outcome)), status, headers, "application/json")
 
-    async def _other(self, request: Request, path: str) -> Response:
-        bad = _BAD_VERSION.match(path)
-        if bad is not None:
-            return self._refuse(EndpointName(name=bad["name"]), ApiError(400, 2, "Request path has invalid version"))
-        if request.method not in ("GET", "HEAD"):
-            return self._refuse(
-                EndpointName(name=path or "/"), ApiError(404, 0, f"Unable to find endpoint for /{path}")
-            )
-        return HTMLResponse(await run_in_threadpool(self._pages.overview, path))
-
-    def _refuse(self, endpoint: EndpointName, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-        return self._answer(error.code, refusal(endpoint, error, call_id=self._new_id()), headers)
-
-    def _answer(self, status: int, envelope: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-        return Response(dumps(envelope), status, headers, JSON)
+    def _answer(self, name: str, identity: Identity, content: bytes, query: Mapping[str, str]) -> JsonObject:
+        lines = _lines(content) if name == "events.add_batch" else []
+        body = {} if lines else _object(content)
+        fields.check(name, body)
+        if name == LOGIN:
+            wanted = str(query.get("expiration_sec") or "")
+            return {
+                "token": self._access.issue(identity, int(wanted) if re.fullmatch(r"[0-9]{1,12}", wanted) else None)
+            }
+        if name == DROPPED:
+            return {}
+        handler = READS.get(name) or WRITES[name]
+        with self._store.read() if name in READS else self._store.write() as tx:
+            return handler(Call(identity=identity, tx=tx, clock=self._clock, body=body, lines=lines))
 
 
 def build(
@@ -129,8 +106,6 @@ def build(
     state_dir: Path,
     store: Store,
     credentials: Credentials,
-    clock: Clock | None = None,
-    ids: Callable[[], str] = new_id,
     limits: Limits = LIMITS,
     local_names: Collection[str] | None = None,
 ) -> Starlette:
@@ -138,30 +113,15 @@ def build(
 
     It first removes leftovers of a crash. The caller closes the store afterwards.
     """
-    clock = clock or Clock()
-    tokens = Tokens(secret=credentials.token_secret, new_id=ids)
-    access = Access(credentials=credentials, tokens=tokens)
-    files = Files(store=store, directory=state_dir / "files")
-    files.clean()
-    models = ModelsApi(store=store, clock=clock, new_id=ids)
-    tasks = TasksApi(store=store, clock=clock, new_id=ids, publish_model=models.publish_in)
-    services = (
-        AuthApi(tokens=tokens),
-        ProjectsApi(store=store, clock=clock, new_id=ids),
-        tasks,
-        models,
-        EventsApi(store=store, clock=clock),
-        ServingApi(),
-    )
-    endpoints = {name: handler for service in services for name, handler in service.endpoints().items()}
-    api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids, limits=limits)
-    file_server = FileServer(files=files, access=access, limits=limits)
+    access = Access(credentials)
+    api = ApiServer(store=store, access=access, limits=limits)
+    files = FileServer(directory=state_dir / "files", access=access, limits=limits)
     return Starlette(
         routes=[
             Route("/healthz", _health),
-            Route("/files", file_server.handle, methods=_FILE_METHODS),
-            Route("/files/{path:path}", file_server.handle, methods=_FILE_METHODS),
-            Route("/{path:path}", api.handle, methods=_METHODS),
+            Route("/files", files.handle, methods=METHODS),
+            Route("/files/{path:path}", files.handle, methods=METHODS),
+            Route("/{path:path}", api.handle, methods=METHODS),
         ],
         middleware=[] if local_names is None else [Middleware(_OnlyLocal, names=local_names)],
     )
@@ -183,40 +143,18 @@ class _OnlyLocal:
 
 
 async def _health(_: Request) -> Response:
-    return Response('{"status":"ok"}', media_type=JSON)
-
-
-def _call(handler: Handler, endpoint: EndpointName, identity: Identity, request: Request, body: bytes) -> JsonObject:
-    lines = _lines(body) if endpoint.name == "events.add_batch" else []
-    values = {} if lines else _object(body)
-    fields.check(endpoint.name, values)
-    return handler(
-        Call(
-            endpoint=endpoint,
-            identity=identity,
-            body=values,
-            lines=lines,
-            query=dict(request.query_params),
-        )
-    )
+    return Response('{"status":"ok"}', media_type="application/json")
 
 
 def _value(text: bytes, what: str) -> Any:
     try:
-        value = loads(text)
-    except ValueError as exc:
-        raise validation_error(f"{what} is not JSON") from exc
-    except RecursionError as exc:
-        raise validation_error(f"{what} is nested too deeply") from exc
-    if isinstance(value, list | dict) and fields.is_too_deep(value):
-        raise validation_error(f"{what} is nested too deeply")
-    return value
+        return loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise validation_error(f"{what} is not JSON, or nested too deeply") from exc
 
 
 def _object(body: bytes) -> JsonObject:
-    if not body.strip():
-        return {}
-    value = _value(body, "the body")
+    value = _value(body, "the body") if body.strip() else {}
     if not isinstance(value, dict):
         raise validation_error("the body must be a JSON object")
     return value
@@ -224,10 +162,6 @@ def _object(body: bytes) -> JsonObject:
 
 def _lines(body: bytes) -> list[JsonObject]:
     """JSON lines; a single object or a JSON list of objects is also accepted."""
-    lines: list[JsonObject] = []
-    for line in body.splitlines():
-        if not line.strip():
-            continue
-        value = _value(line, "a line of the batch")
-        lines += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
-    return lines
+    values = [_value(line, "a line of the batch") for line in body.splitlines() if line.strip()]
+    flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return [item for item in flat if isinstance(item, dict)]

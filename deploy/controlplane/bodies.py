@@ -1,6 +1,6 @@
 """Reads request bodies within limits of size and time, or discards them.
 
-`app` and `fileserver` call it once they have identified the caller: no body of an unknown caller is kept.
+`app` and `files` call it once they have identified the caller: no body of an unknown caller is kept.
 """
 
 import asyncio
@@ -17,29 +17,16 @@ from deploy.controlplane.envelope import ApiError
 class Limits:
     """How large a call may be and how long its body may take.
 
-    `size`: bytes of a call's body (files have no limit of size). `idle_s`: without a byte. `whole_s`: for the whole
-    body of a call. `discard_s`: for the rest of a refused body, so that the caller reads the answer before the
-    connection is closed.
+    `size`: bytes of a call's body (files have no limit of size). `idle_s`: without a byte. `discard_s`: for the rest
+    of a refused body, so that the caller reads the answer before the connection is closed.
     """
 
     size: int = 64 << 20
     idle_s: float = 30.0
-    whole_s: float = 300.0
     discard_s: float = 5.0
 
 
 LIMITS = Limits()
-
-
-def require_small(request: Request, limits: Limits) -> None:
-    """Refuse a call by the length it announces.
-
-    Raises:
-        ApiError: 413.
-    """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limits.size:
-        raise _too_large(limits)
 
 
 async def read(request: Request, limits: Limits) -> bytes:
@@ -49,16 +36,16 @@ async def read(request: Request, limits: Limits) -> bytes:
         ApiError: 413 when it is too large, 408 when it does not come.
         ClientDisconnect: the caller is gone.
     """
+    announced = request.headers.get("content-length", "")
     body = bytearray()
-    try:
-        async with asyncio.timeout(limits.whole_s):
-            async for piece in pieces(request, limits):
-                body += piece
-                if len(body) > limits.size:
-                    raise _too_large(limits)
-    except TimeoutError as exc:
-        raise _too_slow() from exc
-    return bytes(body)
+    if not announced.isdecimal() or int(announced) <= limits.size:
+        async for piece in pieces(request, limits):
+            body += piece
+            if len(body) > limits.size:
+                break
+        else:
+            return bytes(body)
+    raise ApiError(413, 0, f"The request is larger than {limits.size >> 20} MiB")
 
 
 async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
@@ -74,7 +61,7 @@ async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
             async with asyncio.timeout(limits.idle_s):
                 piece = await anext(stream, None)
         except TimeoutError as exc:
-            raise _too_slow() from exc
+            raise ApiError(408, 0, "The body of the request did not arrive in time") from exc
         if piece is None:
             return
         yield piece
@@ -97,11 +84,3 @@ async def discard(request: Request, limits: Limits) -> None:
                 size += len(piece)
                 if size > limits.size:
                     return
-
-
-def _too_large(limits: Limits) -> ApiError:
-    return ApiError(413, 0, f"The request is larger than {limits.size >> 20} MiB")
-
-
-def _too_slow() -> ApiError:
-    return ApiError(408, 0, "The body of the request did not arrive in time")

@@ -1,170 +1,163 @@
-"""The content-addressed file store: bytes under their SHA-256, paths in the database.
+"""The file server, mounted at `/files`: multipart POST in, plain GET/HEAD out, DELETE.
 
-It owns the directories `blobs/` and `tmp/`. `fileserver` (HTTP) calls it. A path means its latest upload, as on a
-ClearML server. A blob is on disk and synced before its row is written, so a row never points to missing bytes. Blobs
-without a row are removed at the next start.
+It owns the directory `files/`: `content/` holds each file under its own path, `tmp/` what is being uploaded. A path
+means its latest upload, as on a ClearML server. It streams in both directions, so a model of many gigabytes is never in
+memory, and never lists directories. A file is on disk and synced before its upload is answered.
 """
 
-import hashlib
 import mimetypes
 import os
-import threading
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO
 
-from deploy.controlplane.store import Store
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
+from deploy.controlplane import bodies
+from deploy.controlplane.access import Access
+from deploy.controlplane.bodies import LIMITS, Limits
+from deploy.controlplane.envelope import ApiError
 
-class BadPath(ValueError):
-    """The path leaves the store, or is empty."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A stored file ready to be sent."""
-
-    location: Path
-    name: str
-    sha: str
-    size: int
-    content_type: str
-
-
-class Upload:
-    """An upload in progress: hashed while it is written, invisible until `Files.commit`."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file: IO[bytes] = NamedTemporaryFile(dir=directory, prefix="upload-", delete=False)  # noqa: SIM115 - lives across calls
-        self._digest = hashlib.sha256()
-        self.location = Path(self._file.name)
-        self.size = 0
-
-    def write(self, data: bytes) -> None:
-        """Append."""
-        self._file.write(data)
-        self._digest.update(data)
-        self.size += len(data)
-
-    def finish(self) -> str:
-        """Sync to disk; the SHA-256 in hex."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return self._digest.hexdigest()
-
-    def discard(self) -> None:
-        """Remove the written bytes unless they were committed."""
-        self._file.close()
-        self.location.unlink(missing_ok=True)
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+# bytes that are written per call to a worker thread
+PIECE = 1 << 20
+# bytes of a file's name on common file systems
+MAX_NAME = 255
 
 
-class Files:
-    """Stores, finds and deletes files. Thread-safe."""
+class FileServer:
+    """Stores, sends and deletes files. It first removes what a crash left of uploads."""
 
-    def __init__(self, *, store: Store, directory: Path) -> None:
-        self._store = store
-        self._blobs = directory / "blobs"
+    def __init__(self, *, directory: Path, access: Access, limits: Limits = LIMITS) -> None:
+        self._content = directory / "content"
         self._temporary = directory / "tmp"
-        # held while a blob is placed and its row committed, and while rows and then their blobs are removed
-        self._lock = threading.Lock()
-        for path in (self._blobs, self._temporary):
+        self._access = access
+        self._limits = limits
+        for path in (self._content, self._temporary):
             path.mkdir(parents=True, exist_ok=True)
-
-    def begin(self) -> Upload:
-        """Start an upload."""
-        return Upload(self._temporary)
-
-    def commit(self, upload: Upload, path: str) -> str:
-        """Make a finished upload the content of `path`; its SHA-256.
-
-        Raises:
-            BadPath: the path is refused.
-            StoreBusy: try again.
-            OSError: the disk refused.
-        """
-        path = normalised(path)
-        sha = upload.finish()
-        content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-        with self._lock:
-            self._place(upload.location, sha)
-            with self._store.write() as tx:
-                before = tx.one("SELECT sha FROM uploads WHERE path = ?", (path,))
-                tx.execute(
-                    "INSERT INTO uploads (path, sha, size, content_type) VALUES (?, ?, ?, ?) ON CONFLICT (path)"
-                    " DO UPDATE SET sha = excluded.sha, size = excluded.size, content_type = excluded.content_type",
-                    (path, sha, upload.size, content_type),
-                )
-                is_orphan = before is not None and tx.one("SELECT 1 FROM uploads WHERE sha = ?", before) is None
-            if before is not None and is_orphan:
-                self._blob(before[0]).unlink(missing_ok=True)
-        return sha
-
-    def find(self, path: str) -> Found | None:
-        """The file at a decoded request path."""
-        path = path.strip("/")
-        with self._store.read() as tx:
-            row = tx.one("SELECT sha, size, content_type FROM uploads WHERE path = ?", (path,))
-        if row is None:
-            return None
-        sha, size, content_type = row
-        return Found(
-            location=self._blob(sha), name=path.rpartition("/")[2], sha=sha, size=size, content_type=content_type
-        )
-
-    def delete(self, path: str) -> bool:
-        """Delete a path, whoever refers to it; return False if there is nothing."""
-        path = path.strip("/")
-        with self._lock:
-            with self._store.write() as tx:
-                row = tx.one("SELECT sha FROM uploads WHERE path = ?", (path,))
-                if row is None:
-                    return False
-                tx.execute("DELETE FROM uploads WHERE path = ?", (path,))
-                is_orphan = tx.one("SELECT 1 FROM uploads WHERE sha = ?", row) is None
-            if is_orphan:
-                self._blob(row[0]).unlink(missing_ok=True)
-        return True
-
-    def clean(self) -> None:
-        """Remove leftovers of crashes. Called once, before the first request."""
         for leftover in self._temporary.iterdir():
             leftover.unlink()
-        with self._store.read() as tx:
-            known = {row[0] for row in tx.rows("SELECT DISTINCT sha FROM uploads")}
-        for blob in self._blobs.glob("*/*"):
-            if blob.name not in known:
-                blob.unlink()
 
-    def _place(self, source: Path, sha: str) -> None:
-        target = self._blob(sha)
-        if target.exists():
-            source.unlink()
-            return
-        target.parent.mkdir(exist_ok=True)
-        source.replace(target)
-        for directory in (target.parent, self._blobs):
-            _sync_directory(directory)
+    async def handle(self, request: Request) -> Response:
+        """Answer any request below `/files`."""
+        path = str(request.path_params.get("path", "")).strip("/")
+        if not path and request.method in ("GET", "HEAD"):
+            return PlainTextResponse("OK")
+        try:
+            self._access.identify(request.headers.get("authorization"))
+            if request.method in ("POST", "PUT"):
+                return await self._upload(request)
+            target = self._target(path)
+            if not await run_in_threadpool(target.is_file):
+                return PlainTextResponse("Not found", 404)
+            if request.method == "DELETE":
+                await run_in_threadpool(target.unlink, missing_ok=True)
+                return PlainTextResponse(path)
+            kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+            return FileResponse(target, media_type=kind, filename=target.name, content_disposition_type="inline")
+        except ApiError as error:
+            await bodies.discard(request, self._limits)
+            return PlainTextResponse(error.message, error.code)
+        except OSError as error:
+            await bodies.discard(request, self._limits)
+            return PlainTextResponse(f"The file cannot be stored: {error.strerror}", 507)
 
-    def _blob(self, sha: str) -> Path:
-        return self._blobs / sha[:2] / sha
+    async def _upload(self, request: Request) -> Response:
+        media_type, options = parse_options_header(request.headers.get("content-type", ""))
+        if media_type != b"multipart/form-data" or b"boundary" not in options:
+            raise ApiError(400, 12, "Expected multipart/form-data with one part, named by the path of the file")
+        upload = await run_in_threadpool(_Upload, self._temporary, options[b"boundary"])
+        try:
+            piece = bytearray()
+            async for chunk in bodies.pieces(request, self._limits):
+                piece += chunk
+                if len(piece) >= PIECE:
+                    await run_in_threadpool(upload.feed, bytes(piece))
+                    piece.clear()
+            if piece:
+                await run_in_threadpool(upload.feed, bytes(piece))
+            if upload.path is None or not upload.is_complete:
+                raise ApiError(400, 12, "The upload is incomplete")
+            target = self._target(upload.path)
+            await run_in_threadpool(upload.store, target)
+            return JSONResponse([str(target.relative_to(self._content))])
+        except (MultipartParseError, UnicodeDecodeError) as error:
+            raise ApiError(400, 12, f"Malformed upload: {error}") from error
+        except ClientDisconnect:
+            # the client has gone, so nobody reads this; nothing was stored
+            return PlainTextResponse("The upload was interrupted", 400)
+        finally:
+            await run_in_threadpool(upload.discard)
+
+    def _target(self, path: str) -> Path:
+        """Where the file of a path lies.
+
+        Raises:
+            ApiError: 400 for an empty path, `.` or `..` segments, NUL, or a name that no file may have.
+        """
+        segments = [segment for segment in path.split("/") if segment]
+        bad = any(segment in (".", "..") or len(segment.encode(errors="replace")) > MAX_NAME for segment in segments)
+        if not segments or bad or "\0" in path:
+            raise ApiError(400, 12, f"not a file path: {path!r:.200}")
+        return self._content.joinpath(*segments)
 
 
-def normalised(path: str) -> str:
-    """The path as it is stored: without leading or doubled slashes.
+class _Upload:
+    """One multipart body of one part, written to disk as it arrives; nothing is visible before `store`."""
 
-    Raises BadPath for an empty path, `.` or `..` segments, or NUL.
-    """
-    segments = [segment for segment in path.split("/") if segment]
-    if not segments or any(segment in (".", "..") for segment in segments) or "\0" in path or "\\.." in path:
-        raise BadPath(f"not a file path: {path!r}")
-    return "/".join(segments)
+    def __init__(self, directory: Path, boundary: bytes) -> None:
+        self._file = NamedTemporaryFile(dir=directory, delete=False)  # noqa: SIM115 - lives across calls
+        self._name, self._value = bytearray(), bytearray()
+        self.path: str | None = None
+        self.is_complete = False
+        callbacks = {
+            "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._header_ended,
+            "on_part_data": lambda data, start, end: self._file.write(data[start:end]),
+            "on_end": self._ended,
+        }
+        self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
 
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body.
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        Raises:
+            MultipartParseError, UnicodeDecodeError: the body is malformed.
+        """
+        self._parser.write(data)
+
+    def store(self, target: Path) -> None:
+        """Make what was uploaded the content of `target`, on disk before this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(self._file.name).replace(target)
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """Close, and remove what was not stored."""
+        self._file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._file.name)  # noqa: PTH108
+
+    def _header_ended(self) -> None:
+        if bytes(self._name).lower() == b"content-disposition":
+            _, options = parse_options_header(bytes(self._value))
+            name = options.get(b"name") or options.get(b"filename")
+            if name is None or self.path is not None:
+                raise MultipartParseError("expected one part with a name")
+            self.path = name.decode("utf-8").replace("%22", '"')
+        self._name.clear()
+        self._value.clear()
+
+    def _ended(self) -> None:
+        self.is_complete = True

@@ -22,18 +22,15 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from deploy.controlplane.app import build
-from deploy.controlplane.clock import Clock
 from deploy.controlplane.credentials import BadCredentials, Credentials, client_config, write_private
 from deploy.controlplane.envelope import StoreBusy
 from deploy.controlplane.store import Store
-from deploy.controlplane.watchdog import Watchdog
 from deploy.tools.local_names import is_loopback
 
 ENDPOINT_FILE = "endpoint.json"
 DATABASE_FILE = "registry.sqlite3"
 LOCK_FILE = "lock"
-# ClearML's own (watch_interval_sec)
-WATCH_EVERY_S = 900.0
+STOP_TIMEOUT_S = 5
 
 _log = logging.getLogger("controlplane")
 
@@ -57,10 +54,6 @@ class ControlPlaneSettings:
     public_url: str | None = None
     # a clearml.conf for clients that share a folder with the server, written once it answers requests
     client_config: Path | None = None
-    busy_timeout_s: float = 10.0
-    stop_timeout_s: int = 5
-    # seconds of silence after which a Task in progress is stopped (ClearML: two hours); None: never, as laptops sleep
-    stop_silent_after_s: float | None = None
 
 
 def run(settings: ControlPlaneSettings) -> int:
@@ -68,7 +61,7 @@ def run(settings: ControlPlaneSettings) -> int:
     code 1.
     """
     try:
-        asyncio.run(serve(settings))
+        _serve(settings)
     except (PortTaken, StateInUse, BadCredentials, StoreBusy) as error:
         print(f"controlplane: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
         return 1
@@ -78,50 +71,20 @@ def run(settings: ControlPlaneSettings) -> int:
     return 0
 
 
-async def serve(
-    settings: ControlPlaneSettings,
-    *,
-    stop: asyncio.Event | None = None,
-    on_ready: Callable[[str], None] | None = None,
-) -> None:
-    """Serve until a signal (in the main thread) or `stop`. `on_ready` gets the base URL once requests are answered.
-
-    Raises:
-        PortTaken, StateInUse, BadCredentials: see there.
-        OSError, sqlite3.DatabaseError: the state directory cannot be used.
-    """
-    stop = stop or asyncio.Event()
+def _serve(settings: ControlPlaneSettings) -> None:
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_locked(settings.state_dir))
         listener = stack.enter_context(bind(settings.host, settings.port))
         credentials = Credentials.load_or_create(settings.state_dir)
-        store = Store(settings.state_dir / DATABASE_FILE, busy_timeout_s=settings.busy_timeout_s)
+        store = Store(settings.state_dir / DATABASE_FILE)
         stack.callback(store.close)
-        clock = Clock()
         app = build(
-            state_dir=settings.state_dir,
-            store=store,
-            credentials=credentials,
-            clock=clock,
-            local_names=_local_names(settings),
+            state_dir=settings.state_dir, store=store, credentials=credentials, local_names=_local_names(settings)
         )
         base_url = settings.public_url or url_of(listener)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                # The SDK forks a reporting process (clearml/utilities/process/mp.py), and both processes go on with the
-                # same session. On a kept connection, each would read the other's answers. ClearML's own server keeps no
-                # connections either.
-                headers=[("connection", "close")],
-                timeout_graceful_shutdown=settings.stop_timeout_s,
-                server_header=False,
-            )
-        )
         endpoint = settings.state_dir / ENDPOINT_FILE
+        stack.callback(endpoint.unlink, missing_ok=True)
 
         def announce() -> None:
             write_endpoint(endpoint, base_url)
@@ -129,22 +92,20 @@ async def serve(
                 settings.client_config.parent.mkdir(parents=True, exist_ok=True)
                 write_private(settings.client_config, client_config(credentials, base_url))
             _log.info("control plane ready at %s", base_url)
-            if on_ready is not None:
-                on_ready(base_url)
 
-        server.on_started = announce
-        stack.callback(endpoint.unlink, missing_ok=True)
-        with _signals(asyncio.get_running_loop(), stop):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_stop_when(stop, server))
-                if settings.stop_silent_after_s is not None:
-                    silence_s = settings.stop_silent_after_s
-                    watchdog = Watchdog(store=store, clock=clock, silence_s=silence_s)
-                    group.create_task(_watch(watchdog, stop, every_s=min(WATCH_EVERY_S, silence_s / 4)))
-                try:
-                    await server.serve(sockets=[listener])
-                finally:
-                    stop.set()
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            # The SDK forks a reporting process (clearml/utilities/process/mp.py), and both processes go on with the
+            # same session. On a kept connection, each would read the other's answers. ClearML's own server keeps no
+            # connections either.
+            headers=[("connection", "close")],
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            server_header=False,
+        )
+        _Server(config, announce).run(sockets=[listener])
 
 
 def _local_names(settings: ControlPlaneSettings) -> Collection[str] | None:
@@ -203,51 +164,22 @@ def read_endpoint(state_dir: Path) -> dict[str, str] | None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling, which reports when it listens."""
+    """uvicorn that says when it listens, and ends with exit code 0 after SIGTERM and SIGINT."""
 
-    on_started: Callable[[], None] | None = None
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, setattr, self, "should_exit", True)
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        if self.started and self.on_started is not None:
-            self.on_started()
-
-
-async def _watch(watchdog: Watchdog, stop: asyncio.Event, *, every_s: float) -> None:
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), every_s)
-            return
-        try:
-            for task_id in await asyncio.to_thread(watchdog.sweep):
-                _log.warning("stopped Task %s: its process no longer reports", task_id)
-        except (StoreBusy, sqlite3.DatabaseError) as error:
-            _log.warning("cannot check for Tasks whose process no longer reports: %s", error)
-
-
-async def _stop_when(stop: asyncio.Event, server: uvicorn.Server) -> None:
-    await stop.wait()
-    server.should_exit = True
-
-
-@contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT. Outside the main thread, signals belong to the host program."""
-    installed: list[signal.Signals] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # RuntimeError, ValueError: not the main thread
-        with contextlib.suppress(RuntimeError, ValueError):
-            loop.add_signal_handler(number, stop.set)
-            installed.append(number)
-    try:
-        yield
-    finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
+        if self.started:
+            self._on_started()
 
 
 @contextlib.contextmanager

@@ -1,15 +1,14 @@
 """The one database: SQLite in WAL mode, one writer at a time, documents as JSON.
 
-It owns the file, its schema and its migrations. `api/*` and `files` use it through `read()` and `write()`. Each `with
-store.write()` is one transaction, which survives a SIGKILL as a whole or not at all. It interprets nothing of a
-document except the indexed columns.
+Each `with store.write()` is one transaction, which survives a SIGKILL as a whole or not at all. It interprets nothing
+of a document except its id.
 """
 
 import json
 import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,93 +17,56 @@ import orjson
 
 from deploy.controlplane.envelope import JsonObject, StoreBusy
 
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE documents (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        kind TEXT NOT NULL,
-        id TEXT NOT NULL,
-        project TEXT,
-        doc TEXT NOT NULL,
+SCHEMA = """
+    CREATE TABLE IF NOT EXISTS documents (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, doc TEXT NOT NULL,
         UNIQUE (kind, id)
     );
-    CREATE INDEX documents_by_project ON documents (kind, project);
-    CREATE TABLE events (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        owner TEXT NOT NULL,
-        type TEXT NOT NULL,
-        metric TEXT NOT NULL,
-        variant TEXT NOT NULL,
-        iter INTEGER NOT NULL,
-        timestamp INTEGER NOT NULL,
-        doc TEXT NOT NULL
+    CREATE TABLE IF NOT EXISTS events (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, type TEXT NOT NULL, metric TEXT NOT NULL,
+        variant TEXT NOT NULL, iter INTEGER NOT NULL, timestamp INTEGER NOT NULL, doc TEXT NOT NULL
     );
-    CREATE INDEX events_by_owner ON events (owner, type, timestamp);
-    CREATE TABLE uploads (
-        path TEXT PRIMARY KEY,
-        sha TEXT NOT NULL,
-        size INTEGER NOT NULL,
-        content_type TEXT NOT NULL
-    );
-    CREATE INDEX uploads_by_sha ON uploads (sha);
-    """,
-)
-
-_BUSY = ("locked", "busy")
+    CREATE INDEX IF NOT EXISTS events_by_owner ON events (owner, type, timestamp);
+"""
 
 
-class Reader:
-    """Queries inside one transaction, which all see the same state."""
+class Transaction:
+    """What one call reads and writes. Others see its changes only after it ends."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def get(self, kind: str, document_id: str) -> JsonObject | None:
         """One document, None if there is none."""
-        row = self.one("SELECT doc FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
-        return loads(row[0]) if row else None
+        found = self.rows("SELECT doc FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
+        return loads(found[0][0]) if found else None
 
-    def scan(
-        self, kind: str, *, ids: Sequence[str] | None = None, projects: Sequence[str] | None = None
-    ) -> Iterator[JsonObject]:
-        """Documents in insertion order. `ids` and `projects` restrict what is read from disk."""
+    def scan(self, kind: str, ids: Sequence[str] | None = None) -> Iterator[JsonObject]:
+        """Documents in insertion order, all of a kind or those with one of `ids`."""
         sql, values = "SELECT doc FROM documents WHERE kind = ?", [kind]
-        for column, wanted in (("id", ids), ("project", projects)):
-            if wanted is not None:
-                # json_each instead of a list of placeholders, whose number SQLite limits
-                sql += f" AND {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 - column is one of two literals
-                values.append(json.dumps(list(wanted)))
+        if ids is not None:
+            # json_each instead of a list of placeholders, whose number SQLite limits
+            sql += " AND id IN (SELECT value FROM json_each(?))"
+            values.append(json.dumps(list(ids)))
         for row in self._connection.execute(f"{sql} ORDER BY seq", values):
             yield loads(row[0])
 
-    def rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
         return list(self._connection.execute(sql, values))
-
-    def one(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> tuple[Any, ...] | None:
-        """The first row of a query; None if there is none."""
-        row: tuple[Any, ...] | None = self._connection.execute(sql, values).fetchone()
-        return row
-
-
-class Writer(Reader):
-    """A `Reader` that may also write. Others see its changes only after the transaction ends."""
 
     def put(self, kind: str, doc: JsonObject) -> None:
         """Insert or replace the document with `doc["id"]`; its place in the insertion order stays."""
         self._connection.execute(
-            "INSERT INTO documents (kind, id, project, doc) VALUES (:kind, :id, :project, :doc)"
-            " ON CONFLICT (kind, id) DO UPDATE SET project = :project, doc = :doc",
-            {"kind": kind, "id": doc["id"], "project": doc.get("project"), "doc": dumps(doc)},
+            "INSERT INTO documents (kind, id, doc) VALUES (?, ?, ?)"
+            " ON CONFLICT (kind, id) DO UPDATE SET doc = excluded.doc",
+            (kind, doc["id"], dumps(doc)),
         )
 
     def delete(self, kind: str, document_id: str) -> None:
-        """Remove one document. A missing one is no error."""
+        """Remove one document and its events. A missing one is no error."""
         self._connection.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
-
-    def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> None:
-        """Run one statement."""
-        self._connection.execute(sql, values)
+        self._connection.execute("DELETE FROM events WHERE owner = ?", (document_id,))
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each row."""
@@ -112,7 +74,7 @@ class Writer(Reader):
 
 
 class Store:
-    """Opens, migrates and serves one database file. Safe across threads.
+    """Opens and serves one database file. Safe across threads.
 
     Args:
         path: the database file; its directory exists.
@@ -131,7 +93,8 @@ class Store:
         self._local = threading.local()
         try:
             self._writer = self._connect()
-            self._migrate()
+            with _translated():
+                self._writer.executescript(SCHEMA)
         except BaseException:
             self.close()
             raise
@@ -144,8 +107,8 @@ class Store:
             self._connections.clear()
 
     @contextmanager
-    def read(self) -> Iterator[Reader]:
-        """A consistent view; never waits for a writer.
+    def read(self) -> Iterator[Transaction]:
+        """A consistent view that refuses writes; never waits for a writer.
 
         Raises:
             StoreBusy: SQLite could not give the view.
@@ -154,14 +117,15 @@ class Store:
             connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
             if connection is None:
                 connection = self._local.connection = self._connect()
+                connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")
             try:
-                yield Reader(connection)
+                yield Transaction(connection)
             finally:
                 connection.execute("ROLLBACK")
 
     @contextmanager
-    def write(self) -> Iterator[Writer]:
+    def write(self) -> Iterator[Transaction]:
         """One transaction of the one writer: committed and synced when the block ends, rolled back when it raises.
 
         Raises:
@@ -173,21 +137,14 @@ class Store:
             with _translated():
                 self._writer.execute("BEGIN IMMEDIATE")
                 try:
-                    yield Writer(self._writer)
+                    yield Transaction(self._writer)
+                    self._writer.execute("COMMIT")
                 except BaseException:
-                    self._writer.execute("ROLLBACK")
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
                     raise
-                self._commit()
         finally:
             self._write_lock.release()
-
-    def _commit(self) -> None:
-        try:
-            self._writer.execute("COMMIT")
-        except sqlite3.Error:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
-            raise
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -200,28 +157,13 @@ class Store:
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    def _migrate(self) -> None:
-        with self.write() as tx:
-            tx.execute("CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, applied TEXT NOT NULL)")
-            row = tx.one("SELECT COALESCE(MAX(number), 0) FROM migrations")
-            done = int(row[0]) if row else 0
-            if done > len(MIGRATIONS):
-                raise sqlite3.DatabaseError(
-                    f"{self._path} was written by a newer version (schema {done}, this one knows {len(MIGRATIONS)})"
-                )
-            for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
-                # not executescript, which would commit: a migration must be atomic
-                for statement in filter(str.strip, script.split(";")):
-                    tx.execute(statement)
-                tx.execute("INSERT INTO migrations (number, applied) VALUES (?, datetime('now'))", (number,))
-
 
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as exc:
-        if any(word in str(exc) for word in _BUSY):
+        if any(word in str(exc) for word in ("locked", "busy")):
             raise StoreBusy(str(exc)) from exc
         raise
 

@@ -235,7 +235,7 @@ def test_cold_start_ends_with_an_answer_and_what_to_do_next(up: Up) -> None:
 def test_only_local_names_are_answered(up: Up) -> None:
     """A web page may have its own name resolve to this machine. Both servers refuse it."""
     registry = json.loads((up.state / "controlplane" / "endpoint.json").read_text())["api"]
-    for url in (f"{up.gateway}/v1/status", registry):
+    for url in (f"{up.gateway}/v1/status", f"{registry}/healthz"):
         for host, status in (("evil.example", 403), ("localhost:1234", 200)):
             request = urllib.request.Request(url, headers={"host": host})
             try:

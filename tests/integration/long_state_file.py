@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools.clearml_serving import PROGRAM
+from tests.control_planes import control_plane
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

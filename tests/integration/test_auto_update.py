@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools import sections
 from tests import warm
+from tests.control_planes import control_plane
 from tests.stock import TENSORS, Client
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools import sections
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

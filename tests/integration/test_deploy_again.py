@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
+from tests.control_planes import control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.stock import Client

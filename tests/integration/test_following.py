@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

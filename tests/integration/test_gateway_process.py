@@ -26,10 +26,10 @@ import numpy as np
 import pytest
 
 from benchmarks.shared.processes import free_port
-from deploy.controlplane.testing import control_plane
 from gateway.metrics import drift
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
+from tests.control_planes import control_plane
 from tests.gateways import GatewayProcess
 from tests.prometheus import Prometheus
 from tests.stock import Client, ended

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.history.recorder import Observer
 from gateway.registry import ClearMLRegistry
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

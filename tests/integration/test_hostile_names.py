@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from deploy.controlplane.testing import control_plane
 from gateway.errors import GatewayError
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import ArtifactRef, decode_model
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

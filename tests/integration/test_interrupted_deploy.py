@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.tools.clearml_serving import PROGRAM
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.integration.optimize.tiny import IS_ALL

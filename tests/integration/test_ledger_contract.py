@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import SYSTEM_TAG, ClearMLLedger, Kind, Ledger, Record
 from gateway.testing import FakeLedger
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

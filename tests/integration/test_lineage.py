@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

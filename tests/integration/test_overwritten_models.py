@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.gateways import GatewayProcess
 from tests.stock import Client
 from tests.waiting import until

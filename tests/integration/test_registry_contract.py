@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from clearml.config import ConfigWrapper
 
-from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
@@ -25,6 +24,7 @@ from gateway.registry.ledger import Record
 from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, Upload, section_text
 from gateway.spec import decode, decode_model, records_of
 from gateway.testing import FakeRegistry
+from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.shared.processes import free_port
-from deploy.controlplane.testing import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.gateways import GatewayProcess
 from tests.stock import Client
 from tests.waiting import until

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.rights import OPERATIONS
+from tests.control_planes import control_plane
 from tests.gateways import GatewayProcess
 from tests.stock import Client
 from tests.stores import RedisServer

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.controller.weights import SETTLED_S, WeightsKeeper
-from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.rollout import record
 from deploy.rollout.record import Lease
 from deploy.rollout.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
+from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deploy.controller.auto_update import AutoUpdate
-from deploy.controlplane.testing import control_plane
 from deploy.tools import sections
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
+from tests.control_planes import control_plane
 from tests.stock import TENSORS, Client
 from tests.waiting import until
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools.clearml_serving import PROGRAM
 from tests import warm
+from tests.control_planes import control_plane
 from tests.stock import TENSORS, Client, ended
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]

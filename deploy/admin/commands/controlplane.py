@@ -46,17 +46,11 @@ from deploy.admin.commands._options import PORT
     help="Write a clearml.conf with the address and the keys to this file, for clients that share the folder.",
 )  # fmt: skip
 @click.option(
-    "--stop-silent-after", type=click.FloatRange(min=0, min_open=True), default=None, metavar="SECONDS",
-    envvar="TRITON_GATEWAY_CONTROLPLANE_STOP_SILENT_AFTER", show_envvar=True,
-    help="Mark a running Task as stopped if it has sent no sign of life for this many seconds; a "
-    "ClearML server does after 7200.  [default: never]",
-)  # fmt: skip
-@click.option(
     "--show-env", is_flag=True, help="Print the environment variables that the clearml-serving CLI needs, and exit."
 )
 def command(
     state_dir: Path, host: str, port: int, public_url: str | None, access_key: str, secret_key: str,
-    client_config: Path | None, stop_silent_after: float | None, show_env: bool,
+    client_config: Path | None, show_env: bool,
 ) -> int:  # fmt: skip
     """Run the embedded ClearML-compatible server, for the stock clearml SDK and clearml-serving CLI.
 
@@ -103,7 +97,6 @@ def command(
             raise StateDirUnusable(str(error)) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = ControlPlaneSettings(
-        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config,
-        stop_silent_after_s=stop_silent_after,
-    )  # fmt: skip
+        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config
+    )
     return run(settings)

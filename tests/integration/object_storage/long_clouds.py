@@ -31,10 +31,10 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
 from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
+from tests.control_planes import control_plane
 from tests.integration.object_storage.long_object_storage import FILES, HERE, UPLOAD, run, sizes
 from tests.sites import site
 from tests.waiting import until

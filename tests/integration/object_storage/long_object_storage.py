@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
 from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
+from tests.control_planes import control_plane
 from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -19,13 +19,13 @@ from deploy.admin.cli import main
 from deploy.bundles.export.original import Original
 from deploy.bundles.pack import manifest
 from deploy.bundles.work_folder import work_folder
-from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
 from tests import warm
+from tests.control_planes import RunningControlPlane, control_plane
 
 from . import tiny
 

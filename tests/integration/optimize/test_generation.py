@@ -28,12 +28,12 @@ from deploy.bundles.generation.original import GRAPH, WEIGHTS, CausalOriginal
 from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import BeyondTolerance, Options
-from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
 from tests import warm
+from tests.control_planes import RunningControlPlane, control_plane
 
 from . import sabotage, tiny
 

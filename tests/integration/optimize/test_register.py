@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane.testing import control_plane
 from tests import warm
+from tests.control_planes import control_plane
 
 pytestmark = pytest.mark.integration
 

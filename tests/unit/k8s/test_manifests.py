@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from deploy.admin.cli import group
-from deploy.controlplane import ControlPlaneSettings, Credentials
+from deploy.controlplane import Credentials
 from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
 from gateway.app import Gateway
@@ -329,7 +329,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     gateway = Gateway(
         Settings(state_dir=folder), registry=FakeRegistry(), make_backend=lambda _address, _compression: FakeBackend()
     )
-    store = Store(folder / "registry.sqlite3", busy_timeout_s=ControlPlaneSettings(state_dir=folder).busy_timeout_s)
+    store = Store(folder / "registry.sqlite3")
     controlplane = build_controlplane(state_dir=folder, store=store, credentials=Credentials.load_or_create(folder))
     store.close()
     source = (Path(__file__).parents[3] / "deploy" / "modelsync" / "health.py").read_text()

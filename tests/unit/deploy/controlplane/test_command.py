@@ -9,11 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
 from pyhocon import ConfigFactory
 
 from deploy.admin.cli import main
-from deploy.controlplane import Credentials, read_endpoint
+from deploy.controlplane import read_endpoint
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[4]
@@ -48,28 +47,6 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=30)
     assert b"s" * 40 not in said
-
-
-def test_the_length_of_a_silence_reaches_the_server(tmp_path: Path) -> None:
-    """`--stop-silent-after 0.2`: a silent Task is stopped."""
-    options = ["--port", "0", "--state-dir", str(tmp_path), "--stop-silent-after", "0.2"]
-    process = subprocess.Popen([sys.executable, "-m", "deploy.admin.cli", "controlplane", *options], cwd=ROOT)
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while (running := read_endpoint(tmp_path)) is None:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        keys = Credentials.load(tmp_path)
-        with httpx.Client(base_url=running["api"], auth=(keys.access_key, keys.secret_key)) as client:
-            task = client.post("/tasks.create", json={"name": "silent", "type": "training"}).json()["data"]["id"]
-            client.post("/tasks.started", json={"task": task})
-            while client.post("/tasks.get_by_id", json={"task": task}).json()["data"]["task"]["status"] != "stopped":
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
 
 
 def test_showing_the_environment_writes_no_config(tmp_path: Path) -> None:

@@ -10,15 +10,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from deploy.controlplane import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
+from deploy.controlplane import ControlPlaneSettings, PortTaken, read_endpoint, run
 from deploy.controlplane.server import ENDPOINT_FILE, bind, url_of, write_endpoint
 from tests.waiting import soon
 
@@ -30,10 +29,9 @@ PROGRAM = (
 
 
 @contextmanager
-def process(state_dir: Path) -> Iterator["subprocess.Popen[str]"]:
-    started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(state_dir), "0"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+def process(state_dir: Path, command: Sequence[str] = ()) -> Iterator["subprocess.Popen[str]"]:
+    command = command or [sys.executable, "-c", PROGRAM, str(state_dir), "0"]
+    started = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         yield started
     finally:
@@ -83,18 +81,12 @@ sys.exit(0 if good and os.waitpid(child, 0)[1] == 0 else 1)
     assert asked.returncode == 0
 
 
-async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> None:
-    stop = asyncio.Event()
-    urls: asyncio.Queue[str] = asyncio.Queue()
-    serving = asyncio.create_task(
-        serve(ControlPlaneSettings(state_dir=tmp_path, port=0), stop=stop, on_ready=urls.put_nowait)
-    )
-    url = await asyncio.wait_for(urls.get(), 60)
-    with pytest.raises(StateInUse, match=url):
-        await serve(ControlPlaneSettings(state_dir=tmp_path, port=0))
-    assert await asyncio.to_thread(health, url) == 200
-    stop.set()
-    await asyncio.wait_for(serving, 60)
+async def test_second_server_on_the_same_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with process(tmp_path):
+        url = await ready(tmp_path)
+        assert await asyncio.to_thread(run, ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
+        assert url in capsys.readouterr().err
+        assert await asyncio.to_thread(health, url) == 200
 
 
 @pytest.mark.parametrize(
@@ -109,22 +101,18 @@ async def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_o
     tmp_path: Path, host: str, public_url: str | None, answered: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
     # a web page may have its own name resolve to this machine, and would read what a developer has registered
-    stop = asyncio.Event()
-    urls: asyncio.Queue[str] = asyncio.Queue()
-    settings = ControlPlaneSettings(state_dir=tmp_path, host=host, port=0, public_url=public_url)
     with bind(host, 0) as free:
-        settings = replace(settings, port=free.getsockname()[1])
-    serving = asyncio.create_task(serve(settings, stop=stop, on_ready=urls.put_nowait))
-    await asyncio.wait_for(urls.get(), 60)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{settings.port}", timeout=60) as client:
-        for names, statuses in ((answered, {200, 401}), (refused, {403})):
-            for name in names:
+        port = free.getsockname()[1]
+    more = ["--host", host, "--port", str(port), *(["--public-url", public_url] if public_url else [])]
+    command = [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--state-dir", str(tmp_path), *more]
+    with process(tmp_path, command):
+        await ready(tmp_path)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for name, is_answered in [(name, True) for name in answered] + [(name, False) for name in refused]:
                 for path in ("/healthz", "/", "/auth.login", "/files/x"):
                     reply = await client.get(path, headers={"host": name})
-                    assert (reply.status_code == 403) == (statuses == {403}), (name, path, reply.text)
-                    assert statuses != {403} or "only to local names" in reply.text
-    stop.set()
-    await asyncio.wait_for(serving, 60)
+                    assert (reply.status_code != 403) == is_answered, (name, path, reply.text)
+                    assert is_answered or "only to local names" in reply.text
 
 
 def test_taken_port_is_one_clear_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

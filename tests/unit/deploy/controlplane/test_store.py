@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.envelope import StoreBusy
-from deploy.controlplane.store import MIGRATIONS, Store, dumps, loads
+from deploy.controlplane.store import Store, dumps, loads
 
 
 @pytest.fixture
@@ -32,13 +32,12 @@ def test_documents_come_back_in_insertion_order(store: Store) -> None:
     assert found == {"id": "c", "n": 2}
 
 
-def test_scan_narrows_by_id_and_project(store: Store) -> None:
+def test_scan_narrows_by_id(store: Store) -> None:
     with store.write() as tx:
         for number in range(2000):
-            tx.put("models", {"id": str(number), "project": str(number % 2)})
+            tx.put("models", {"id": str(number)})
     with store.read() as tx:
         assert len(list(tx.scan("models", ids=[str(number) for number in range(1500)]))) == 1500
-        assert len(list(tx.scan("models", projects=["0"]))) == 1000
         assert list(tx.scan("models", ids=[])) == []
         assert list(tx.scan("tasks")) == []
 
@@ -119,23 +118,17 @@ def test_concurrent_writers_lose_no_increment(tmp_path: Path) -> None:
     store.close()
 
 
-def test_state_survives_reopening_and_migrations_run_once(tmp_path: Path) -> None:
+def test_state_survives_reopening(tmp_path: Path) -> None:
     for _ in range(2):
         store = Store(tmp_path / "db")
         with store.write() as tx:
             tx.put("tasks", {"id": "x"})
-        with store.read() as tx:
-            assert tx.rows("SELECT number FROM migrations") == [(n + 1,) for n in range(len(MIGRATIONS))]
         store.close()
 
 
-def test_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path / "db")
-    with store.write() as tx:
-        tx.execute("INSERT INTO migrations VALUES (99, '')")
-    store.close()
-    with pytest.raises(sqlite3.DatabaseError, match="newer version"):
-        Store(tmp_path / "db")
+def test_a_reader_cannot_write(store: Store) -> None:
+    with pytest.raises(sqlite3.OperationalError), store.read() as tx:
+        tx.put("tasks", {"id": "x"})
 
 
 def test_json_keeps_numbers_that_python_clients_send() -> None:

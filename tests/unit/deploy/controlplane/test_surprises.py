@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane.testing import BASE, InProcess, in_process
 from deploy.tools import sections
+from tests.control_planes import BASE, InProcess, in_process
 
 PAGE = Path(__file__).parents[4] / "docs" / "clearml-compatibility.md"
 SCALAR = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 0}

@@ -1,7 +1,4 @@
-"""A control plane for tests: as a real process on loopback (`control_plane`), or in this process (`in_process`).
-
-Tests of everything that talks to ClearML use it; the product does not.
-"""
+"""A control plane for tests: as a real process on loopback (`control_plane`), or in this process (`in_process`)."""
 
 import base64
 import json
@@ -29,9 +26,7 @@ BASE = "http://controlplane:8008"
 _PROGRAM = (
     "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[3]);"
     "from deploy.controlplane import ControlPlaneSettings, run;"
-    "silence = float(sys.argv[4]) if sys.argv[4] else None;"
-    "sys.exit(run(ControlPlaneSettings(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]),"
-    " stop_silent_after_s=silence)))"
+    "sys.exit(run(ControlPlaneSettings(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]))))"
 )
 
 
@@ -64,8 +59,8 @@ class RunningControlPlane:
     def _send(self, url: str, body: bytes | None) -> bytes:
         keys = self.credentials
         basic = base64.b64encode(f"{keys.access_key}:{keys.secret_key}".encode()).decode()
-        request = urllib.request.Request(url, data=body, headers={"Authorization": f"Basic {basic}"})  # noqa: S310
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own server
+        request = urllib.request.Request(url, data=body, headers={"Authorization": f"Basic {basic}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
             content: bytes = answer.read()
         return content
 
@@ -87,7 +82,6 @@ def control_plane(
     *,
     port: int = 0,
     timeout_s: float = 30.0,
-    stop_silent_after_s: float | None = None,
 ) -> Iterator[RunningControlPlane]:
     """A started control plane; stopped when the block ends, killed if it does not stop.
 
@@ -95,14 +89,12 @@ def control_plane(
         state_dir: where it keeps its state; made when missing.
         port: 0 takes a free one.
         timeout_s: for its start and its stop, each.
-        stop_silent_after_s: seconds after which a silent Task in progress is stopped; None: never.
 
     Raises:
         RuntimeError: it did not start in time; its own message is on stderr.
     """
-    root = Path(__file__).resolve().parents[2]
-    silence = "" if stop_silent_after_s is None else str(stop_silent_after_s)
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root), silence])
+    root = Path(__file__).resolve().parents[1]
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root)])
     try:
         deadline = time.monotonic() + timeout_s
         while (endpoint := read_endpoint(state_dir)) is None or endpoint["pid"] != str(process.pid):
