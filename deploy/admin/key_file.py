@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.history import key_file as history
-from deploy.history.recorder import recorded
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import held
 from gateway import callers, registry
@@ -159,8 +158,7 @@ class RegistryKeyStore:
         keys = self.keys()
         before = list(keys)
         yield keys
-        with recorded(self._registry):
-            self._registry.ledger.write(callers.records_of(before, keys, self._by))
+        self._registry.ledger.write(callers.records_of(before, keys, self._by))
 
 
 def new_key(

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import yaml
 
-from deploy.history.recorder import recorded
+from deploy.history.recorder import announced
 from deploy.rollout import default_versions, objective, record
 from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
@@ -32,6 +32,7 @@ _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
 }  # fmt: skip
 _VERSIONS: Final = "model_monitoring_eps"
+_WHY: Final = "applied from a file"
 _NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canaries": "canary", "metrics": "metrics",
                  "defaults": "default", "objectives": "objective"}  # fmt: skip
 _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
@@ -317,7 +318,9 @@ def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], want
     """
     writes = _writes(task, changes, wanted, by)
     texts = _texts(writes)
-    with recorded(store):
+    changed = [key for _, kind, key, _ in changes if kind == "endpoints"]
+    changed += [f"{key} (auto-update rule)" for _, kind, key, _ in changes if kind == "auto_update"]
+    with announced(store, changed, by=by, why=_WHY):
         for key, files in writes.code.items():
             _attach(store, key, files)
         again = store.task()
@@ -329,8 +332,7 @@ def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], want
 
 
 def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, by: str) -> _Writes:
-    found, now = _Writes(), time.time()
-    why = "applied from a file"
+    found, now, why = _Writes(), time.time(), _WHY
     for what, kind, key, fields in changes:
         if kind == "defaults":
             found.records.append(default_versions.chosen(key, wanted[kind][key], now=now, by=by, why=why))

@@ -1,8 +1,4 @@
-"""The facts of the serving Task that can change, and the entries that record their changes. Pure.
-
-Each entry names the previous entry of the same thing. Its key is a hash of that entry's key, the thing and both values.
-Ten observers of one change therefore write one entry, and the same change made a second time is another entry.
-"""
+"""The facts of the serving Task that can change, and the entries that record their changes. Pure."""
 
 from __future__ import annotations
 
@@ -61,31 +57,27 @@ class Entry:
     why: str = ""
     is_seen: bool = False
     """True if the change was only noticed: its exact time and author are known only as far as ClearML tells them."""
-    follows: str = ""
-    """Key of the previous entry of the same thing."""
     place: int = 0
     """Its position among the changes that were found together."""
 
     @property
     def key(self) -> str:
-        """The key of the entry's record."""
-        parts = [self.follows, self.kind, self.subject, self.before, self.after]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+        """The key of the entry's record; keys are in the order of entries."""
+        return f"{1000 * self.at:016.0f} {self.place:05d} {self.kind} {self.subject}"
 
     @property
-    def order(self) -> tuple[float, int, str]:
+    def order(self) -> tuple[float, int]:
         """The sort key of entries."""
-        return self.at, self.place, self.key
+        return self.at, self.place
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The last recorded value of one thing, with its entry, time and author."""
+    """The last recorded value of one thing, with its time and author."""
 
     kind: str
     subject: str
     says: str
-    key: str = ""
     at: float = 0.0
     by: str = ""
 
@@ -150,9 +142,7 @@ def changed(
             by, why = under_way.by, under_way.why
         elif not fact.says and last.by == AUTO:
             by = AUTO
-        found.append(
-            Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, last.key, len(found))
-        )
+        found.append(Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, len(found)))
     return found
 
 
@@ -195,8 +185,7 @@ def from_json(stored: Mapping[str, Any]) -> Entry:
     """Return a recorded entry. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     return Entry(
         str(stored["kind"]), str(stored["subject"]), str(stored["before"]), str(stored["after"]), float(stored["at"]),
-        str(stored["by"]), str(stored.get("why", "")), bool(stored.get("is_seen")), str(stored.get("follows", "")),
-        int(stored.get("place", 0)),
+        str(stored["by"]), str(stored.get("why", "")), bool(stored.get("is_seen")), int(stored.get("place", 0)),
     )  # fmt: skip
 
 
@@ -303,4 +292,4 @@ def record_of(entry: Entry) -> registry.Record:
 
 def known_after(entry: Entry) -> Known:
     """Return the known state after an entry."""
-    return Known(entry.kind, entry.subject, entry.after, entry.key, entry.at, entry.by)
+    return Known(entry.kind, entry.subject, entry.after, entry.at, entry.by)

@@ -28,24 +28,17 @@ def add(
     path: Path, before: Mapping[str, Any], after: Mapping[str, Any], *, by: str, clock: Callable[[], float] = time.time
 ) -> None:
     """Record how the contents of a key file differ. Raises ``OSError``."""
-    history = read(path)
-    last = {(entry.kind, entry.subject): changes.known_after(entry) for entry in history.entries}
-    known = {
-        thing: Known(*thing, says, last[thing].key if thing in last else "") for thing, says in _says(before).items()
-    }
+    known = {thing: Known(*thing, says) for thing, says in _says(before).items()}
     facts = {thing: changes.Fact(says, by) for thing, says in _says(after).items()}
     found = [
-        Entry(one.kind, one.subject, one.before, one.after, one.at, by, "", is_seen=False, follows=one.follows,
-              place=one.place)
+        Entry(one.kind, one.subject, one.before, one.after, one.at, by, "", is_seen=False, place=one.place)
         for one in changes.changed(known, facts, {}, now=clock())
     ]  # fmt: skip
     if not found:
         return
-    entries, dropped, until = [*history.entries, *found], history.dropped, history.dropped_until
-    place = beside(path)
+    entries, place = [*read(path).entries, *found], beside(path)
     if len(entries) >= KEPT + BLOCK:
-        until, dropped = entries[BLOCK - 1].at, dropped + BLOCK
-        lines = [{"dropped": dropped, "until": until}, *map(changes.to_json, entries[BLOCK:])]
+        lines = [{"dropped_until": entries[BLOCK - 1].at}, *map(changes.to_json, entries[BLOCK:])]
         replace_file(place, "".join(json.dumps(line) + "\n" for line in lines))
         return
     descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -56,15 +49,15 @@ def add(
 def read(path: Path) -> History:
     """Return the history of a key file; unreadable lines are skipped. Raises ``OSError``."""
     place = beside(path)
-    entries, dropped, until = [], 0, 0.0
+    entries, until = [], 0.0
     for line in place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             stored = json.loads(line)
-            if "dropped" in stored:
-                dropped, until = int(stored["dropped"]), float(stored["until"])
+            if "dropped_until" in stored:
+                until = float(stored["dropped_until"])
             else:
                 entries.append(changes.from_json(stored))
-    return History(tuple(entries), 0.0, dropped, until)
+    return History(tuple(entries), 0.0, until)
 
 
 def _says(content: Mapping[str, Any]) -> dict[Thing, str]:

@@ -1,14 +1,12 @@
-"""Compares the serving Task with the last recorded state, and records the changes.
+"""Compares the serving Task with the last recorded state, and records the changes. The controller calls it.
 
-Several processes may do so at once. The records are read before the Task, so that an old copy of the Task is not taken
-for a change. Two processes that find the same change write the same entry. Failures must not reach callers: the next
-look finds a change that could not be recorded.
+The records are read before the Task, so that an old copy of the Task is not taken for a change. Failures must not reach
+callers: the next look finds a change that could not be recorded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,11 +20,12 @@ from deploy.tools.errors import GatewayError
 _log = logging.getLogger("triton_gateway.history")
 
 KEPT: Final = 1000
-"""Number of the newest entries that are always kept."""
+"""Number of the newest entries that are kept; the older ones are dropped, ``BLOCK`` at a time."""
 BLOCK: Final = 200
-"""Number of the oldest entries that are dropped together, so that several processes drop the same ones."""
 _DOING_S: Final = 900.0
 """Seconds for which a note about a change in progress is valid."""
+_NOTICED_S: Final = 60.0
+"""Seconds for which it is valid after the change was made: by then the controller has looked."""
 _BEGUN: Final = "begun"
 """Key of the record with the start of the history."""
 
@@ -35,82 +34,79 @@ _Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The recorded entries, the oldest first, and how many were dropped. Times in Unix seconds; 0: none."""
+    """The entries, the oldest first; since when changes are recorded, and until when older ones were dropped.
+
+    Times in Unix seconds; 0: none.
+    """
 
     entries: tuple[Entry, ...] = ()
     since: float = 0.0
-    dropped: int = 0
     dropped_until: float = 0.0
 
 
 def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
-    """Record the changes since the last look of any process. Raises the registry's errors.
+    """Record the changes since the last look. Raises the registry's errors.
 
     The very first look records the current state without entries.
     """
-    recorded = store.history.read()
-    task = store.task()
-    facts = changes.facts_of(task)
+    recorded, now = store.history.read(), clock()
+    facts, found = _changes(store, recorded, now)
     if facts is None:
-        return  # the Task cannot be read completely
-    now = clock()
-    known, entries = _known(recorded), _entries(recorded)
-    records: list[changes.Record] = []
-    if _BEGUN not in recorded.get("history_begun", {}):
+        return
+    records = [changes.record_of(entry) for entry in found]
+    records += [_record_of(changes.known_after(entry)) for entry in found]
+    begun = recorded.get("history_begun", {}).get(_BEGUN)
+    if begun is None:
+        records += [_record_of(Known(*thing, fact.says, now)) for thing, fact in facts.items()]
         records.append(changes.Record("history_begun", _BEGUN, {"at": round(now, 3)}))
-        first = [Known(*thing, fact.says, "", now) for thing, fact in facts.items() if thing not in known]
-        records += [_record_of(one) for one in first]
-        known |= {(one.kind, one.subject): one for one in first}
-    doing = _doing(recorded)
-    latest = max((entry.at for entry in entries.values()), default=0.0)
-    user = str(task.get("last_changed_by") or "")
-    has_changed = {thing: fact.says for thing, fact in facts.items()} != {t: one.says for t, one in known.items()}
-    user = store.user_name(user) if user and has_changed else user
-    for entry in changes.changed(known, facts, doing, now=now, latest=latest, user=user):
-        if entry.key not in entries:
-            records.append(changes.record_of(entry))
-            entries[entry.key] = entry
-        records.append(_record_of(changes.known_after(entry)))
     if records:
         store.history.write(records)
-    _drop(store, entries, known)
+    over = [url for url, doing in _doing(recorded).items() if doing.until < now]
+    store.history.remove("history_doing", over)
+    stored = recorded.get("history", {})
+    if begun is not None and len(stored) + len(found) >= KEPT + BLOCK:
+        oldest = sorted(stored)[:BLOCK]
+        until = max((entry.at for entry in _entries({"history": {key: stored[key] for key in oldest}})), default=0.0)
+        value = {**begun, "dropped_until": until}
+        store.history.write([changes.Record("history_begun", _BEGUN, value)])
+        store.history.remove("history", oldest)
+        gone = [_name_of(thing) for thing, one in _known(recorded).items() if not one.says and one.at <= until]
+        store.history.remove("history_now", gone)
 
 
-def read(store: changes.Store) -> History:
-    """Return the recorded history. Raises the registry's errors."""
+def read(store: changes.Store, *, clock: Callable[[], float] = time.time) -> History:
+    """Return the recorded history, and what has changed since. Raises the registry's errors."""
     recorded = store.history.read()
-    entries = tuple(sorted(_entries(recorded).values(), key=lambda entry: entry.order))
-    dropped = list(recorded.get("history_dropped", {}).values())
     begun = recorded.get("history_begun", {}).get(_BEGUN, {})
-    return History(
-        entries, float(begun.get("at", 0.0)), sum(int(one.get("count", 0)) for one in dropped),
-        max((float(one.get("until", 0.0)) for one in dropped), default=0.0),
-    )  # fmt: skip
+    entries = _entries(recorded)
+    if begun:
+        entries += _changes(store, recorded, clock())[1]
+    return History(tuple(entries), float(begun.get("at", 0.0)), float(begun.get("dropped_until", 0.0)))
 
 
 @contextlib.contextmanager
-def recorded(store: changes.Store, *, endpoints: Iterable[str] = (), by: str = "", why: str = "") -> Iterator[None]:
-    """Record the changes made in the context, and before them those made earlier.
+def announced(store: changes.Store, endpoints: Iterable[str], *, by: str, why: str) -> Iterator[None]:
+    """Name the author of the changes to ``endpoints`` that a tool makes in the context, which records none itself.
 
-    ``by`` and ``why``: author and reason of changes to ``endpoints`` by a tool that records neither. If recording
-    fails, that is logged and nothing else happens.
+    If that cannot be noted, it is logged and nothing else happens.
     """
-    marks = [changes.Record("history_doing", url, asdict(Doing(by, why, time.time() + _DOING_S))) for url in endpoints]
-    with _harmless():
-        look(store)
-        store.history.write(marks)
+
+    def note(until: float) -> None:
+        try:
+            value = asdict(Doing(by, why, until))
+            store.history.write([changes.Record("history_doing", url, value) for url in endpoints])
+        except GatewayError as error:
+            _log.warning("`triton-gateway history` will not know who made this change: %s", error.message)
+
+    note(time.time() + _DOING_S)
     try:
         yield
-        with _harmless():
-            look(store)
     finally:
-        if marks:
-            with _harmless():
-                store.history.remove("history_doing", [mark.key for mark in marks])
+        note(time.time() + _NOTICED_S)
 
 
 class Observer:
-    """Called by model sync with the serving Task after every read: notices changes by others. One thread.
+    """Called by the controller with the serving Task after every look. One thread.
 
     Costs nothing while the Task is the same object, and no call to the registry while its contents are unchanged.
     """
@@ -141,26 +137,23 @@ class Observer:
         return False
 
 
-@contextlib.contextmanager
-def _harmless() -> Iterator[None]:
-    try:
-        yield
-    except GatewayError as error:
-        _log.warning("this change could not be recorded in `triton-gateway history` yet: %s", error.message)
+def _changes(
+    store: changes.Store, recorded: _Records, now: float
+) -> tuple[Mapping[Thing, changes.Fact] | None, list[Entry]]:
+    """Return the facts of the Task, and what has changed since ``recorded`` was written.
 
-
-def _drop(store: changes.Store, entries: Mapping[str, Entry], known: Mapping[Thing, Known]) -> None:
-    """Drop the oldest entries in whole blocks. Their number is recorded before they are removed."""
-    if len(entries) < KEPT + BLOCK:
-        return
-    ordered = sorted(entries.values(), key=lambda entry: entry.order)
-    oldest = [entry.key for entry in ordered[:BLOCK]]
-    until = ordered[BLOCK - 1].at
-    name = hashlib.sha256(" ".join(oldest).encode()).hexdigest()[:32]
-    store.history.write([changes.Record("history_dropped", name, {"count": BLOCK, "until": until})])
-    store.history.remove("history", oldest)
-    gone = [_name_of(thing) for thing, one in known.items() if not one.says and one.at <= until]
-    store.history.remove("history_now", gone)
+    The facts are None if the Task cannot be read completely. Before the first look, nothing has changed.
+    """
+    task = store.task()
+    facts = changes.facts_of(task)
+    if facts is None or _BEGUN not in recorded.get("history_begun", {}):
+        return facts, []
+    known = _known(recorded)
+    user = str(task.get("last_changed_by") or "")
+    has_changed = {thing: fact.says for thing, fact in facts.items()} != {t: one.says for t, one in known.items()}
+    user = store.user_name(user) if user and has_changed else user
+    latest = max((entry.at for entry in _entries(recorded)), default=0.0)
+    return facts, changes.changed(known, facts, _doing(recorded), now=now, latest=latest, user=user)
 
 
 def _known(recorded: _Records) -> dict[Thing, Known]:
@@ -168,20 +161,20 @@ def _known(recorded: _Records) -> dict[Thing, Known]:
     for value in recorded.get("history_now", {}).values():
         with contextlib.suppress(KeyError, TypeError, ValueError):
             one = Known(
-                str(value["kind"]), str(value["subject"]), str(value["says"]), str(value.get("key", "")),
-                float(value.get("at", 0.0)), str(value.get("by", "")),
+                str(value["kind"]), str(value["subject"]), str(value["says"]), float(value.get("at", 0.0)),
+                str(value.get("by", "")),
             )  # fmt: skip
             if one.kind in changes.KINDS:
                 found[one.kind, one.subject] = one
     return found
 
 
-def _entries(recorded: _Records) -> dict[str, Entry]:
-    found = {}
-    for key, value in recorded.get("history", {}).items():
+def _entries(recorded: _Records) -> list[Entry]:
+    found = []
+    for value in recorded.get("history", {}).values():
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[key] = changes.from_json(value)
-    return found
+            found.append(changes.from_json(value))
+    return sorted(found, key=lambda entry: entry.order)
 
 
 def _doing(recorded: _Records) -> dict[str, Doing]:

@@ -28,7 +28,7 @@ from typing import Any, Final
 from deploy.bundles import graph_pooling, ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given
-from deploy.history.recorder import recorded
+from deploy.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
 from deploy.rollout import default_versions
@@ -130,7 +130,7 @@ class Deployment:
             made = self._made(tag, scratch)
             arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
             self._live(f"clearml-serving model add --endpoint {url}")
-            with recorded(self._store, endpoints=[url], by=wanted.by, why="deploy"):
+            with announced(self._store, [url], by=wanted.by, why="deploy"):
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
         except BaseException as error:

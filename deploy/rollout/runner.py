@@ -7,13 +7,11 @@ written, so no weight is ever in force without its reason. Gateways prefer the r
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy.history.recorder import recorded
 from deploy.rollout import default_versions, record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import GatewaySource, Look, Version, between, differences
@@ -200,8 +198,7 @@ def write_decided(store: record.Store, changed: Mapping[str, str], records: Sequ
 
     Raises ``Unwritten`` if only the records could be written, and the error of ``store`` if nothing could.
     """
-    with recorded(store) if any(one.kind == "decision" for one in records) else contextlib.nullcontext():
-        store.write({}, records)
+    store.write({}, records)
     if not changed:
         return
     try:

@@ -27,8 +27,8 @@ _log = logging.getLogger("triton_gateway.ledger")
 
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
-    "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_dropped",
-    "history_doing", "leader", "report",
+    "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_doing",
+    "leader", "report",
 ]  # fmt: skip
 """The kind of a record, which is also the section of the companion Task's hyperparameters."""
 

@@ -1,4 +1,4 @@
-"""Who did it, with the unmodified clearml-serving CLI, our own commands and two observers on a real control plane."""
+"""Who did it, with the unmodified clearml-serving CLI, our own commands and a controller on a real control plane."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -30,8 +30,8 @@ def served(tmp_path: Path) -> Iterator[Client]:
             yield client
 
 
-class Sync:
-    """What model sync does about history, as often as it can."""
+class Watching:
+    """What a controller does about history, as often as it can."""
 
     def __init__(self, task: str) -> None:
         self._registry = ClearMLRegistry(task)
@@ -47,7 +47,7 @@ class Sync:
             self._observer(self._registry.task())
             self.looks += 1
 
-    def __enter__(self) -> Sync:
+    def __enter__(self) -> Watching:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,8 +57,8 @@ class Sync:
 
 
 @pytest.mark.long
-def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Client) -> None:
-    with Sync(served.task) as first, Sync(served.task) as second:
+def test_each_change_is_told_once_in_order(served: Client) -> None:
+    with Watching(served.task) as controller:
         uploaded = served.stock(
             "model", "upload", "--name", "tiny-model", "--project", "models", "--framework", "custom", "--url",
             "https://example.com/m.bin",
@@ -74,8 +74,7 @@ def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Client
         )
         served.ours("keys", "revoke", made["id"], "--registry", "--pepper-file", "pepper")
         served.stock("model", "remove", "--endpoint", "e/2")
-    assert first.looks
-    assert second.looks
+    assert controller.looks
     shown: dict[str, Any] = json.loads(served.ours("history", "--json"))
     told = [(one["kind"], one["subject"], one["after"]) for one in shown["entries"] if one["kind"] != "default"]
     code = f"triton, model {model[1]}, x:float32[4] → y:float32[2]"

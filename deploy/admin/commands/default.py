@@ -25,7 +25,6 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
       triton-gateway default faq
       triton-gateway default faq 2
     """
-    from deploy.history.recorder import recorded
     from deploy.rollout import default_versions
 
     endpoint = endpoint.strip("/")
@@ -39,8 +38,6 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
         raise DeployError(
             f"{url} is not a version of {endpoint}", hint=f"its endpoint is {serving.endpoints[url].endpoint}"
         )
-    with recorded(store):
-        choice = default_versions.chosen(endpoint, url, now=time.time(), by=who(), why="default")
-        store.write({}, [choice])
+    store.write({}, [default_versions.chosen(endpoint, url, now=time.time(), by=who(), why="default")])
     click.echo(f"{endpoint}: {store.spec().bare_name(endpoint)}")
     return 0

@@ -45,8 +45,8 @@ def command(
     Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `deploy`) and by rollouts carry a
     name: TRITON_GATEWAY_USER, else the user of the machine.
 
-    Changes by `clearml-serving` or in ClearML's web pages carry no name. The controller notices them at its next check,
-    or this command does. They are shown as "seen", with the ClearML user who last changed the serving Task.
+    Changes by `clearml-serving` or in ClearML's web pages carry no name. They are noticed at the controller's next
+    check, and shown as "seen", with the ClearML user who last changed the serving Task.
 
     The kind `default` covers the service's settings (`clearml-serving config`), metrics, and the version chosen for a
     name without a version (`triton-gateway default`).
@@ -64,15 +64,18 @@ def command(
     oldest = time.time() - since if since is not None else 0.0
     shown = [entry for entry in entries if entry.at >= oldest and _is_asked(entry, endpoint, kinds)]
     parts = [history, *([from_file] if from_file else [])]
-    dropped, until = sum(one.dropped for one in parts), max(one.dropped_until for one in parts)
+    until = max(one.dropped_until for one in parts)
     if as_json:
-        content = {"since": history.since or None, "dropped": dropped, "entries": [_json(entry) for entry in shown]}
+        content = {
+            "since": history.since or None, "dropped_until": _time_of(until) if until else None,
+            "entries": [_json(entry) for entry in shown],
+        }  # fmt: skip
         click.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         for entry in shown:
             for line in describe(entry):
                 click.echo(line)
-        click.echo(_summary(shown, history, dropped, until, is_known=not failure), err=True)
+        click.echo(_summary(shown, history, until, is_known=not failure), err=True)
     if failure is not None:
         click.echo(f"triton-gateway: the history of the serving Task cannot be read: {failure.message}", err=True)
     return 1 if failure is not None else 0
@@ -95,12 +98,7 @@ def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Histor
     from deploy.history import recorder
 
     try:
-        store = open_registry()
-        try:
-            recorder.look(store)
-        except GatewayError as error:
-            click.echo(f"recent changes may be missing: {error.message}", err=True)
-        return recorder.read(store), None
+        return recorder.read(open_registry()), None
     except GatewayError as error:
         if path is None:
             raise
@@ -122,12 +120,12 @@ def _is_asked(entry: Entry, endpoint: str | None, kinds: tuple[str, ...]) -> boo
     return (not kinds or entry.kind in kinds) and (endpoint is None or concerns(entry, endpoint.strip("/")))
 
 
-def _summary(shown: Iterable[Entry], history: History, dropped: int, until: float, *, is_known: bool) -> str:
+def _summary(shown: Iterable[Entry], history: History, until: float, *, is_known: bool) -> str:
     count = len(list(shown))
     text = f"{count or 'no'} {'change' if count == 1 else 'changes'}"
     if is_known and history.since:
         text += f"; recorded since {_time_of(history.since)}"
-    return text + (f"; {dropped} older changes, made until {_time_of(until)}, were dropped" if dropped else "")
+    return text + (f"; older changes, made until {_time_of(until)}, were dropped" if until else "")
 
 
 def _json(entry: Entry) -> dict[str, Any]:

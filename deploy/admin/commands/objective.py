@@ -32,7 +32,6 @@ def command(
       triton-gateway objective sentiment
       triton-gateway objective sentiment --reset
     """
-    from deploy.history.recorder import recorded
     from deploy.rollout import objective
 
     endpoint = endpoint.strip("/")
@@ -46,8 +45,7 @@ def command(
     if reset or wanted:
         kept = {} if reset else objective.recorded_parts(task, endpoint)
         parts = objective.checked({**kept, **wanted}, endpoint)
-        with recorded(store):
-            store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
+        store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
         task = store.task()
     click.echo(f"{endpoint}: {objective.in_words(task, endpoint)}")
     return 0

@@ -208,13 +208,13 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
 
 def _deploy(arguments: list[str], endpoint: str, serving_task_id: str, output: Path, screen: Screen) -> None:
     from deploy.admin.serving_task import connect
-    from deploy.history.recorder import recorded
+    from deploy.history.recorder import announced
     from deploy.tools.clearml_serving import ClearMLServing
 
     screen.progress("clearml-serving model add …")
     environment: dict[str, Any] = dict(os.environ)
     cli = ClearMLServing(env=environment, log=output.absolute() / "clearml-serving.log")
     registry = connect(serving_task_id)
-    with recorded(registry, endpoints=[endpoint.strip("/")], by=who(), why="optimize --deploy"):
+    with announced(registry, [endpoint.strip("/")], by=who(), why="optimize --deploy"):
         asyncio.run(cli.run("--id", serving_task_id, *arguments))
     screen.say("clearml-serving model add: done")

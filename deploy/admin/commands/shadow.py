@@ -43,15 +43,13 @@ def command(
       triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary shadow --endpoint sentiment --off
     """
-    from deploy.history.recorder import recorded
     from deploy.rollout import record
 
     endpoint = endpoint.strip("/")
     store = open_registry()
     spec = store.spec()
     if off:
-        with recorded(store):
-            store.write({}, [record.shadow(endpoint, None, who())])
+        store.write({}, [record.shadow(endpoint, None, who())])
         click.echo(f"{endpoint}: nothing is mirrored")
         return 0
     if to is None:
@@ -62,9 +60,7 @@ def command(
     if percent is None:
         raise DeployError("--to needs --percent", hint="for instance --percent 5")
     target = spec.url_of(endpoint, to)
-    mirrored = record.shadow_of(spec, endpoint, target, percent, tolerance, who())
-    with recorded(store):
-        store.write({}, [mirrored])
+    store.write({}, [record.shadow_of(spec, endpoint, target, percent, tolerance, who())])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0
 

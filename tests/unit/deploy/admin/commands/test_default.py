@@ -34,7 +34,9 @@ def run(store: FakeRegistry, *arguments: str) -> int:
 def test_what_is_chosen_counts_and_is_told(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     """The version is chosen by number or url, and the history names the author."""
     assert 0 == run(store, "faq")
+    recorder.look(store)
     assert 0 == run(store, "/faq", "2")
+    recorder.look(store)
     assert {"faq": "faq/2"} == decode(store.task()).defaults
     assert 0 == run(store, "faq", "faq/1")
     assert ["faq: nothing yet; faq/1, faq/2 can be chosen", "faq: faq/2", "faq: faq/1"] == (

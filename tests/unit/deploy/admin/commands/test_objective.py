@@ -40,6 +40,7 @@ def test_what_is_promised_goes_before_the_options_part_by_part(
         ("--reset",),
     ):  # fmt: skip
         assert 0 == run(store, "/faq", *arguments)
+        recorder.look(store)
     assert [
         "faq: 99.9% answered, 99% of the answers within 1 s",
         "faq: 99.9% answered, 99% of the answers within 300 ms",
