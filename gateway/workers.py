@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any, Final, NamedTuple, Protocol
 
-from gateway.metrics.workers import Told
+from gateway.metrics.workers import Totals
 
 _log = logging.getLogger("triton_gateway")
 _FORK = multiprocessing.get_context("fork")
@@ -78,9 +78,9 @@ link: Link | None = None
 class _Worker:
     """One worker, in the parent."""
 
-    def __init__(self, make: Make, told: Told, latch: mmap.mmap, *, joins: bool) -> None:
+    def __init__(self, make: Make, totals: Totals, latch: mmap.mmap, *, joins: bool) -> None:
         """Raises ``OSError`` if no process can be started."""
-        self._told = told
+        self._totals = totals
         self.socket, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.process = _FORK.Process(target=_work, args=(make, joins, Link(of_worker, latch)))
         # Before the worker sets its own handlers, the parent's would handle its signals, and they would be lost.
@@ -93,7 +93,7 @@ class _Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             of_worker.close()
-        told.add(self.socket)
+        totals.add(self.socket)
         self.began = self._checked_at = time.monotonic()
         self._silence = 0.0
         self.has_served = False
@@ -110,13 +110,13 @@ class _Worker:
 
     def hear(self) -> None:
         """Take what the worker has said."""
-        if words := self._told.hear(self.socket):
+        if words := self._totals.hear(self.socket):
             self.has_served |= _SERVES in words
             self._silence = 0.0
 
     def close(self) -> None:
         """Release a worker that has ended; its counts stay."""
-        self._told.end(self.socket)
+        self._totals.end(self.socket)
         self.socket.close()
         self.process.close()
 
@@ -143,9 +143,9 @@ class Workers:
         self._drain = drain
         self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
-        self._told, self._latch = Told(), mmap.mmap(-1, 1)
+        self._totals, self._latch = Totals(), mmap.mmap(-1, 1)
         self._living: list[_Worker] = []
-        """All whose counts are told, also those that replace others or are replaced."""
+        """All that report, also those that replace others or are replaced."""
         self._has_served = False
         self._wakes, self._wake = os.pipe()
         self._must_stop = False
@@ -225,7 +225,7 @@ class Workers:
             worker.silent(time.monotonic())  # what they have said until now counts
         joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
-            worker = _Worker(self._make, self._told, self._latch, joins=joins)
+            worker = _Worker(self._make, self._totals, self._latch, joins=joins)
         except OSError as error:
             _log.error("a worker cannot be started: %s", error.strerror or error)
             return None
@@ -275,7 +275,7 @@ class Workers:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             said: dict[Any, _Worker] = {worker.socket: worker for worker in self._living}
-            ready = wait([self._wakes, *sentinels, *said], timeout=max(0.0, min(left, self._told.answer())))
+            ready = wait([self._wakes, *sentinels, *said], timeout=max(0.0, min(left, self._totals.answer())))
             for one in ready:
                 if one in said:
                     said[one].hear()

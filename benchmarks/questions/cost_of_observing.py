@@ -57,7 +57,7 @@ def serve(form: str, state: Path) -> None:
     from gateway.testing import FakeBackend, FakeRegistry
 
     if form == "every":
-        texts.MAX_A_SECOND = texts.MAX_COUNTED = 1_000_000  # type: ignore[misc]
+        texts.MAX_A_SECOND = 1_000_000  # type: ignore[misc]
     registry, backend = FakeRegistry(), FakeBackend()
     archive = state / "m.zip"
     folder = text_bundle(state / "bundle", words=corpus.vocabulary()[:8000])
@@ -106,7 +106,7 @@ def serve(form: str, state: Path) -> None:
         for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
-        texts.TextVariables.look = nothing  # type: ignore[method-assign]
+        texts.TextVariables.see = nothing  # type: ignore[method-assign]
     server = uvicorn.Server(
         uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
                        proxy_headers=False, access_log=False, server_header=False, date_header=False)

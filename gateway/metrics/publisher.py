@@ -65,7 +65,7 @@ class Publisher:
                 tasks.create_task(self._parent.run(self._own))
 
     async def close(self) -> None:
-        """Store the judgements with the last counts, and tell those to the parent."""
+        """Store the judgements with the last counts, and report those to the parent."""
         with contextlib.suppress(Exception):  # closed already, or the disk or the parent hangs
             async with asyncio.timeout(_LAST_S):
                 await self._read(self._end_judging)
@@ -114,11 +114,11 @@ class Publisher:
         for _ in self._observer.settling():
             await asyncio.sleep(0)  # counting is spread over many loop steps; copying takes one
         own = self._own()
-        told = None if self._parent is None else await self._parent.ask(own, is_newest=is_newest)
+        summed = None if self._parent is None else await self._parent.ask(own, is_newest=is_newest)
 
         def in_thread() -> T:
             pause = self._new_pace()
-            return work(own if self._parent is None or told is None else self._parent.read(told, pause), pause)
+            return work(own if self._parent is None or summed is None else self._parent.read(summed, pause), pause)
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
 

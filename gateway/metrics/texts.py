@@ -1,9 +1,9 @@
 """The built-in variables of text tasks: tokens, language, letter case and words of texts; labels, scores, embeddings.
 
-Texts are drawn before they are looked at: about ``MAX_A_SECOND`` a second and worker, shared by the versions that have
-some. Only a text's beginning is looked at (``MAX_CHARS``), and no text is kept. Tokens, labels and scores are known
-anyway; they are counted of up to ``MAX_COUNTED`` texts a second and version. ``watch`` passes on requests that were
-answered. An unreadable result costs only its own count. For use by one event loop.
+Tokens, labels and scores are known anyway, and are counted of every answered text. Language, case and words need a look
+at the text: texts are drawn first, at most ``MAX_A_SECOND`` a second and worker, shared by the versions that have some.
+Only a text's beginning is looked at (``MAX_CHARS``), and no text is kept. An unreadable result costs only its own
+count. For use by one event loop.
 
 Public: ``deploy`` may import it, to write references of texts.
 """
@@ -16,42 +16,105 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 from gateway.metrics import catalog, embeddings, variables
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
 from gateway.metrics.drift import MAX_WORDS, Mean, Words
-from gateway.metrics.languages import FUNCTION_WORDS, OF_SCRIPT, SCRIPTS
 from gateway.metrics.served import Served
-from gateway.metrics.variable_counts import Enum, LateScalar, Scalar, VariableSeries
+from gateway.metrics.variable_counts import Enum, Scalar, VariableSeries
 from gateway.trace import TextRow, Trace
 
 MAX_CHARS: Final = 200
 """Characters of a text that are looked at: about thirty words."""
 MAX_A_SECOND: Final = 20.0
 """Texts that a worker looks at per second; of more, a random sample."""
-MAX_COUNTED: Final = 1000.0
-"""Texts of a version whose tokens and answers are counted per second."""
 LEARNED: Final = 1000
 """Texts whose most frequent words are the usual ones, if there is no reference."""
 NONE: Final = "none"
 """A text without letters, or in an unknown language."""
 CASES: Final = ("lower", "upper", "title", "mixed", NONE)
+
+FUNCTION_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "latin": {
+        "en": "the and of to in is you that it he was for on are with as his they be at this have from or had by not "
+        "but what all were we when your can there an which she do how their if will would about out them then these so "
+        "some her him has more no my who its now than me our just am us any also after into because could only other "
+        "don isn doesn must should may been one same each both while where every does did very much such",
+        "de": "der die das und ist nicht ein eine einen einem einer zu den von mit sich auf für im dem des ich sie es "
+        "auch an als wird werden aus er hat dass daß wie bei oder nur nach wenn kann noch über so zum zur war haben "
+        "wir ihr ihre mir mich uns bitte sind keine kein durch vom bis man aber um unter vor mehr in was am konnte "
+        "beim wurde sein können muss diese dieser dieses bereits soll ob ohne",
+        "fr": "le la les de des et est un une du que qui dans en pour pas sur au avec ce il ne se plus par sont je "
+        "vous nous mais ou cette votre été être aux ont son sa ses elle très comme si leur qu peut doit lors trop sous "
+        "sans tout tous fait même où",
+        "es": "el la los las de que en un una por con no es se del para al lo como más su sus pero este esta está ya "
+        "muy fue son ha hay desde cuando todo también porque ser sin sobre puede si debe tiene sólo pueden entre ni "
+        "le me mi",
+        "pt": "os as do da dos das em um uma não que é para com se no na por mais ao como mas foi ele sua seu está "
+        "pelo pela isso eu você são tem já também muito ser quando de ou pode sem esta este só à até nos",
+        "it": "il lo gli di che è per un una del della dei delle con non in sono da si al nel alla le la ma come più "
+        "questo questa anche ha su se dal essere stato molto dell può nella deve nell dall cui prima ed tutti sia ci",
+        "nl": "het een van en is dat niet de in op te zijn voor met die aan er om ook als bij maar naar heeft worden "
+        "wordt dit door ik je uit kan nog wel geen tot deze of werd hebben moet dan alleen zonder waar kon we hij ze",
+        "sv": "och att det som är en på för av med den inte till har de ett om var jag kan så från eller vid men ska "
+        "när detta du vi kunde måste vara denna finns över efter endast ingen än bara alla mellan får",
+        "da": "og at det er en til af av på som med for den ikke har et de kan om var fra eller ved vi jeg blev ble "
+        "skal når du din også men mig meg hvis denne være vil kun dette uden efter etter der",
+        "fi": "ja on ei se että oli ovat joka mutta tai kun myös voi ole olla hän niin kuin sen tämä jos nyt voidaan "
+        "kanssa vain liian jälkeen tämän kaikki ilman älä mitä minä oma sitä",
+        "pl": "nie na jest się do to że jak po od dla przez są może lub być tylko ten tym został jego już czy ale "
+        "podczas można jako przy bez ze jeśli niż tego musi ma aby które która który za co tak",
+        "cs": "je se na že do nebo pro jako není které jsou jeho byl při ale po být od podle může jen aby lze tento "
+        "jestli pouze musí má který bude ze by než pokud tak už bylo",
+        "hu": "az és hogy nem is egy van ez meg volt csak vagy de mint még már ki ha lehet nincs el után azt kell "
+        "minden be ne által túl nélkül helyett akkor",
+        "ro": "și şi de la în cu nu pe este un să din că care pentru mai sau se al ale fi ce sunt fost prin după poate "
+        "dacă ca fie are acest ar fără când pot această trebuie dar într dintre",
+        "tr": "ve bir bu da de için ile çok olarak ne daha gibi kadar sonra ama değil var yok olan mi veya her ya "
+        "yalnızca içinde tüm aynı ancak tarafından yeni son ben",
+        "id": "yang dan di ini itu dengan untuk tidak dari dalam akan pada juga ke ada adalah oleh saya kita bisa "
+        "sudah atau dapat sebuah tak apakah anda hanya saat sebagai ketika harus bukan menggunakan",
+        "vi": "và của là có không được cho một các trong này với những người đã để khi từ đến phải bị tập thể vào ra "
+        "bạn tôi hay như",
+    },
+    "cyrillic": {
+        "ru": "и в не на что с по это как из у за от к но а он она они был для то так все вы или только мы если при "
+        "есть нет было до бы его быть чтобы без может должен является нельзя я ли",
+        "uk": "і в не на що з та до як це за від є або для його але був які він вона так також якщо можна про у й бути "
+        "під лише чи із без може має щодо",
+        "bg": "и на да не се за от е с в са по че като но или може ще това при към бъде без ако във този дали със "
+        "който която тази няма",
+    },
+    "arabic": {
+        "ar": "في من على أن إلى هذا التي ما لا عن مع هو كان هذه الذي أو كل قد لم إذا غير عند كانت بين بدون يمكن",
+        "fa": "و در به از که این را با است برای آن یک تا می بر های شد اگر نمی یا شده شود باید کرد",
+        "ur": "کے کی میں ہے اور سے کا کو پر نہیں یہ کہ ہیں",
+    },
+    "devanagari": {"hi": "है के में की और का को से पर नहीं यह कि हैं"},
+}  # fmt: skip
+"""By script and ISO 639-1 code; words of one letter only if no other language has them. If two languages have equally
+many words of a text, the first one listed here is reported. ``da`` includes Norwegian, ``cs`` includes Slovak."""
+
+OF_SCRIPT: Final[Mapping[str, str]] = {
+    "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
+}  # fmt: skip
+"""The language of nearly all text in a script."""
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
 
 _LEAST: Final = 5
 """Fewest texts with a word for it to be usual."""
 _LEAST_KANA: Final = 0.1
 """A text with this share of kana is Japanese, although most of its letters may be Han."""
-_UNSPACED: Final = ("han", "kana", "thai", "lao", "khmer", "myanmar")
-"""Scripts without spaces between words: pairs of letters count as words."""
-_PLAIN_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
-_LEAST_S: Final = 0.05
-"""Shortest time over which a rate is computed; less may be a single request."""
-_TOGETHER: Final = 16
-"""Requests or rows that are drawn at a high rate before they are counted: one by one takes three times as long."""
+_UNSPACED: Final = (
+    "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff\\u3041-\\u30fa\\u30fc-\\u30ff\\u3400-\\u9fff\\uf900-\\ufaff"
+)
+"""Letters of scripts without spaces between words (Thai, Lao, Burmese, Khmer, kana, Han): pairs count as words."""
+_MARKS: Final = "\\u0300-\\u036f\\u0591-\\u05c7\\u0610-\\u061a\\u064b-\\u065f\\u0670\\u0900-\\u0963\\u0970-\\u0dff"
+"""Accents and vowel signs, which are parts of words, and the Indic scripts."""
+_WORD: Final = re.compile(rf"[{_UNSPACED}]{{1,2}}|(?:[^\W\d_{_UNSPACED}]|[{_MARKS}])+|\d+")
 
 T = TypeVar("T")
 Text = str | tuple[str, str]
@@ -79,16 +142,7 @@ def letter_case(text: str) -> str:
 
 def words_of(text: str) -> frozenset[str]:
     """Return a text's words: small letters without punctuation, any number as 0."""
-    found = (_PLAIN_WORD if text.isascii() else _word()).findall(text.lower())
-    return frozenset("0" if word[0].isdecimal() else word for word in found)
-
-
-@cache
-def _word() -> re.Pattern[str]:
-    unspaced = "".join(f"{chr(a)}-{chr(b)}" for script in _UNSPACED for a, b in SCRIPTS[script])
-    last = max(b for ranges in SCRIPTS.values() for _, b in ranges if b < 0x2E80)  # of scripts whose marks matter here
-    marks = "".join(chr(code) for code in range(0x300, last) if unicodedata.category(chr(code)).startswith("M"))
-    return re.compile(rf"[{unspaced}]{{1,2}}|(?:[^\W\d_{unspaced}]|[{marks}])+|\d+")
+    return frozenset("0" if word[0].isdecimal() else word for word in _WORD.findall(text.lower()))
 
 
 def language(text: str, words: Set[str]) -> str:
@@ -112,8 +166,9 @@ def _script(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _script_of(letter: str) -> str:
-    code = ord(letter)
-    return next((name for name, ranges in SCRIPTS.items() if any(a <= code <= b for a, b in ranges)), "")
+    """Return a letter's script, with which Unicode's name of it begins; empty for other characters."""
+    script = unicodedata.name(letter, "").lower().partition(" ")[0].partition("-")[0] if letter.isalpha() else ""
+    return {"hiragana": "kana", "katakana": "kana", "cjk": "han"}.get(script, script)
 
 
 @cache
@@ -155,68 +210,17 @@ class UsualWords:
             self._counts.clear()
 
 
-class Sample:
-    """Draws a random share, so that at most about ``most()`` items a second remain."""
-
-    def __init__(
-        self, most: Callable[[], float], chance: Callable[[], float], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limit, self._chance, self._clock = most, chance, clock
-        self._most, self._began, self._came = 0.0, -math.inf, 0
-        self.share = 1.0
-        """The share that is drawn at present."""
-        self._log_rest = 0.0
-        """Logarithm of the share that is not drawn."""
-        self._skipped = 0
-        """Items to skip until the next one is drawn."""
-
-    def of(self, listed: Sequence[T], number: int = 0) -> Sequence[T]:
-        """Return a sample of ``listed``, always less than twice the limit; ``number`` overrides its length as the load.
-
-        The share follows from the rate of the last second, or of the last items if twice as many as the limit came
-        sooner, so that a sudden load is sampled at once.
-        """
-        now = self._clock()
-        took = now - self._began
-        if took >= 1 or self._came >= 2 * self._most:
-            self._most = self._limit()
-            self.share = min(1.0, self._most * max(took, _LEAST_S) / max(1, self._came))
-            self._log_rest = math.log1p(-self.share) if self.share < 1 else 0.0
-            self._began, self._came, self._skipped = now, 0, self._gap()
-        length = len(listed)
-        self._came += number if number > length else length
-        if self._skipped >= length:  # at a high rate mostly: no item is drawn
-            self._skipped -= length
-            return ()
-        if self.share < 1:
-            listed = self._drawn(listed)
-        step = int(len(listed) / self._most)
-        return listed if step <= 1 else listed[int(self._chance() * step) :: step]
-
-    def _drawn(self, listed: Sequence[T]) -> Sequence[T]:
-        # Draw the gaps between items: one random number per drawn item instead of one per item.
-        at, drawn = self._skipped, []
-        while at < len(listed):
-            drawn.append(listed[at])
-            at += 1 + self._gap()
-        self._skipped = at - len(listed)
-        return drawn
-
-    def _gap(self) -> int:
-        return int(math.log(1 - self._chance()) / self._log_rest) if self.share < 1 else 0
-
-
 class Budget:
     """Shares a number per second evenly among those that asked within about the last second."""
 
     def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
+        self._most, self.clock = most, clock
         self._began = -math.inf
         self._before, self._lately = set[int](), set[int]()
 
     def of(self, who: int) -> float:
         """Return how many per second ``who`` may take now."""
-        now = self._clock()
+        now = self.clock()
         if now >= self._began + 1:
             self._before = self._lately if now < self._began + 2 else set()
             self._lately, self._began = set(), now
@@ -224,47 +228,60 @@ class Budget:
         return self._most / len(self._before | self._lately)
 
 
+class Draw:
+    """Draws items at random, at most one version's share of a ``Budget``; up to a second's worth at once."""
+
+    def __init__(self, budget: Budget, chance: Callable[[], float]) -> None:
+        self._budget, self._chance = budget, chance
+        self._room, self._at = math.inf, -math.inf
+
+    def of(self, listed: Sequence[T]) -> Sequence[T]:
+        """Return some of ``listed``, or all."""
+        if not listed:
+            return ()
+        share, now = self._budget.of(id(self)), self._budget.clock()
+        self._room = min(share, self._room + (now - self._at) * share)
+        self._at = now
+        number = min(len(listed), int(self._room))
+        self._room -= number
+        if number == len(listed):
+            return listed
+        step = len(listed) / max(number, 1)  # one of each stretch of the list
+        return [listed[int((place + self._chance()) * step)] for place in range(number)]
+
+
 class TextVariables:
     """The built-in variables of one version of a text task."""
 
-    __slots__ = ("_case", "_cosine", "_cosines", "_drawn", "_has_labels", "_label", "_language", "_score", "_served",
-                 "_texts", "_tokens", "_unknown", "_unusual", "_vectors", "_waiting", "_waiting_rows",
-                 "_words")  # fmt: skip
+    __slots__ = ("_case", "_cosine", "_cosines", "_label", "_language", "_score", "_served", "_texts", "_tokens",
+                 "_unknown", "_unusual", "_vectors", "_words")  # fmt: skip
 
     def __init__(
-        self, served: Served, numbers: VariableSeries, taken: Collection[str], chance: Callable[[], float],
-        watches_words: bool, clock: Callable[[], float], budget: Budget,
+        self, served: Served, numbers: VariableSeries, declared: Collection[str], chance: Callable[[], float],
+        watches_words: bool, budget: Budget,
     ) -> None:  # fmt: skip
+        """``declared`` names variables that the user declares: they replace the built-in ones."""
         reference = served.reference
-        numbers.pending.append(self.flush)  # before the variables', which it adds to
 
-        def scalar(name: str, bounds: tuple[float, ...]) -> Scalar | None:
-            return None if name in taken else Scalar(name, numbers, reference.get(name), bounds)
-
-        def late(name: str, bounds: tuple[float, ...]) -> LateScalar:
-            return LateScalar(lambda: scalar(name, bounds), begins=name in reference)
+        def scalar(name: str, bounds: tuple[float, ...], *, is_late: bool = False) -> Scalar | None:
+            return None if name in declared else Scalar(name, numbers, reference.get(name), bounds, is_late=is_late)
 
         def enum(name: str, values: Sequence[str], expected: Collection[str] = ()) -> Enum | None:
-            return None if name in taken else Enum(name, numbers, reference.get(name), values, expected)
+            return None if name in declared else Enum(name, numbers, reference.get(name), values, expected)
 
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
-        self._served, self._has_labels = served, bool(labels)
+        self._served = served
         self._tokens = scalar(variables.TOKENS, catalog.TEXT_TOKEN_BUCKETS)
         self._unknown = scalar(variables.UNKNOWN, catalog.RARE_RATIO_BUCKETS)
         self._language = enum(variables.LANGUAGE, (), LANGUAGES)
         self._case = enum(variables.CASE, (), CASES)
-        self._unusual = late(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS)
+        self._unusual = scalar(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS, is_late=True)
         self._words = UsualWords(served.words) if watches_words else None
         self._label = enum(variables.LABEL, labels) if labels else None
         self._score = scalar(variables.SCORE, catalog.RATIO_BUCKETS) if labels else None
-        self._cosine = late(variables.COSINE, catalog.COSINE_BUCKETS)
-        self._cosines = embeddings.Cosines(served.mean, self._cosine.take_all)
-        share = partial(budget.of, id(self))
-        self._texts, self._vectors = Sample(share, chance, clock), Sample(share, chance, clock)
-        self._drawn = Sample(lambda: MAX_COUNTED, chance, clock)
-        self._waiting: list[Trace] = []
-        """Drawn requests that are not counted yet."""
-        self._waiting_rows = 0
+        self._cosine = scalar(variables.COSINE, catalog.COSINE_BUCKETS, is_late=True)
+        self._cosines = embeddings.Cosines(served.mean, self._take_cosines)
+        self._texts, self._vectors = Draw(budget, chance), Draw(budget, chance)
 
     @property
     def words(self) -> Words | None:
@@ -278,31 +295,17 @@ class TextVariables:
 
     def forget(self, served: Served) -> None:
         """Reset what means nothing beside the words or the mean of ``served``, which replaces this version."""
-        if served.words != self._served.words:
+        if served.words != self._served.words and self._unusual is not None:
             self._unusual.begin()
-        if served.mean != self._served.mean:
+        if served.mean != self._served.mean and self._cosine is not None:
             self._cosine.begin()
 
-    def look(self, traces: Sequence[Trace]) -> None:
+    def see(self, traces: Sequence[Trace]) -> None:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
-        drawn = self._drawn.of(traces, sum([trace.rows for trace in traces]))
-        if not drawn:
-            return
-        self._waiting += drawn
-        self._waiting_rows += sum([trace.rows for trace in drawn])
-        # At a high rate only one or two of those answered together are drawn: they wait for others, some milliseconds.
-        if self._drawn.share == 1 or self._waiting_rows >= _TOGETHER or len(self._waiting) >= _TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        """Count the requests that wait."""
-        traces, self._waiting, self._waiting_rows = self._waiting, [], 0
-        if not traces:
-            return
         if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
             self._see_tokens(rows)
         self._see_texts(self._texts.of(_texts_of(traces)))
-        if not self._has_labels:
+        if not self._served.labels:
             self._see_vectors(traces)
             return
         results = list(chain.from_iterable(map(_results_of, traces)))
@@ -326,8 +329,12 @@ class TextVariables:
                 self._language.take(language(text, words))
             if self._case is not None:
                 self._case.take(letter_case(text))
-            if self._words is not None and (share := self._words.unusual(words)) is not None:
-                self._unusual.take_all([share])
+            if (
+                self._words is not None
+                and (share := self._words.unusual(words)) is not None
+                and self._unusual is not None
+            ):
+                self._unusual.take(share)
 
     def _see_vectors(self, traces: Sequence[Trace]) -> None:
         vectors = [
@@ -339,6 +346,10 @@ class TextVariables:
         ]
         if vectors:
             _can(self._cosines.see, self._vectors.of(vectors))
+
+    def _take_cosines(self, cosines: list[float]) -> None:
+        if self._cosine is not None:
+            self._cosine.take_all(cosines)
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Count entities, and likewise single tokens by the entity that they belong to."""

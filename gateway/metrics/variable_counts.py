@@ -156,11 +156,15 @@ class Number(Variable):
 class Scalar(Number):
     """A histogram of numbers, with drift bins."""
 
-    __slots__ = ("_pending", "_seen", "_weight")
+    __slots__ = ("_bounds", "_pending", "_seen", "_weight")
 
-    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None, bounds: tuple[float, ...]) -> None:
+    def __init__(
+        self, name: str, numbers: VariableSeries, bins: Bins | None, bounds: tuple[float, ...], *, is_late: bool = False
+    ) -> None:  # fmt: skip
+        """``is_late``: without a reference, its series is created with the first value."""
         super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
-        self._seen = numbers.histogram(name, bounds)
+        self._bounds = bounds
+        self._seen = None if is_late and self._drift is None else numbers.histogram(name, bounds)
         self._pending: list[float] = []
         self._weight = 1.0
         numbers.pending.append(self.flush)
@@ -203,38 +207,19 @@ class Scalar(Number):
     def begin(self) -> None:
         """Reset to zero."""
         self._pending = []
-        self._seen.begin()
+        if self._seen is not None:
+            self._seen.begin()
 
     def flush(self) -> None:
         """Count the collected values."""
         pending, self._pending = self._pending, []
         if pending:
             values = np.array(pending, dtype=np.float64)
+            if self._seen is None:
+                self._seen = self._numbers.histogram(self.name, self._bounds)
             self._seen.observe_all(values, self._weight)
             if self._drift is not None:
                 self._drift.scalars(values)
-
-
-class LateScalar:
-    """A scalar whose series is created with its first value, or at once if ``begins``."""
-
-    __slots__ = ("_found", "_make")
-
-    def __init__(self, make: Callable[[], Scalar | None], *, begins: bool) -> None:
-        self._make = make
-        self._found = make() if begins else None
-
-    def take_all(self, numbers: Sequence[float]) -> None:
-        """Count many numbers, with weight 1."""
-        if self._found is None and numbers:
-            self._found = self._make()
-        if self._found is not None:
-            self._found.take_all(numbers)
-
-    def begin(self) -> None:
-        """Reset to zero."""
-        if self._found is not None:
-            self._found.begin()
 
 
 class Value(Number):

@@ -47,7 +47,7 @@ class Watch:
         self._numbers = numbers
         self._chance = chance
         self._make = partial(
-            WatchedVersion, chance=chance, watches_words=watches_words, clock=clock, budget=Budget(MAX_A_SECOND, clock)
+            WatchedVersion, chance=chance, watches_words=watches_words, budget=Budget(MAX_A_SECOND, clock)
         )
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
@@ -119,7 +119,7 @@ class WatchedVersion:
 
     def __init__(
         self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
-        watches_words: bool, clock: Callable[[], float], budget: Budget,
+        watches_words: bool, budget: Budget,
     ) -> None:  # fmt: skip
         self._numbers = numbers
         reference = served.reference
@@ -128,9 +128,7 @@ class WatchedVersion:
         self._declared = [(split(v.name), declared_variable(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
-        self.text = (
-            TextVariables(served, numbers, own, chance, watches_words, clock, budget) if served.is_text else None
-        )
+        self.text = TextVariables(served, numbers, own, chance, watches_words, budget) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self.text is not None
 
@@ -142,7 +140,7 @@ class WatchedVersion:
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
         """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
         if self.text is not None:
-            self.text.look(traces)
+            self.text.see(traces)
         frequency = self._frequency
         if not self._declared or frequency <= 0:
             return True

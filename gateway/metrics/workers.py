@@ -1,13 +1,13 @@
-"""The numbers of several workers: each tells its parent, which adds them up for the worker that is scraped.
+"""The numbers of several workers: each reports to its parent, which adds up for the worker that is scraped.
 
 A worker and its parent have a pair of Unix sockets. A message is a word and a number, and may come with an open file
-that has no name and holds a snapshot (``Writer``), so that no message is ever sent or read in part. Each worker tells
-its numbers about once a second. A worker that is asked for ``/metrics`` sends its own and asks for the sum (``sum``);
-the parent asks the others for theirs (``tell``) and answers when all have told (``all``), or after ``WAIT_S`` with the
-last ones it has been told. Whatever ``/metrics`` has shown was told to the parent before, so no counter of it falls.
+that has no name and holds a snapshot (``Writer``), so that no message is ever sent or read in part. Each worker reports
+its numbers about once a second. A worker that is asked for ``/metrics`` sends its own and asks for the sum of the
+``newest``; the parent asks the others to ``report`` and answers with the ``sum`` when all have ``reported``, or after
+``WAIT_S`` with the last ones it has. Whatever ``/metrics`` has shown was reported before, so no counter of it falls.
 
 Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. Of a killed worker, what it
-counted after it last told is lost.
+counted after its last report is lost.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import IN_FLIGHT
 from gateway.pace import unhurried
 
-TELL_S: Final = 1.0
-"""How often a worker tells its numbers without being asked: a killed one loses at most about this much."""
+REPORT_S: Final = 1.0
+"""How often a worker reports without being asked: a killed one loses at most about this much."""
 WAIT_S: Final = 0.25
 """How long the parent waits for the numbers of all workers."""
 _GIVE_UP_S: Final = 5.0
 """How long a worker waits for its parent."""
 _LAST_S: Final = 1.0
-"""How long a worker that stops waits until its last numbers are told."""
+"""How long a worker that stops waits until its last report is sent."""
 
 _SIZES: Final = struct.Struct("<6Q")
 """The number of counters, gauges, numbers of histograms and histograms; the bytes of the series and of the rest."""
@@ -159,8 +159,8 @@ class Sum:
         return tuple(np.array(positions, dtype=np.intp) for positions in known)
 
 
-class Told:
-    """In the parent: what each worker has told last, and who waits for the sum. No call blocks."""
+class Totals:
+    """In the parent: what each worker has reported last, and who waits for the sum. No call blocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -184,12 +184,12 @@ class Told:
             words.append(word)
             if content and worker in self._living:
                 self._living[worker] = content
-            if word == "sum":
-                asked = {other for other in self._living if other is not worker and _send(other, "tell", number)}
+            if word == "newest":
+                asked = {other for other in self._living if other is not worker and _send(other, "report", number)}
                 self._asked[worker, number] = (self._clock() + WAIT_S, asked)
             elif word == "last":
                 self._asked[worker, number] = (self._clock(), set())
-            elif word == "told":
+            elif word == "reported":
                 for (_, question), (_, awaited) in self._asked.items():
                     if question == number:
                         awaited.discard(worker)
@@ -206,11 +206,11 @@ class Told:
         if due:
             content = self._writer.write(self.sum())
             for worker, number in due:
-                _send(worker, "all", number, content)
+                _send(worker, "sum", number, content)
         return min((until - now for until, _ in self._asked.values()), default=_GIVE_UP_S)
 
     def sum(self) -> Snapshot:
-        """Return the sum of what all workers have told last."""
+        """Return the sum of what all workers have reported last."""
         return self._sum.of(self._parts(self._living))
 
     def end(self, worker: socket.socket) -> None:
@@ -227,8 +227,8 @@ class Told:
         }
 
     def _parts(self, of: Iterable[socket.socket]) -> list[tuple[object, Snapshot]]:
-        told = [(worker, content) for worker in of if (content := self._living[worker])]
-        return [("ended", self._ended), *((worker, self._readers[worker].read(content)) for worker, content in told)]
+        said = [(worker, content) for worker in of if (content := self._living[worker])]
+        return [("ended", self._ended), *((worker, self._readers[worker].read(content)) for worker, content in said)]
 
 
 class Parent:
@@ -239,21 +239,21 @@ class Parent:
         self._link = link
         self._writer = Writer()
         self.read = Reader().read
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-tell")
-        self._told = b""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-report")
+        self._sent = b""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that listens to the parent."""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._tells: set[asyncio.Task[None]] = set()
+        self._reports: set[asyncio.Task[None]] = set()
 
     async def run(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Tell this worker's numbers when the parent asks, until ``close``, and now and then, until cancelled."""
+        """Report this worker's numbers when the parent asks, until ``close``, and now and then, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._link, self._hear, snapshot)
         while True:
-            await self._tell(snapshot(), 0)
-            await asyncio.sleep(TELL_S)
+            await self._report(snapshot(), 0)
+            await asyncio.sleep(REPORT_S)
 
     async def ask(self, own: Snapshot, *, is_newest: bool) -> bytes:
         """Return the sum over all workers; with the others' newest numbers, or those of about the last second.
@@ -265,7 +265,7 @@ class Parent:
         loop = asyncio.get_running_loop()
         answer = self._waiting[number] = loop.create_future()
         try:
-            word = "sum" if is_newest else "last"
+            word = "newest" if is_newest else "last"
             if not await loop.run_in_executor(self._thread, self._write, word, number, own):
                 raise TimeoutError
             return await asyncio.wait_for(answer, _GIVE_UP_S)
@@ -278,32 +278,32 @@ class Parent:
             del self._waiting[number]
 
     def close(self, own: Snapshot) -> None:
-        """Tell the last numbers."""
+        """Report for the last time."""
         if self._loop is not None:
             self._loop.remove_reader(self._link)
         with contextlib.suppress(RuntimeError, TimeoutError):  # closed already, or the machine hangs
-            self._thread.submit(self._write, "told", 0, own).result(_LAST_S)
+            self._thread.submit(self._write, "reported", 0, own).result(_LAST_S)
         self._thread.shutdown(wait=False)
 
     def _hear(self, snapshot: Callable[[], Snapshot]) -> None:
         while (message := _receive(self._link)) is not None:
             word, number, content = message
-            if word == "tell":
-                task = asyncio.get_running_loop().create_task(self._tell(snapshot(), number))
-                self._tells.add(task)
-                task.add_done_callback(self._tells.discard)
+            if word == "report":
+                task = asyncio.get_running_loop().create_task(self._report(snapshot(), number))
+                self._reports.add(task)
+                task.add_done_callback(self._reports.discard)
             elif (answer := self._waiting.get(number)) is not None and not answer.done():
                 answer.set_result(content)
 
-    async def _tell(self, own: Snapshot, number: int) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, "told", number, own)
+    async def _report(self, own: Snapshot, number: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, "reported", number, own)
 
     def _write(self, word: str, number: int, own: Snapshot) -> bool:
         content = self._writer.write(own)
-        is_new = content != self._told
+        is_new = content != self._sent
         is_sent = not (is_new or number) or _send(self._link, word, number, content if is_new else b"")
         if is_sent:
-            self._told = content
+            self._sent = content
         return is_sent
 
 

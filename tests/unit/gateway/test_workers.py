@@ -138,7 +138,7 @@ def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
 
 SILENCE = """
 import mmap, os, signal, time
-from gateway.metrics.workers import Told
+from gateway.metrics.workers import Totals
 from gateway.workers import _Worker
 
 class Server:
@@ -148,7 +148,7 @@ class Server:
     def run(self):
         time.sleep(3600)
 
-worker = _Worker(Server, Told(), mmap.mmap(-1, 1), joins=False)
+worker = _Worker(Server, Totals(), mmap.mmap(-1, 1), joins=False)
 while not worker.has_served:
     worker.silent(time.monotonic())
 os.kill(worker.process.pid, signal.SIGSTOP)

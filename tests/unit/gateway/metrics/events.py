@@ -11,7 +11,7 @@ import numpy as np
 from gateway.metrics import drift
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.served import Served
-from gateway.metrics.workers import Parent, Told
+from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded
@@ -22,17 +22,17 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
     """Return the sum of what several workers have told their parent."""
-    told, pairs = Told(), []
+    totals, pairs = Totals(), []
     for snapshot in (*ended, *living):
         parents, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        told.add(parents)
+        totals.add(parents)
         Parent(of_worker).close(snapshot)
         pairs.append((parents, of_worker))
     for parents, _ in pairs[: len(ended)]:
-        told.end(parents)
+        totals.end(parents)
     for parents, _ in pairs[len(ended) :]:
-        told.hear(parents)
-    merged = told.sum()
+        totals.hear(parents)
+    merged = totals.sum()
     for pair in pairs:
         for one in pair:
             one.close()

@@ -17,7 +17,7 @@ from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.served import Served
-from gateway.metrics.workers import Parent, Told
+from gateway.metrics.workers import Parent, Totals
 from gateway.trace import Trace
 from tests.unit.gateway.metrics.events import FAILURES, happen
 from tests.waiting import LIMIT_S
@@ -43,11 +43,11 @@ def busy() -> Observer:
 @contextlib.asynccontextmanager
 async def siblings(*observers: Observer, **how: Any) -> AsyncIterator[list[Publisher]]:
     """Workers of one parent that run; the parent listens in this loop."""
-    told, loop, made = Told(), asyncio.get_running_loop(), []
+    totals, loop, made = Totals(), asyncio.get_running_loop(), []
     for observer in observers:
         parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        told.add(parents)
-        loop.add_reader(parents, told.hear, parents)
+        totals.add(parents)
+        loop.add_reader(parents, totals.hear, parents)
         publisher = Publisher(observer, Parent(link), **how)
         made.append((publisher, asyncio.create_task(publisher.run()), parents, link))
     try:

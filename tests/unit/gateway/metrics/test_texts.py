@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from gateway.metrics import drift, texts
 from gateway.metrics.drift import BadReference, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
-from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Budget, Sample, UsualWords
+from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Budget, Draw, UsualWords
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 
@@ -150,42 +149,31 @@ def test_a_reference_keeps_its_words_and_needs_them() -> None:
 
 
 def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_do() -> None:
-    """Of one request's texts, too, never more than of two seconds."""
-    now = itertools.count().__next__
-    chance = random.Random(1).random
-    few = Sample(lambda: 200.0, chance, lambda: now() / 10)
-    assert 100 == sum(len(few.of(["x"])) for _ in range(100))
-    clock = iter([0.0, 1.0, 2.0])
-    many = Sample(lambda: 200.0, chance, lambda: next(clock))
-    assert 200 == len(many.of(["x"] * 2000))
-    assert 150 < len(many.of(["x"] * 2000)) < 250
-    assert 150 < len(many.of(["x"] * 2000)) < 250
+    now, source = 0.0, random.Random(1).random
+    budget = Budget(20.0, lambda: now)
+    few, many = Draw(budget, source), Draw(budget, source)
+    assert 20 == len(many.of(range(10_000))), "at once, at most a second's worth"
+    assert 0 == len(many.of(range(10_000)))
+    drawn = 0
+    for step in range(1, 101):
+        now = step / 5
+        assert ["x"] == few.of(["x"])
+        drawn += len(many.of(range(10_000)))
+    assert 195 < drawn < 215, "its half of twenty a second"
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 500])
 def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: int) -> None:
     now = 0.0
-    sample, traffic, drawn = Sample(lambda: 1000.0, random.Random(2).random, lambda: now), range(60_000), Counter[int]()
+    draw, traffic = Draw(Budget(1000.0, lambda: now), random.Random(2).random), range(60_000)
+    by_second, by_place = Counter[int](), Counter[int]()
     for start in range(0, len(traffic), at_once):
         now = start / 10_000  # ten thousand a second, of which a thousand are drawn
-        drawn.update(number // 10_000 for number in sample.of(traffic[start : start + at_once]))
-    assert 2_000 <= drawn[0] < 3_300  # nobody knew at first that so many would come
-    assert all(900 < drawn[second] < 1100 for second in range(1, 6))
-
-
-def test_a_large_request_does_not_keep_the_next_seconds_from_being_looked_at() -> None:
-    clock = iter([0.0, 0.01, *[1.5 + i for i in range(9)]])
-    sample = Sample(lambda: 100.0, random.Random(1).random, lambda: next(clock))
-    assert 100 <= len(sample.of(range(1000))) < 200
-    assert len(sample.of(range(90))) < 10
-    assert all(90 == len(sample.of(range(90))) for _ in range(9))
-
-
-def test_many_rows_of_few_requests_count_for_the_share() -> None:
-    clock = iter([0.0, 1.0])
-    sample = Sample(lambda: 100.0, random.Random(1).random, lambda: next(clock))
-    assert 100 == len(sample.of(range(100), 10_000))
-    assert len(sample.of(range(1000), 1000)) < 30
+        for number in draw.of(traffic[start : start + at_once]):
+            by_second[number // 10_000] += 1
+            by_place[(number - start) * 2 // at_once] += 1
+    assert all(900 < by_second[second] < 1100 for second in range(1, 6))
+    assert at_once == 1 or abs(by_place[0] / by_place.total() - ((at_once + 1) // 2) / at_once) < 0.05
 
 
 def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_have_some() -> None:
@@ -221,6 +209,15 @@ def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_hav
     assert 160 < found["e0"] < 240
     assert 160 < found["e1"] < 240
     assert {"e0", "e1"} == found.keys()
+
+
+def test_function_words_are_written_in_their_script() -> None:
+    for script, languages in texts.FUNCTION_WORDS.items():
+        for listed in languages.values():
+            for word in listed.split():
+                assert frozenset({word}) == texts.words_of(word)
+                assert {script} == {of for letter in word if (of := texts._script_of(letter))}, word
+            assert len(set(listed.split())) > 10
 
 
 def test_a_budget_is_shared_by_those_that_ask() -> None:

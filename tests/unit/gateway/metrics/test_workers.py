@@ -16,7 +16,7 @@ from gateway.metrics import catalog, workers
 from gateway.metrics.accumulator import Accumulator, Snapshot
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
-from gateway.metrics.workers import Parent, Told
+from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from tests.unit.gateway.metrics.events import summed
@@ -42,13 +42,13 @@ class Family:
     """A parent, and its workers by name."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.totals = Totals()
         self.of: dict[str, tuple[socket.socket, Parent, socket.socket]] = {}
 
     def add(self, name: str) -> Parent:
         """Start a worker; return its way to the parent."""
         parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.told.add(parents)
+        self.totals.add(parents)
         self.of[name] = (parents, Parent(link), link)
         return self.of[name][1]
 
@@ -56,7 +56,7 @@ class Family:
         """Kill a worker."""
         parents, _, link = self.of.pop(name)
         link.close()
-        self.told.end(parents)
+        self.totals.end(parents)
         parents.close()
 
     @contextlib.asynccontextmanager
@@ -66,7 +66,7 @@ class Family:
         running = [asyncio.create_task(self.add(name).run(of.snapshot)) for name, of in snapshots.items()]
         every = asyncio.create_task(self._answer())
         for parents, _, _ in self.of.values():
-            loop.add_reader(parents, self.told.hear, parents)
+            loop.add_reader(parents, self.totals.hear, parents)
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class Family:
 
     async def _answer(self) -> None:
         while True:
-            self.told.answer()
+            self.totals.answer()
             await asyncio.sleep(0.01)
 
 
@@ -114,9 +114,9 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
             numbers.distribution(catalog.ROWS, label, "1").observe(value)
             numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe(value)
         if then:
-            family.of[name][1]._write("told", 0, parts[name].snapshot())
+            family.of[name][1]._write("reported", 0, parts[name].snapshot())
         if then == "tell":
-            family.told.hear(family.of[name][0])
+            family.totals.hear(family.of[name][0])
         if then == "end":
             family.end(name)
             del parts[name]
@@ -125,15 +125,15 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
             family.add(str(made))
     for name, part in parts.items():
         family.of[name][1].close(part.snapshot())
-        family.told.hear(family.of[name][0])
-    merged, expected = family.told.sum(), alone.snapshot()
+        family.totals.hear(family.of[name][0])
+    merged, expected = family.totals.sum(), alone.snapshot()
     assert {k: v for k, v in counts(merged, catalog.BUILDS).items() if v} == {
         k: v for k, v in counts(expected, catalog.BUILDS).items() if v
     }
     assert histograms(merged) == histograms(expected)
     for name in parts:
         family.end(name)
-    assert counts(family.told.sum(), catalog.BUILDS) == counts(merged, catalog.BUILDS)
+    assert counts(family.totals.sum(), catalog.BUILDS) == counts(merged, catalog.BUILDS)
 
 
 def test_requests_in_flight_add_up_over_running_workers() -> None:
@@ -176,13 +176,13 @@ async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> N
     one, two = built(1), built(10)
     family = Family()
     async with family.listening(one=one, two=two):
-        await soon(lambda: counts(family.told.sum(), catalog.BUILDS) == {("ok",): 11.0})
+        await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
         two.built("ok")
         way = family.of["one"][1]
         content = await way.ask(one.snapshot(), is_newest=True)
         assert counts(way.read(content), catalog.BUILDS)["ok",] in (11.0, 12.0)
-        await soon(lambda: counts(family.told.sum(), catalog.BUILDS) == {("ok",): 12.0})
+        await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 12.0})
 
 
 async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
