@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -70,7 +69,6 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
 from gateway.metrics.workers import Parent
-from gateway.objectives import Objective
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
 from gateway.payloads.opening import payload_log
@@ -84,7 +82,6 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
 from gateway.triton.tls import given
-from preprocessing.words import budget
 
 _log = logging.getLogger("triton_gateway")
 
@@ -153,7 +150,7 @@ class Gateway:
         self.observer = Observer(failures=FAILURES, watches_words=settings.drift_words)
         self.publisher = Publisher(
             self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full",
-            judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
+            judge=Judge(settings.state_dir / "drift"),
             accuracy=Accuracy(settings.state_dir / "feedback"),
         )  # fmt: skip
         self.health = Health(None if link is None else link.latch)
@@ -268,7 +265,6 @@ class Gateway:
         settings = self._settings
         self.observer.build_info(product_version())
         self.health.waits_for_tritons = settings.cold_start_timeout > 0
-        budget.OF_PROCESS.max_words = settings.word_cache_total
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
@@ -279,7 +275,6 @@ class Gateway:
                 state_dir / "cache",
                 self._registry,
                 max_bytes=settings.cache_bytes,
-                max_unpacked=settings.unpacked_bytes,
             ),
             backend_for=self._tritons.get,
             observer=self.observer,
@@ -292,17 +287,9 @@ class Gateway:
                 self._gateways,
             ),
             word_cache_words=settings.word_cache_words,
-            response_cache_entries=settings.response_cache_entries,
-            response_cache_bytes=settings.response_cache_bytes,
             hooks=HookSettings(
                 isolation=settings.hook_isolation,
-                threads=settings.hook_threads,
-                processes=settings.hook_processes,
-                min_processes=settings.hook_min_processes,
                 all_processes=settings.max_hook_processes,
-                idle_timeout=settings.hook_idle_timeout,
-                memory=settings.hook_memory,
-                timeout=settings.hook_timeout,
                 start=settings.ready_timeout,
                 packages=settings.hook_packages,
                 packages_root=state_dir / "packages",
@@ -316,16 +303,11 @@ class Gateway:
         self._reconciler = reconciler = Reconciler(
             FollowSettings(
                 default_triton=settings.triton_grpc,
-                default_compression=settings.triton_grpc_compression,
                 pools=pools.addresses(settings.pools),
                 poll_period=settings.poll_frequency,
                 records_period=self._records_period,
                 metric_log_frequency=settings.metric_log_frequency,
                 pinned=tuple(settings.pinned()),
-                startup_wait=settings.startup_wait,
-                objective=Objective(
-                    settings.objective_availability, settings.objective_latency, settings.objective_latency_share
-                ),
             ),
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
@@ -335,7 +317,7 @@ class Gateway:
             health=self.health,
             observer=self.observer,
             tritons=self._tritons,
-            references=References(Path(settings.reference_dir or state_dir / "references")),
+            references=References(state_dir / "references"),
             mirror=self._mirror,
             threads=control,
             settled=_keep_from_collections if self._is_whole_process else unhurried,

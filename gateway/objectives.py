@@ -1,8 +1,8 @@
 """Objectives of an endpoint: the share of requests that are answered, and of answers that come within a time.
 
 Pure. The serving Task holds the parts as texts (``spec.ServingSpec.objectives``): options of the endpoint's versions,
-or records written by ``triton-gateway objective``. The gateway's setting supplies missing parts. ``metrics.observer``
-counts by objectives; rules and pages show what is left of the error budget.
+or records written by ``triton-gateway objective``. ``metrics.observer`` counts by objectives; rules and pages show what
+is left of the error budget.
 
 Public: ``deploy`` may import it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.settings import parse_duration, parse_share
@@ -40,8 +40,8 @@ class Objective:
         return f"{self.within:.6g}" if self.within else ""
 
 
-def read(stated: Mapping[str, str], default: Objective) -> Objective:
-    """Return the objective of an endpoint: the ``stated`` parts (``spec.OBJECTIVE``), completed by ``default``.
+def read(stated: Mapping[str, str]) -> Objective:
+    """Return the objective of an endpoint: the ``stated`` parts (``spec.OBJECTIVE``), completed by the defaults.
 
     Raises ``ValueError`` with the name of the part and how to write it.
     """
@@ -52,7 +52,7 @@ def read(stated: Mapping[str, str], default: Objective) -> Objective:
                 found[field] = parse(stated[name])
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
-    return replace(default, **found)
+    return Objective(**found)
 
 
 def _time(text: str) -> float:

@@ -119,7 +119,6 @@ Replicas = Annotated[str, BeforeValidator(_replicas)]
 WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
-Share = Annotated[float, BeforeValidator(parse_share)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
@@ -136,9 +135,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
-    plain_numbers: ClassVar[frozenset[str]] = frozenset(
-        {"metric_log_frequency", "drift_alarm_days", "objective_availability", "objective_latency_share"}
-    )
+    plain_numbers: ClassVar[frozenset[str]] = frozenset({"metric_log_frequency"})
     """Fields whose numbers are no durations."""
 
     host: str = Field("127.0.0.1", validation_alias=_names("host"), description="Address to listen on.")
@@ -202,11 +199,6 @@ class Settings(BaseSettings):
         description="Address or file of the issuer's public keys (JWKS). Empty: found through the issuer's "
         "`/.well-known/openid-configuration`. An address is read again every five minutes, and for an unknown key at "
         "most every ten seconds.",
-    )  # fmt: skip
-    jwt_algorithms: str = Field(
-        "RS256,PS256,ES256,EdDSA", validation_alias=_names("jwt_algorithms"),
-        description="Accepted signature algorithms, comma separated. Algorithms with a shared secret are not "
-        "supported.",
     )  # fmt: skip
     jwt_claims: str = Field(
         "", validation_alias=_names("jwt_claims"),
@@ -290,11 +282,6 @@ class Settings(BaseSettings):
         "deleted, the longest unused first. The limit is never more than 80 % of the volume of `state_dir`. Files "
         "that are served, or would be after a restart, always stay. 0: nothing is deleted.",
     )  # fmt: skip
-    unpacked_bytes: Bytes = Field(
-        64 << 30, ge=1, validation_alias=_names("unpacked_bytes"),
-        description="Largest unpacked size of one archive of a model or of code, e.g. `64G`. Two more limits always "
-        "hold: 100 times the archive's size (for more than 256 MiB), and the free disk space.",
-    )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
         description="ClearML id of the serving Task to follow. Empty: the only running one; if several run, the "
@@ -354,10 +341,6 @@ class Settings(BaseSettings):
         "", validation_alias=_names("triton_key_file"),
         description="File with the key of Triton's control APIs. It is only used to ask Triton why a model is not "
         "loaded. Empty: `triton/key` in the state folder, if it exists.",
-    )  # fmt: skip
-    triton_grpc_compression: bool = Field(
-        False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
-        description="Compress gRPC calls to Triton with gzip.",
     )  # fmt: skip
     serve_path: str = Field(
         "serve", validation_alias=_names("serve_path", "CLEARML_DEFAULT_SERVE_SUFFIX"),
@@ -443,61 +426,16 @@ class Settings(BaseSettings):
         description="Most words in the word cache of each text endpoint's tokenizer (results are exact; see "
         "docs/tokenization.md). 0: no cache.",
     )  # fmt: skip
-    word_cache_total: int = Field(
-        2_000_000, ge=0, validation_alias=_names("word_cache_total"),
-        description="Most words in the word caches of one worker together. Above it, caches of endpoints without "
-        "requests drop words first. 0: no limit.",
-    )  # fmt: skip
-    response_cache_entries: int = Field(
-        0, ge=0, validation_alias=_names("response_cache_entries"),
-        description="Most answers that each text endpoint caches for repeated bodies. For one endpoint: "
-        "`--aux-config gateway.response_cache=1000`. 0: no cache.",
-    )  # fmt: skip
-    response_cache_bytes: Bytes = Field(
-        64 << 20, gt=0, validation_alias=_names("response_cache_bytes"),
-        description="Largest memory of the response cache (answers and their bodies) of one text endpoint in one "
-        "worker, e.g. `64M`. The longest unused answers are dropped first.",
-    )  # fmt: skip
-    hook_threads: int = Field(
-        8, gt=0, validation_alias=_names("hook_threads"),
-        description="Number of threads per endpoint for `Preprocess` code that is not async and runs in the worker "
-        "(isolation `thread`).",
-    )  # fmt: skip
     hook_isolation: str = Field(
         "auto", pattern="^(auto|process|thread)$", validation_alias=_names("hook_isolation"),
         description="Where `Preprocess` code runs: `process` (in a process of its own) or `thread` (in a thread of "
         "the worker). `auto`: threads for hooks of engine triton, processes for all others. For one endpoint: "
         "`gateway.hook_isolation`.",
     )  # fmt: skip
-    hook_processes: int = Field(
-        4, ge=1, le=256, validation_alias=_names("hook_processes"),
-        description="Most hook processes per endpoint version and worker. They start when requests wait and end when "
-        "idle. For one endpoint: `gateway.hook_processes`. See also `TRITON_GATEWAY_MAX_HOOK_PROCESSES`.",
-    )  # fmt: skip
-    hook_min_processes: int = Field(
-        0, ge=0, le=256, validation_alias=_names("hook_min_processes"),
-        description="Hook processes per endpoint version and worker that stay even without requests. Requests then "
-        "never wait for a process to start and load its model. For one endpoint: `gateway.hook_min_processes`.",
-    )  # fmt: skip
     max_hook_processes: int = Field(
         32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),
         description="Most hook processes of one worker, over all endpoints. At the limit, a new process replaces the "
         "one that has been idle longest. If none is idle, requests wait.",
-    )  # fmt: skip
-    hook_idle_timeout: Seconds = Field(
-        900.0, ge=0, validation_alias=_names("hook_idle_timeout"),
-        description="Idle time after which the last hook process of an endpoint version ends; the next request "
-        "starts one. Further processes end after one idle minute. 0: never.",
-    )  # fmt: skip
-    hook_memory: Bytes = Field(
-        0, ge=0, validation_alias=_names("hook_memory"),
-        description="Memory limit of one hook process, e.g. `2G`. A process above it is ended. 0: half of the memory "
-        "of the machine or container. For one endpoint: `gateway.hook_memory`.",
-    )  # fmt: skip
-    hook_timeout: Seconds = Field(
-        0.0, ge=0, validation_alias=_names("hook_timeout"),
-        description="Time limit of one call of `Preprocess` code. 0: the time limit of the request. For one "
-        "endpoint: `gateway.hook_timeout`.",
     )  # fmt: skip
     hook_packages: str = Field(
         "refuse", pattern="^(refuse|install)$", validation_alias=_names("hook_packages"),
@@ -515,46 +453,16 @@ class Settings(BaseSettings):
         "stages, batches' tokens, the word cache and built-in variables). `/metrics?detail=full` always shows all "
         "([levels of detail](metrics.md#levels-of-detail)).",
     )  # fmt: skip
-    reference_dir: str = Field(
-        "", validation_alias=_names("reference_dir"),
-        description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`). They override "
-        "those in model folders. Empty: `references` in the state folder.",
-    )  # fmt: skip
-    drift_alarm_days: float = Field(
-        30.0, gt=0, validation_alias=_names("drift_alarm_days"),
-        description="Sensitivity of the drift alert, per endpoint and over all its variables: chance alone raises an "
-        "alarm at most once in this many days. A larger number gives fewer false alarms, and needs more texts to "
-        "detect a change.",
-    )  # fmt: skip
     drift_words: bool = Field(
         True, validation_alias=_names("drift_words"),
         description="Count the share of unusual words in texts for drift detection. The usual words are kept in memory "
         "and in captured references ([drift](drift.md#words)).",
-    )  # fmt: skip
-    objective_availability: Share = Field(
-        0.999, validation_alias=_names("objective_availability"),
-        description="Objective for availability: share of an endpoint's requests that must be answered, e.g. `99.9%` "
-        "([objectives](objectives.md)). Failures that are the caller's fault do not count. An endpoint can set its "
-        "own. `off`: no objective and no alert.",
-    )  # fmt: skip
-    objective_latency: Seconds = Field(
-        0.0, ge=0, validation_alias=_names("objective_latency"),
-        description="Objective for latency: time within which an endpoint's answers must come, e.g. `300ms`. An "
-        "endpoint can set its own. 0: no objective and no alert.",
-    )  # fmt: skip
-    objective_latency_share: Share = Field(
-        0.99, gt=0, validation_alias=_names("objective_latency_share"),
-        description="Share of the answers that must come within that time. An endpoint can set its own.",
     )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),
         description="Which requests and answers to record ([payload log](payload-log.md)): endpoints, each with the "
         "share of its answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`. The first match counts. Empty: none. "
         "Recording stores what people send, so tell them.",
-    )  # fmt: skip
-    payload_log_to: str = Field(
-        "", validation_alias=_names("payload_log_to"),
-        description="Folder of the payload log (JSON lines). Empty: `payloads` in the state folder.",
     )  # fmt: skip
     payload_log_bytes: Bytes = Field(
         1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),
@@ -581,13 +489,6 @@ class Settings(BaseSettings):
         description="Endpoints (`name` or `name/version`, comma separated) that must be served before this process "
         "becomes ready. Until then a load balancer sends it nothing, however long it takes. It applies to the start "
         "only: if one is lost later, the process reports itself as degraded.",
-    )  # fmt: skip
-    startup_wait: Seconds = Field(
-        300.0, ge=0, validation_alias=_names("startup_wait"),
-        description="Longest time that a starting process stays not ready because endpoints that were served before "
-        "are missing. These are the endpoints of the last working configuration here, else those of the serving "
-        "Task. It does not wait for new endpoints, or for those that Triton or model sync has refused. After that "
-        "time it is ready with what it can serve.",
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),

@@ -40,7 +40,7 @@ def run(
     logs.configure(log_format)
     shared = settings.Settings(files_rewrite=files_rewrite)  # settings that gateways and model sync share
     sync_settings = SyncSettings(
-        cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
+        cache_bytes=shared.cache_bytes, state_dir=state_dir,
         repository=repository, triton_grpc=triton_grpc, engine=engine, pools=read_pools(pool),
         members=pool_members, member=members.myself(pool_member) if pool_members else (), poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
@@ -88,7 +88,6 @@ def run_sync(
                 sync_settings.state_dir / "cache",
                 task,
                 max_bytes=sync_settings.cache_bytes,
-                max_unpacked=sync_settings.unpacked_bytes,
                 name="sync",
             ),
             store=registry.SpecStore(sync_settings.state_dir / "sync"),

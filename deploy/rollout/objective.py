@@ -23,11 +23,11 @@ def in_words(task: Mapping[str, Any], endpoint: str) -> str:
     """Return the objective of ``endpoint`` in words. Raises ``DeployError`` if it cannot be read."""
     parts = spec.decode(task).objectives.get(endpoint, {})
     try:
-        words = objectives.in_words(objectives.read(parts, objectives.Objective()))
+        words = objectives.in_words(objectives.read(parts))
     except ValueError as error:
         hint = "set a valid objective with the options of this command"
         raise DeployError(f"the objective of {endpoint} is invalid: {error}", hint=hint) from None
-    return words if parts else f"{words} (the default; the settings of gateways may add to it)"
+    return words if parts else f"{words} (the default)"
 
 
 def budgets(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -42,7 +42,7 @@ def budgets(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:
     """Return ``parts`` (``spec.OBJECTIVE``) if a gateway can read them; otherwise raise ``DeployError`` with why."""
     try:
-        objectives.read(parts, objectives.Objective())
+        objectives.read(parts)
     except ValueError as error:
         raise DeployError(f"{where}: {error}") from None
     return dict(parts)

@@ -44,7 +44,7 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
             )  # fmt: skip
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
-        from gateway.callers.tokens import ALGORITHMS, CLAIMS, SOURCE, Issuer, IssuerKeys
+        from gateway.callers.tokens import CLAIMS, SOURCE, Issuer, IssuerKeys
 
         audience = _parts(settings.jwt_audience)
         if not audience:
@@ -52,16 +52,13 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
                 "TRITON_GATEWAY_JWT_AUDIENCE is needed with TRITON_GATEWAY_JWT_ISSUER: without it, tokens for other "
                 "services would be accepted"
             )
-        algorithms = _parts(settings.jwt_algorithms)
-        if not algorithms or not set(algorithms) <= set(ALGORITHMS):
-            raise ValueError(f"TRITON_GATEWAY_JWT_ALGORITHMS must be of {', '.join(ALGORITHMS)}")
         setting, place = ("KEYS", settings.jwt_keys) if settings.jwt_keys else ("ISSUER", settings.jwt_issuer)
         if (setting == "ISSUER" or "://" in place) and not place.startswith(("https://", "http://")):
             raise ValueError(f"TRITON_GATEWAY_JWT_{setting}: {place} is not an https address")
         claims = dict(part.partition("=")[::2] for part in _parts(settings.jwt_claims))
         if not set(claims) <= set(CLAIMS) or not all(claims.values()):
             raise ValueError(f"TRITON_GATEWAY_JWT_CLAIMS must be NAME=CLAIM pairs, with NAME of {', '.join(CLAIMS)}")
-        found[SOURCE] = IssuerKeys(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, algorithms, claims))
+        found[SOURCE] = IssuerKeys(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, claims))
     return found
 
 

@@ -21,8 +21,10 @@ from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, CLASSES, INFER, METADATA, OPERATIONS, Caller
 from gateway.errors import NotAuthenticated
 
-ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Only signatures with a private key: with a shared secret, everything that verifies can also sign."""
+ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Only signatures with a private key: with a shared secret, everything that verifies can also sign. Each of
+an issuer's keys has one of them, and no other is accepted with it.
+"""
 CLAIMS: Final = ("tenant", "class", "endpoints", "operations")
 """Parts of a caller that can come from a claim."""
 SOURCE: Final = "jwt"
@@ -42,7 +44,6 @@ class Issuer:
     audience: tuple[str, ...]
     keys: str = ""
     """Address or file of its keys (a JWKS); empty: found through the issuer's discovery document."""
-    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     claims: Mapping[str, str] | None = None
 
 
@@ -86,7 +87,7 @@ class Tokens:
             )  # fmt: skip
         try:
             claims = jwt.decode(
-                shown, key, algorithms=list(issuer.algorithms), issuer=issuer.issuer, audience=list(issuer.audience),
+                shown, key, algorithms=ALGORITHMS, issuer=issuer.issuer, audience=list(issuer.audience),
                 leeway=_LEEWAY_S, options={"require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False,
                                            "verify_iat": False},
             )  # fmt: skip
@@ -153,10 +154,10 @@ class IssuerKeys:
         keys = {
             str(key.key_id or ""): key for key in found
             # Not those with a shared secret: whoever reads them could sign.
-            if key.public_key_use in ("sig", None) and key.algorithm_name in issuer.algorithms
+            if key.public_key_use in ("sig", None) and key.algorithm_name in ALGORITHMS
         }  # fmt: skip
         if not keys:
-            raise BadKeys(f"the issuer {issuer.issuer} has no key for {', '.join(issuer.algorithms)}")
+            raise BadKeys(f"the issuer {issuer.issuer} has no key for {', '.join(ALGORITHMS)}")
         return Tokens(issuer, keys)
 
     def _discovered(self) -> str:

@@ -119,8 +119,6 @@ class Assembler:
         observer: Observer,
         limits: BatchLimits,
         word_cache_words: int,
-        response_cache_entries: int,
-        response_cache_bytes: int,
         hooks: HookSettings,
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
@@ -135,8 +133,6 @@ class Assembler:
         self._observer = observer
         self._limits = limits
         self._word_cache_words = word_cache_words
-        self._response_cache_entries = response_cache_entries
-        self._response_cache_bytes = response_cache_bytes
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
@@ -268,7 +264,7 @@ class Assembler:
         """Make the handler; whatever must be closed is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
         hook_settings = self._hooks.take_options(options, spec.engine)
-        remembered = _whole_number(options.pop("response_cache", self._response_cache_entries), "response_cache")
+        remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
         # The option keeps the name that validation had first.
         validates = _flag(options.pop("rehearse", True), "rehearse")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
@@ -343,7 +339,7 @@ class Assembler:
 
             handler: Handler = text
             if remembered:
-                handler = CachedHandler(text, remembered, counts.cached, max_bytes=self._response_cache_bytes)
+                handler = CachedHandler(text, remembered, counts.cached)
             return _NewHandler(handler, text, {**processor.describe(), **token_vectors(processor, info)}, validate_text)
         if call is not None:
             tensors = TensorHandler(call, called)

@@ -60,11 +60,9 @@ def compile_spec(
     spec: ServingSpec,
     *,
     default_triton: str,
-    default_compression: bool = False,
     pools: Mapping[str, str] | None = None,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
     namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    objective: Objective = Objective(),  # noqa: B008 - frozen
     pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``. Entries that cannot be served are in ``faults``; nothing is raised.
@@ -72,13 +70,12 @@ def compile_spec(
     The Task's own ``triton_grpc_server`` overrides ``default_triton``, as in clearml-serving. ``pools`` maps each pool
     of Tritons to its address, and ``default`` to an override of ``default_triton``; None accepts every pool. ``models``
     are the known records: a model whose files were replaced under its id is built again. ``namesakes`` maps an address
-    to the models (name and id) that share it. ``objective`` is the default for endpoints without one. ``pause`` is
-    called between entries.
+    to the models (name and id) that share it. ``pause`` is called between entries.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
     flag = spec.settings.get("triton_grpc_compression", "")
-    compression = flag.strip().lower() in ("1", "true", "yes") if flag else default_compression
+    compression = flag.strip().lower() in ("1", "true", "yes")
     known = {ANY: address or "anywhere"} if pools is None else {DEFAULT: address, **pools}
     unknown: dict[str, list[str]] = {}
     endpoints: dict[str, EndpointPlan] = {}
@@ -123,19 +120,19 @@ def compile_spec(
         pause()
         _, messages = declared.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
-    promised = _objectives(spec, objective, faults)
+    promised = _objectives(spec, faults)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
     return Plan(revision, endpoints, spec, tuple(faults), promised)
 
 
-def _objectives(spec: ServingSpec, default: Objective, faults: list[Fault]) -> dict[str, Objective]:
-    found = {"": default}
+def _objectives(spec: ServingSpec, faults: list[Fault]) -> dict[str, Objective]:
+    found = {"": Objective()}
     for name in sorted({one.endpoint for one in spec.endpoints.values()}):
         stated = spec.objectives.get(name)
-        if not stated and not default.within:
+        if not stated:
             continue
         try:
-            found[name] = objectives.read(stated or {}, default)
+            found[name] = objectives.read(stated)
         except ValueError as error:
             faults.append(Fault(f"objective {name}", f"{error}. The default objective applies"))
     return found

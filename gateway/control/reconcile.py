@@ -36,7 +36,6 @@ from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
-from gateway.objectives import Objective
 from gateway.pace import Pace, unhurried
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
@@ -48,6 +47,8 @@ _LOOK_TIMEOUT_S: Final = 90.0
 """Deadline of one look at the registry."""
 _FIRST_LOOK_S: Final = 3.0
 """How long start-up waits for the registry before it serves the last-good state from disk."""
+STARTUP_WAIT_S: Final = 300.0
+"""Longest time that a starting process stays not ready because of endpoints that were served before."""
 _MAX_LOGGED: Final = 20
 """Faults logged per change; ``/v1/status`` lists all of them."""
 
@@ -57,15 +58,12 @@ class FollowSettings:
     """How to follow the serving Task. Periods are in seconds: between looks at the Task, and at the models' records."""
 
     default_triton: str
-    default_compression: bool = False
     pools: Mapping[str, str] = field(default_factory=dict)
     """Addresses of pools of Tritons by name; ``default`` overrides ``default_triton``."""
     poll_period: float = 5.0
     records_period: float = 30.0
     metric_log_frequency: float = 1.0
     pinned: tuple[str, ...] = ()
-    startup_wait: float = 300.0
-    objective: Objective = field(default_factory=Objective)
 
 
 class Reconciler:
@@ -253,11 +251,9 @@ class Reconciler:
         plan = compile_spec(
             spec,
             default_triton=self._settings.default_triton,
-            default_compression=self._settings.default_compression,
             pools=self._settings.pools,
             models=self._records.known(),
             namesakes=self._records.namesakes(),
-            objective=self._settings.objective,
             pause=Pace(),
         )
         return (
@@ -306,7 +302,7 @@ class Reconciler:
     def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self.standing.begin_wait(self._settings.startup_wait)
+            self.standing.begin_wait(STARTUP_WAIT_S)
         self._health.note()
         if served:
             self._saved_state.new_endpoints += served

@@ -15,26 +15,25 @@ import orjson
 from gateway.endpoints.endpoint import Job
 from gateway.endpoints.text import TextHandler
 
+MAX_BYTES: Final = 64 << 20
+"""Largest memory of the cache of one endpoint in one worker: answers and their bodies."""
 _FIXED_BYTES: Final = 300
 """The bytes of an entry beyond its key and its answer."""
 
 
 class CachedHandler:
-    """Keeps the answers to the most recently used bodies: at most ``max_entries``, in at most ``max_bytes``.
+    """Keeps the answers to the most recently used bodies: at most ``max_entries``, in at most ``MAX_BYTES``.
 
     It belongs to one endpoint version, so a new version starts empty. ``on_cache(is_hit)`` is called for every lookup.
     """
 
     takes_bytes = False
 
-    def __init__(
-        self, handler: TextHandler, max_entries: int, on_cache: Callable[[bool], None], *, max_bytes: int
-    ) -> None:
+    def __init__(self, handler: TextHandler, max_entries: int, on_cache: Callable[[bool], None]) -> None:
         self.handler = handler
         self.text = handler
         self.task = handler.task
         self._max_entries = max_entries
-        self._max_bytes = max_bytes
         self._on_cache = on_cache
         self._answers: OrderedDict[bytes, tuple[object, int, int]] = OrderedDict()
         self.held_bytes = 0
@@ -64,14 +63,14 @@ class CachedHandler:
 
     def _keep(self, key: bytes, trace: Any, answer: object) -> None:
         size = _FIXED_BYTES + len(key) + size_of(answer)
-        if size > self._max_bytes:
+        if size > MAX_BYTES:
             return
         known = self._answers.pop(key, None)  # requested twice before it was answered
         if known is not None:
             self.held_bytes -= known[2]
         self._answers[key] = (answer, trace.rows, size)
         self.held_bytes += size
-        while len(self._answers) > self._max_entries or self.held_bytes > self._max_bytes:
+        while len(self._answers) > self._max_entries or self.held_bytes > MAX_BYTES:
             _, (_, _, freed) = self._answers.popitem(last=False)
             self.held_bytes -= freed
 

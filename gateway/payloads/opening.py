@@ -46,13 +46,8 @@ def check(settings: Settings) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{_SETTING}_TO: the folder {folder} cannot be made: {error.strerror}") from error
+        raise ValueError(f"{_SETTING}: the folder {folder} cannot be made: {error.strerror}") from error
 
 
 def _folder(settings: Settings) -> Path:
-    if "://" in settings.payload_log_to:
-        raise ValueError(
-            f"{_SETTING}_TO: {settings.payload_log_to[:100]} is not a folder; have a shipper (Vector, Fluent Bit) read "
-            "the folder and send its lines on"
-        )
-    return Path(settings.payload_log_to) if settings.payload_log_to else settings.state_dir / "payloads"
+    return settings.state_dir / "payloads"

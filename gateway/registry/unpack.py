@@ -92,7 +92,7 @@ class _Budget:
         if used > self.max_bytes:
             raise ArtifactCorrupt(
                 f"{self.archive.name} holds more than {_shown(self.max_bytes)} unpacked",
-                hint="if that is right, allow more with TRITON_GATEWAY_UNPACKED_BYTES",
+                hint="upload its files one by one, as a model without an archive",
             )
         if used > max(FREE_BYTES, MAX_RATIO * self.size):
             raise ArtifactCorrupt(

@@ -72,5 +72,5 @@ class WordBudget:
                 left -= cache.shrink(wholly=not used[id(cache)])
 
 
-OF_PROCESS: Final = WordBudget()
+OF_PROCESS: Final = WordBudget(2_000_000)
 """The budget of all caches of this process, unless a cache is given another."""

@@ -444,9 +444,9 @@ def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> No
 @pytest.mark.long
 def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service, tmp_path: Path) -> None:
     """Written whole when the gateway stops, redacted, for their owner only; what a killed worker left is found."""
-    kept = tmp_path / "kept"
+    kept = tmp_path / "state" / "payloads"
     settings = {
-        "workers": 2, "payload_log": "*=1", "payload_log_to": kept, "payload_log_redact": r"email /n-\d+/",
+        "workers": 2, "payload_log": "*=1", "payload_log_redact": r"email /n-\d+/",
         "payload_log_drop": "sleep", "drain_delay": 0,
     }  # fmt: skip
     sent = 0

@@ -87,8 +87,8 @@ def capture(
     calls that version meanwhile. Rows without a text are skipped. If you interrupt the command, an earlier reference
     stays as it was.
 
-    A reference takes effect in one of two ways. In the folder TRITON_GATEWAY_REFERENCE_DIR, gateways load it at their
-    next check. As `reference.json` in the model's folder, it is published with the model.
+    A reference takes effect in one of two ways. In the folder `references` of their state folder, gateways load it at
+    their next check. As `reference.json` in the model's folder, it is published with the model.
 
     \b
     Examples:
@@ -241,8 +241,8 @@ def _wait_until_loaded(gateway: str, endpoint: str, version: str) -> None:
         if terminal.elapsed() > _LOADED_S:
             terminal.clear()
             click.echo(
-                f"{gateway} has not loaded it in {_LOADED_S:.0f} s. Write it (--output) into the folder that "
-                "TRITON_GATEWAY_REFERENCE_DIR names there, or into the model's folder as reference.json", err=True,
+                f"{gateway} has not loaded it in {_LOADED_S:.0f} s. Write it (--output) into the folder "
+                "references of its state folder, or into the model's folder as reference.json", err=True,
             )  # fmt: skip
             return
         terminal.live("waiting until the gateway has loaded it", topic="loading")
@@ -338,7 +338,7 @@ def report(
     """Report which variables have drifted from their reference, since when, how certainly, and what changed.
 
     EVIDENCE: chance alone produces this much evidence at most once in this many days. The alert compares the
-    endpoint's mean evidence with TRITON_GATEWAY_DRIFT_ALARM_DAYS.
+    endpoint's mean evidence with 30 days.
 
     VISIBLE: how far a share of one half must move to be detected within a day.
 

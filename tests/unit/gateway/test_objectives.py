@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,18 +26,13 @@ TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
         (TEXT, Objective(0.9995, 0.3, 0.95)),
         ({"latency": "2s"}, Objective(0.999, 2.0, 0.99)),
         ({"latency": "0:00:00.300000"}, Objective(0.999, 0.3, 0.99)),
-        ({"availability": "off"}, Objective(0.0)),
+        ({"availability": "off", "latency": "off"}, Objective(0.0)),
         ({"availability": "0.99", "latency": "0.25"}, Objective(0.99, 0.25)),
     ],
 )
 def test_missing_parts_come_from_the_default(stated: dict[str, str], read: Objective) -> None:
     """Shares are percentages; times have a unit, or are seconds."""
-    assert read == objectives.read(stated, Objective())
-    assert replace(read, within=read.within or 1.0) == objectives.read(stated, Objective(0.999, 1.0, 0.99))
-
-
-def test_a_default_latency_can_be_switched_off_for_one_endpoint() -> None:
-    assert Objective() == objectives.read({"latency": "off"}, Objective(within=1.0))
+    assert read == objectives.read(stated)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,7 @@ def test_a_default_latency_can_be_switched_off_for_one_endpoint() -> None:
 )
 def test_an_invalid_objective_is_refused_with_the_invalid_part(stated: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        objectives.read(stated, Objective())
+        objectives.read(stated)
 
 
 def test_text_of_an_objective_and_its_remaining_budget() -> None:
@@ -92,8 +86,8 @@ def test_the_newest_version_with_an_objective_counts_and_a_record_overrides_it()
     registry.write({}, [Record("objective", "gone", {"latency": "50ms"})])
     stated = registry.spec()
     assert {"e": {"latency": "50ms", "availability": "99%"}} == stated.objectives
-    plan = compile_spec(stated, default_triton="t", objective=Objective(0.995))
-    assert {"": Objective(0.995), "e": Objective(0.99, 0.05, 0.99)} == plan.objectives
+    plan = compile_spec(stated, default_triton="t")
+    assert {"": Objective(), "e": Objective(0.99, 0.05, 0.99)} == plan.objectives
 
 
 def test_a_new_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
@@ -114,8 +108,3 @@ def test_an_unreadable_objective_is_a_fault_and_the_endpoint_is_served() -> None
     assert ["e"] == [*plan.endpoints]
     assert [("objective e", True)] == [(f.subject, "is not a share" in f.message) for f in plan.faults]
     assert {"": Objective()} == plan.objectives
-
-
-def test_a_default_latency_applies_to_every_endpoint() -> None:
-    plan = compile_spec(declared(FakeRegistry()), default_triton="t", objective=Objective(0.999, 1.0))
-    assert Objective(0.999, 1.0) == plan.objectives["plain"]

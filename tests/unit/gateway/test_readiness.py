@@ -316,9 +316,10 @@ async def test_a_worker_that_joins_others_waits_with_a_limit(make_stack: Any, ca
         stack.load("slow")
 
 
-async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any) -> None:
+async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it serves what it can, and names what is missing."""
-    stack = make_stack(startup_wait="100ms")
+    monkeypatch.setattr("gateway.control.reconcile.STARTUP_WAIT_S", 0.1)
+    stack = make_stack()
     stack.deploy("fast")
     stack.add_text_model("m2")
     stack.registry.add_endpoint("slow", "m2")

@@ -145,7 +145,7 @@ async def test_a_token_with_wrong_claims_is_refused(
 
 async def test_a_token_that_the_issuer_has_not_signed_is_refused(keys: str, signers: dict[str, Signer]) -> None:
     """Wrong signature, no signature, a public key as shared secret, other algorithms, garbage."""
-    believer = Believer(keys, algorithms=("RS256",))
+    believer = Believer(keys)
     await believer.following.look()
     good = signers["a"].sign()
     claims = jwt.decode(good, options={"verify_signature": False})
@@ -159,7 +159,6 @@ async def test_a_token_that_the_issuer_has_not_signed_is_refused(keys: str, sign
         b".".join((head, jwt.utils.base64url_encode(json.dumps({**claims, "sub": "you"}).encode()), signature)),
     ]
     assert {"bad_token"} == {believer.ask(token) for token in tokens}
-    assert "unknown_signing_key" == believer.ask(signers["b"].sign())  # its key is of no use with these algorithms
     for token in (b"..", b"a.b.c", b"." * 40_000, head + b"." + b"x" * 40_000 + b"."):
         assert "unknown_key" == believer.ask(token)
 
@@ -299,11 +298,11 @@ async def test_unsuitable_keys_are_ignored(signers: dict[str, Signer], tmp_path:
     """Shared secrets, encryption keys, other algorithms, unknown types."""
     file = tmp_path / "jwks.json"
     others = [{"kty": "oct", "k": "a" * 43, "kid": "s"}, {**signers["a"].public, "use": "enc", "kid": "e"},
-              {**signers["a"].public, "alg": "RS512", "kid": "x"}, {"kty": "new", "kid": "n"}, "text"]  # fmt: skip
-    believer = Believer(str(file), algorithms=("RS256",))
+              {**signers["a"].public, "alg": "HS256", "kid": "x"}, {"kty": "new", "kid": "n"}, "text"]  # fmt: skip
+    believer = Believer(str(file))
     file.write_text(json.dumps({"keys": others}))
     await believer.following.look()
-    assert "no key for RS256" in believer.problem()
+    assert "has no key for" in believer.problem()
     file.write_text(json.dumps({"keys": [*others, signers["a"].public]}))
     await believer.following.look()
     assert "1 keys" in believer.following.status()["jwt"]["known"]
@@ -315,8 +314,7 @@ async def test_unsuitable_keys_are_ignored(signers: dict[str, Signer], tmp_path:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"jwt_audience": ""}, "JWT_AUDIENCE is needed"), ({"jwt_algorithms": "HS256"}, "JWT_ALGORITHMS must be of"),
-        ({"jwt_algorithms": "none"}, "JWT_ALGORITHMS"), ({"jwt_claims": "tenat=org"}, "JWT_CLAIMS must be"),
+        ({"jwt_audience": ""}, "JWT_AUDIENCE is needed"), ({"jwt_claims": "tenat=org"}, "JWT_CLAIMS must be"),
         ({"jwt_claims": "tenant"}, "JWT_CLAIMS must be"),
     ],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> A
     return Assembler(
         records=ModelRecords(registry), cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
-        word_cache_words=0, response_cache_entries=0, response_cache_bytes=1 << 20, hooks=HookSettings(),
+        word_cache_words=0, hooks=HookSettings(),
         ready_timeout=1,
         send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
     )  # fmt: skip

@@ -20,24 +20,20 @@ def made(**fields: Any) -> dict[str, Any] | None:
 def test_the_log_is_off_by_default() -> None:
     """Also if all shares are zero."""
     assert made() is None
-    assert made(payload_log="*=0", payload_log_to="/tmp/x") is None
+    assert made(payload_log="*=0") is None
 
 
-def test_the_log_writes_to_the_state_folder_or_another(tmp_path: Path) -> None:
-    """The status says which."""
-    for to, shown in (
-        ("", str(tmp_path / "payloads")), (str(tmp_path / "other"), str(tmp_path / "other")),
-    ):  # fmt: skip
-        found = made(payload_log="*=1", payload_log_to=to, state_dir=tmp_path)
-        assert found is not None
-        assert shown == found["to"]
+def test_the_log_writes_to_the_state_folder(tmp_path: Path) -> None:
+    """The status says so."""
+    found = made(payload_log="*=1", state_dir=tmp_path)
+    assert found is not None
+    assert str(tmp_path / "payloads") == found["to"]
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"payload_log": "everything"}, "TRITON_GATEWAY_PAYLOAD_LOG: 'everything' is not ENDPOINT=SHARE"),
-        ({"payload_log_to": "s3://bucket"}, "TRITON_GATEWAY_PAYLOAD_LOG_TO: s3://bucket is not a folder"),
         ({"payload_log_redact": "secrets"}, "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: 'secrets' is no rule"),
     ],
 )
@@ -50,5 +46,5 @@ def test_contradictory_settings_are_refused_by_name(fields: dict[str, str], said
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     """At start, not with the first record."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG_TO: the folder .* cannot be made"):
-        check(Settings(payload_log="*=1", payload_log_to=str(tmp_path / "file" / "in")))
+    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: the folder .* cannot be made"):
+        check(Settings(payload_log="*=1", state_dir=tmp_path / "file"))

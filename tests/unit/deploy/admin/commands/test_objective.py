@@ -60,7 +60,7 @@ def test_an_endpoint_that_promises_nothing_itself_says_so(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 0 == run(store, "plain")
-    assert "plain: 99.9% answered (the default; the settings of gateways may add to it)\n" == capsys.readouterr().out
+    assert "plain: 99.9% answered (the default)\n" == capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

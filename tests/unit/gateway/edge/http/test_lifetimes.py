@@ -226,11 +226,12 @@ async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
         await port.stack.until(lambda: permits.held_bytes == 0)
 
 
-async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve) -> None:
+async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently used go first. An answer above the limit is not cached."""
-    async with serve(response_cache_entries=1000, response_cache_bytes=8192) as port:
+    monkeypatch.setattr("gateway.endpoints.cache.MAX_BYTES", 8192)
+    async with serve() as port:
         stack = port.stack
-        stack.deploy("e")
+        stack.deploy("e", auxiliary_cfg={"gateway": {"response_cache": "1000"}})
         await stack.served("e")
         handler: CachedHandler = stack.gateway.table.current.endpoints["e"].handler
         wire = await port.connect()
