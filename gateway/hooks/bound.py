@@ -1,10 +1,9 @@
-"""Limits the number of hook processes of one gateway worker, and ends some to make room for others.
+"""Limits the number of hook processes of one gateway worker: whatever was used longest ago makes room.
 
 A pool asks for a ``slot`` before it starts a process and returns it when the process has ended. If no slot is free,
 pools queue: one without any process goes before one that wants a further process; otherwise first come, first served.
-Room is made by retiring processes, never by killing them: idle ones first, the longest idle before others. If none is
-idle, a process that has served for ``_TURN_S`` ends after its current requests. Processes that are idle for a long time
-end as well.
+Room is made by retiring processes, never by killing them: the one that has been idle longest, or if none is idle, for a
+pool without any process, the busy one that has served longest. Processes that are idle for a long time end as well.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ MAX_PROCESSES: Final = 32
 IDLE_S: Final = 900.0
 
 _SURPLUS_IDLE_S: Final = 60.0
-"""Idle seconds after which all but the last process of a pool end. The last one is also kept that long if another pool
-wants one more process in addition to its own.
+"""Idle seconds after which all but the last process of a pool end, and the last one may make room for another pool's
+further process: a restart would cost more than a short wait.
 """
 _TURN_S: Final = 2.0
 """Seconds that a busy process serves before it can be retired for a pool that has no process."""
@@ -54,7 +53,7 @@ class Pool(Protocol):
     """The part of a pool that the bound uses."""
 
     minimum: int
-    """How many processes are kept although they are idle."""
+    """How many processes are kept although they are idle or others wait."""
 
     @property
     def processes(self) -> Sequence[Process]:
@@ -99,15 +98,11 @@ class ProcessBound:
         self.limit = limit
         self._idle = idle
         self._now = now
-        self._taken = 0
+        self.taken = 0
+        """The number of taken slots: processes that start, run or end."""
         self._pools: dict[Pool, None] = {}
         self._waiting: list[_Ticket] = []
         self._ticker: asyncio.Task[None] | None = None
-
-    @property
-    def taken(self) -> int:
-        """The number of taken slots: processes that start, run or end."""
-        return self._taken
 
     def add(self, pool: Pool) -> None:
         """Add a pool."""
@@ -121,8 +116,8 @@ class ProcessBound:
         """Wait for a slot for one more process; ``release`` returns it. ``is_start``: the pool's first process."""
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._tick(), name="hook processes")
-        if self._taken < self.limit and not self._waiting:
-            self._taken += 1
+        if self.taken < self.limit and not self._waiting:
+            self.taken += 1
             return
         ticket = _Ticket(pool, is_start, asyncio.get_running_loop().create_future())
         self._waiting.append(ticket)
@@ -139,74 +134,65 @@ class ProcessBound:
 
     def release(self) -> None:
         """Return a slot whose process has ended or was not started."""
-        self._taken -= 1
+        self.taken -= 1
         self.assign()
 
     def assign(self) -> None:
         """Give free slots to waiting pools, and retire a process for every pool that still waits."""
-        if len(self._waiting) > 1:
-            self._waiting.sort(key=lambda t: not t.goes_first)  # stable: otherwise first come, first served
-        while self._waiting and self._taken < self.limit:
+        self._waiting.sort(key=lambda ticket: not ticket.goes_first)  # stable: otherwise first come, first served
+        while self._waiting and self.taken < self.limit:
             ticket = self._waiting.pop(0)
             if not ticket.granted.done():
-                self._taken += 1
+                self.taken += 1
                 ticket.granted.set_result(None)
-        if not self._waiting:
-            return
-        ending = sum(process.is_retired for pool in self._pools for process in pool.processes)
-        for ticket in self._waiting[ending:]:
-            process = self._process_to_end(ticket)
-            if process is None:
-                return
-            process.retire()
+        if self._waiting:
+            ending = sum(process.is_retired for pool in self._pools for process in pool.processes)
+            for ticket in self._waiting[ending:]:
+                self._make_room(ticket)
 
     def end_idle(self) -> None:
         """Retire the processes that have been idle for too long."""
-        now = self._now()
-        for pool in self._pools:
-            serving = [p for p in pool.processes if not p.is_retired]
-            spare = len(serving) - pool.minimum
-            idle = sorted((p for p in serving if p.is_idle), key=lambda p: p.idle_since)
-            for process in idle[: max(0, spare)]:
-                is_last = sum(not p.is_retired for p in serving) == 1
-                if now - process.idle_since > (self._idle if is_last else min(self._idle, _SURPLUS_IDLE_S)):
-                    if is_last:
-                        pool.scale_to_zero()
-                    process.retire()
+        for pool, process, is_last in self._spare():
+            if process.is_idle and self._idle_for(process) > (
+                self._idle if is_last else min(self._idle, _SURPLUS_IDLE_S)
+            ):
+                self._retire(pool, process, is_last=is_last)
 
-    def _process_to_end(self, ticket: _Ticket) -> Process | None:
-        return self._choose(ticket, is_strict=True) or (
-            # For a pool without any process, even a process that its pool keeps although it is idle may end.
-            self._choose(ticket, is_strict=False) if ticket.goes_first else None
-        )
-
-    def _choose(self, ticket: _Ticket, *, is_strict: bool) -> Process | None:
+    def _make_room(self, ticket: _Ticket) -> None:
         now = self._now()
-        idle, busy = [], []
-        for pool, process, serving in self._serving(is_strict=is_strict):
-            is_surplus = serving > max(1, pool.minimum)
+        idle: list[tuple[float, int, Pool, Process, bool]] = []
+        busy: list[tuple[float, int, Process]] = []
+        for pool, process, is_last in self._spare():
             if process.is_idle and not pool.has_waiting:
-                if is_surplus or ticket.goes_first or now - process.idle_since > _SURPLUS_IDLE_S:
-                    idle.append((not is_surplus, process.idle_since, pool, process))
-            elif pool is not ticket.pool and (is_surplus or now - process.serving_since > _TURN_S):
-                busy.append((-serving, process.serving_since, process))
+                if not is_last or ticket.goes_first or self._idle_for(process) > _SURPLUS_IDLE_S:
+                    idle.append((process.idle_since, len(idle), pool, process, is_last))
+            elif ticket.goes_first and pool is not ticket.pool and now - process.serving_since > _TURN_S:
+                busy.append((process.serving_since, len(busy), process))
         if idle:
-            is_last, _, pool, process = min(idle, key=lambda found: found[:2])
-            if is_last:
-                pool.scale_to_zero()
-            return process
-        return min(busy, key=lambda found: found[:2])[2] if busy and ticket.goes_first else None
+            _, _, pool, process, is_last = min(idle)
+            self._retire(pool, process, is_last=is_last)
+        elif busy:
+            min(busy)[2].retire()
 
-    def _serving(self, *, is_strict: bool) -> Iterator[tuple[Pool, Process, int]]:
+    def _spare(self) -> Iterator[tuple[Pool, Process, bool]]:
+        """Yield the processes that may end, as long as their pools keep their minimum, and whether each is the last."""
         for pool in self._pools:
-            serving = [process for process in pool.processes if not process.is_retired]
-            if not is_strict or len(serving) > pool.minimum:
-                for process in serving:
-                    yield pool, process, len(serving)
+            for process in sorted((p for p in pool.processes if not p.is_retired), key=lambda p: p.idle_since):
+                serving = sum(not p.is_retired for p in pool.processes)  # some may have been retired meanwhile
+                if serving > pool.minimum:
+                    yield pool, process, serving == 1
+
+    def _idle_for(self, process: Process) -> float:
+        return self._now() - process.idle_since
+
+    def _retire(self, pool: Pool, process: Process, *, is_last: bool) -> None:
+        if is_last:
+            pool.scale_to_zero()
+        process.retire()
 
     async def _tick(self) -> None:
         ticks = 0
-        while self._taken or self._waiting:
+        while self.taken or self._waiting:
             await asyncio.sleep(TICK_S)
             ticks += 1
             is_full = ticks % _TICKS_PER_FULL_CHECK == 0

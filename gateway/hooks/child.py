@@ -37,15 +37,7 @@ from gateway.hooks import engines
 from gateway.hooks.json_form import to_json, write
 from gateway.hooks.stages import Job, run_stage
 from gateway.hooks.values import Buffer, decode, decode_body, encode, total
-from gateway.hooks.wire import (
-    LARGE,
-    MAX_INLINE,
-    MAX_MEMORY,
-    FrameReader,
-    from_memory,
-    pack,
-    to_memory,
-)  # fmt: skip
+from gateway.hooks.wire import MAX_PAYLOAD, FrameReader, pack
 from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
@@ -58,9 +50,8 @@ _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERN
 class _Process:
     """The state of this process: its socket, the loaded code, and the requests in progress."""
 
-    def __init__(self, connection: socket.socket, side: socket.socket) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._side = side
         self._sending = threading.Lock()
         self._frames = FrameReader()
         self._calls: dict[int, Future[Any]] = {}
@@ -273,27 +264,10 @@ class _Process:
 
     def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         with self._sending, contextlib.suppress(OSError):  # the gateway is gone: `_read` ends the process
-            if (size := total(payload)) > LARGE:
-                if reason := self._gave_memory(payload, size):
-                    if size > MAX_INLINE:
-                        head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
-                else:
-                    head, payload = {**head, "shared": size}, ()
-            self._connection.sendall(pack(head, b"".join(payload)))
-
-    def _gave_memory(self, payload: Sequence[Buffer], size: int) -> str:
-        """Send a payload as shared memory. Return the reason if that is impossible, else an empty text."""
-        if size > MAX_MEMORY:
-            return f"its result has {size >> 20} MiB, at most {MAX_MEMORY >> 20} are allowed"
-        try:
-            descriptor = to_memory(payload)
-        except OSError as error:
-            return f"shared memory for a result of {size >> 20} MiB could not be created: {error.strerror}"
-        try:
-            socket.send_fds(self._side, [b"m"], [descriptor])
-        finally:
-            os.close(descriptor)
-        return ""
+            if (size := total(payload)) > MAX_PAYLOAD:
+                reason = f"its result has {size >> 20} MiB, at most {MAX_PAYLOAD >> 20} are allowed"
+                head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
+            self._connection.sendall(pack(head, payload))
 
     def _read(self) -> None:
         while True:
@@ -307,10 +281,7 @@ class _Process:
                 data = b""
             if not data:
                 os._exit(0)  # the gateway is gone, so no one needs the results
-            for head, inline in self._frames.feed(data):
-                payload: Buffer = inline
-                if "shared" in head:
-                    payload = self._received_memory(head["shared"])
+            for head, payload in self._frames.feed(data):
                 if head["k"] == "reply":
                     waiting = self._calls.pop(head["id"], None)
                     if waiting is not None and waiting.set_running_or_notify_cancel():  # not cancelled meanwhile
@@ -324,14 +295,9 @@ class _Process:
                     with contextlib.suppress(RuntimeError):  # the loop has ended, so the process is ending
                         self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def _received_memory(self, size: int) -> memoryview:
-        _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
-        return from_memory(descriptors[0], size)
-
     def _forked(self) -> None:
         # A process that a hook forks must not keep the socket open, and must not outlive the gateway.
         self._connection.close()
-        self._side.close()
         end_with_parent(os.getppid())
 
 
@@ -416,16 +382,15 @@ def _limit_memory(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
-def main(descriptor: int, side: int, parent: int) -> None:
-    """Serve the process ``parent`` over the socket ``descriptor``. Descriptors of shared memory come over ``side``."""
+def main(descriptor: int, parent: int) -> None:
+    """Serve the process ``parent`` over the socket ``descriptor``."""
     end_with_parent(parent)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for one in (descriptor, side):
-        os.set_inheritable(one, False)
-    _Process(socket.socket(fileno=descriptor), socket.socket(fileno=side)).run()
+    os.set_inheritable(descriptor, False)
+    _Process(socket.socket(fileno=descriptor)).run()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # even if user code has left threads running

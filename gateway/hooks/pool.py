@@ -38,7 +38,7 @@ from gateway.hooks.process import (
     too_late,
 )
 from gateway.hooks.values import Buffer, encode, encode_body, total
-from gateway.hooks.wire import MAX_MEMORY
+from gateway.hooks.wire import MAX_PAYLOAD
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -286,9 +286,9 @@ class HookPool:
             pieces += value
             if own:
                 pieces.append(own)
-        if sum(sizes) > MAX_MEMORY:
+        if sum(sizes) > MAX_PAYLOAD:
             raise HookFailed(
-                f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_MEMORY >> 20} can be sent"
+                f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_PAYLOAD >> 20} can be sent"
             )
         head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes, "kept": kept}
         numbers = [number for number in kept if number is not None]

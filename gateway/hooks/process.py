@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import platform
-import secrets
 import signal
 import socket
 import subprocess
@@ -26,8 +25,8 @@ from typing import Any, Final, Protocol
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes, read_times, text, whole
-from gateway.hooks.values import Buffer, total
-from gateway.hooks.wire import CAN_SEND_MEMORY, LARGE, MAX_INLINE, FrameReader, from_memory, pack, to_memory
+from gateway.hooks.values import Buffer
+from gateway.hooks.wire import FrameReader, pack
 from preprocessing.user_code import STAGES
 
 _log = logging.getLogger("triton_gateway.hooks")
@@ -40,15 +39,11 @@ _REAP_S: Final = 0.02
 _REAPS: Final = 5
 _MAX_CALLS: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_MARK: Final = "TRITON_GATEWAY_HOOK_PROCESS"
-"""The variable by which programs are found that its code has started in sessions of their own (daemons)."""
-_ROUNDS: Final = 5
-"""How often they are searched: one that is found may just have started another."""
 
 _BOOT: Final = (
-    "import sys; home, extra = sys.argv[4:6]; sys.path[:0] = [extra] if extra else []\n"
+    "import sys; home, extra = sys.argv[3:5]; sys.path[:0] = [extra] if extra else []\n"
     "if home not in sys.path: sys.path.append(home)\n"
-    "from gateway.hooks.child import main; main(*map(int, sys.argv[1:4]))"
+    "from gateway.hooks.child import main; main(*map(int, sys.argv[1:3]))"
 )
 
 
@@ -131,9 +126,7 @@ class HookProcess(asyncio.Protocol):
         self._pool = pool
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._side: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._mark = f"{_MARK}={secrets.token_hex(16)}"
         self._number = 0
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
@@ -183,26 +176,23 @@ class HookProcess(asyncio.Protocol):
 
         ``memory``: bytes it may hold. ``timeout``: seconds to load.
         """
-        if not CAN_SEND_MEMORY:
+        if sys.platform != "linux":
             raise HookFailed(
                 f"its Python code cannot be run: processes of hooks need Linux, this is {platform.system()}",
                 hint="run the gateway in a container",
             )
         ours, theirs = socket.socketpair()
-        self._side, side = socket.socketpair()
-        self._side.setblocking(False)
         ours.setblocking(False)
         home = str(Path(preprocessing.__file__).parents[1])
         try:
-            with theirs, side:
+            with theirs:
                 # Several processes with several threads for each native library would compete for the cores. Values of
                 # the environment take precedence.
-                mark = dict([self._mark.split("=")])
-                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **mark}
-                arguments = [theirs.fileno(), side.fileno(), os.getpid(), home, program.packages or ""]
+                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+                arguments = [theirs.fileno(), os.getpid(), home, program.packages or ""]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
                     [sys.executable, "-P", "-c", _BOOT, *map(str, arguments)], stdin=subprocess.DEVNULL, env=environ,
-                    pass_fds=(theirs.fileno(), side.fileno()), start_new_session=True,
+                    pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
             ours.close()
@@ -319,7 +309,7 @@ class HookProcess(asyncio.Protocol):
         """See ``asyncio.Protocol``."""
         try:
             for head, payload in self._frames.feed(data):
-                self._received(head, self._received_memory(head["shared"]) if "shared" in head else payload)
+                self._received(head, payload)
         except Exception as error:  # noqa: BLE001 - user code can write anything to the socket
             self.kill(f"it sent something that is not a frame: {error}")
 
@@ -343,13 +333,6 @@ class HookProcess(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_REAP_S, self._reap, tries - 1)
         elif all(pending.answer.done() for pending in self.running.values()):
             self.kill("it closed its connection")
-
-    def _received_memory(self, size: object) -> memoryview:
-        assert self._side is not None  # noqa: S101 - made before the process
-        _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
-        if len(descriptors) != 1:
-            raise ValueError("the frame came without its shared memory")
-        return from_memory(descriptors[0], size)
 
     def _received(self, head: dict[str, Any], payload: Buffer) -> None:
         kind = head["k"]
@@ -401,27 +384,7 @@ class HookProcess(asyncio.Protocol):
     def _write(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if (size := total(payload)) > LARGE:
-            if self._sent_memory(payload):
-                head, payload = {**head, "shared": size}, ()
-            elif size > MAX_INLINE:
-                self.kill(f"{size >> 20} MiB of shared memory could not be created")
-                return
-        self._transport.write(pack(head, b"".join(payload)))
-
-    def _sent_memory(self, payload: Sequence[Buffer]) -> bool:
-        assert self._side is not None  # noqa: S101 - made before the process
-        try:
-            descriptor = to_memory(payload)
-        except OSError:  # no descriptor or no memory is left: use the socket
-            return False
-        try:
-            socket.send_fds(self._side, [b"m"], [descriptor])
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+        self._transport.write(pack(head, payload))
 
     def _end(self) -> None:
         if self.ended.is_set():
@@ -431,7 +394,7 @@ class HookProcess(asyncio.Protocol):
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # processes that it started
-            self._collect_exit_codes([-child.pid, *_kill_marked(self._mark.encode())], _REAPS)
+            self._collect_exit_codes(-child.pid, _REAPS)
         self.ended.set()
         reason = self.kill_reason or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
@@ -450,37 +413,15 @@ class HookProcess(asyncio.Protocol):
             self._loaded.set_exception(HookFailed(f"its process ended while it loaded: {reason}"))
         if self._transport is not None:
             self._transport.abort()
-        if self._side is not None:
-            self._side.close()
         self._pool.process_ended(self, reason)
 
-    def _collect_exit_codes(self, pids: Sequence[int], tries: int) -> None:
+    def _collect_exit_codes(self, group: int, tries: int) -> None:
         """Collect the exit codes of processes that it started. In a container without an init, nobody else does."""
-        left = []
-        for pid in pids:
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(pid, os.WNOHANG)[0]:
-                    pass
-                left.append(pid)
-        if left and tries:  # some may not have ended yet
-            asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, left, tries - 1)
-
-
-def _kill_marked(mark: bytes) -> set[int]:
-    """Kill all processes with this entry in their environment, and return their ids."""
-    killed: set[int] = set()
-    for _ in range(_ROUNDS):
-        before = len(killed)
-        for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - half the time
-            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-                with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-                    is_marked = mark in file.read().split(b"\0")
-                if is_marked:
-                    os.kill(int(pid), signal.SIGKILL)
-                    killed.add(int(pid))
-        if len(killed) == before:
-            break
-    return killed
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(group, os.WNOHANG)[0]:
+                pass
+            if tries:  # some may not have ended yet
+                asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, group, tries - 1)
 
 
 def too_late() -> DeadlineExceeded:

@@ -7,9 +7,9 @@ An encoded value is a head (kind, number of buffers, lengths), its JSON, and its
 bytes. Kind ``JSON`` is a value that JSON represents exactly, ``BYTES`` is bytes. In a ``TREE``, a list is a list, and
 an object with one key stands for a type that JSON does not have::
 
-    {"dict": {name: node}}   {"map": [[node, node], ...]}   {"tuple": [...]}   {"set": [...]}   {"frozenset": [...]}
-    {"int": hex}   {"float": "nan"}   {"bytes": number of its buffer}   {"objects": [shape, nodes]}
+    {"dict": {name: node}}   {"tuple": [...]}   {"float": "nan"}   {"bytes": number of its buffer}
     {"array": [number of its buffer, dtype, shape]}   {"scalar": [number of its buffer, dtype]}
+    {"objects": [shape, nodes]}
 """
 
 from __future__ import annotations
@@ -35,10 +35,6 @@ _MAX_JSON: Final = 64 << 20
 """The most bytes of a value's JSON."""
 _MAX_BUFFERS: Final = 1 << 16
 _MAX_DEPTH: Final = 100
-_MAX_HASHED: Final = 1 << 13
-"""The most items of a set, or of a mapping with keys other than texts: their hashes can be chosen to collide."""
-_MAX_DIGITS: Final = 1 << 14
-"""The most hexadecimal digits of a whole number."""
 _MAX_DIMENSIONS: Final = 32
 _LAST_CHARACTER: Final = 0x10FFFF
 
@@ -58,9 +54,9 @@ class NotAValue(ValueError):
 def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
     """Return ``value`` as pieces to be written one after the other, without copying the memory of arrays.
 
-    Accepts plain scalars, ``bytes``, lists, tuples, sets, mappings, and numpy arrays and scalars. Unless ``is_exact``,
-    it converts similar types to these: subclasses, objects with ``__array__`` (torch tensors), and arrays of objects
-    (to lists). Raises ``TypeError`` with a reason for other types.
+    Accepts plain scalars, ``bytes``, lists, tuples, mappings with text keys, and numpy arrays and scalars. Unless
+    ``is_exact``, it converts similar types to these: subclasses, sets, other keys, objects with ``__array__`` (torch
+    tensors), and arrays of objects (to lists). Raises ``TypeError`` with a reason for other types.
     """
     if type(value) is bytes:
         return _pieces(_BYTES, value, [])
@@ -148,9 +144,9 @@ class _Writer:
             return value
         if kind is float:
             return value if math.isfinite(value) else self._special("float", repr(value))
-        if kind is int:
-            return value if -(1 << 63) <= value < 1 << 64 else self._special("int", _hex(value))
-        if kind is list or kind is dict or kind is tuple or kind is set or kind is frozenset:
+        if kind is int and -(1 << 63) <= value < 1 << 64:
+            return value
+        if kind is list or kind is tuple or (kind is dict and all(type(key) is str for key in value)):
             return self._container(kind, value, depth)
         if kind is bytes:
             return self._special("bytes", self._buffer(value))
@@ -171,32 +167,23 @@ class _Writer:
         try:
             deeper = depth + 1
             if kind is dict:
-                if all(type(key) is str for key in value):
-                    return {"dict": {key: self.node(item, deeper) for key, item in value.items()}}
-                self._few(value)
-                pairs = [[self.node(key, deeper), self.node(item, deeper)] for key, item in value.items()]
-                return self._special("map", pairs)
-            if kind is set or kind is frozenset:
-                self._few(value)
+                return {"dict": {key: self.node(item, deeper) for key, item in value.items()}}
             nodes = [self.node(item, deeper) for item in value]
-            return nodes if kind is list else self._special(kind.__name__, nodes)
+            return nodes if kind is list else self._special("tuple", nodes)
         finally:
             self._inside.discard(id(value))
 
-    def _few(self, value: Any) -> None:
-        if len(value) > _MAX_HASHED:
-            raise TypeError(f"a set or mapping without text keys in it has more than {_MAX_HASHED} items: use a list")
-
     def _converted(self, value: Any, depth: int) -> object:
         self.is_special = True  # orjson might write the original value differently
+        if type(value) is int:
+            raise TypeError("a whole number in it has more than 64 bits")
         for base in (int, float, str, bytes):
             if isinstance(value, base):
                 return self.node(base(value), depth)  # type: ignore[arg-type] # it is one of them
         if isinstance(value, Mapping):
-            return self.node(dict(value), depth)
-        for kind in (list, tuple, set, frozenset):
-            if isinstance(value, kind):
-                return self.node(kind(value), depth)
+            return self.node({str(key): item for key, item in value.items()}, depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self.node(tuple(value) if isinstance(value, tuple) else list(value), depth)
         if isinstance(value, bytearray | memoryview):
             return self.node(bytes(value), depth)
         if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
@@ -236,13 +223,6 @@ class _Writer:
 def _raw(array: NDArray[Any]) -> Buffer:
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).data if flat.nbytes else b""
-
-
-def _hex(number: int) -> str:
-    text = f"{number:x}"
-    if len(text) > _MAX_DIGITS:
-        raise TypeError(f"a whole number in it has more than {_MAX_DIGITS} hexadecimal digits")
-    return text
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -296,9 +276,6 @@ class _Reader:
     def nodes(self, content: object, depth: int) -> list[Any]:
         return [self.node(item, depth) for item in _checked(content, list)]
 
-    def map(self, content: object, depth: int) -> dict[Any, Any]:
-        return {self.node(key, depth): self.node(item, depth) for key, item in _few(content)}
-
     def array(self, content: Any, _depth: int) -> NDArray[Any]:
         number, name, shape = content
         return self._array(number, name, _shape(shape))
@@ -336,11 +313,7 @@ class _Reader:
 
 
 _READERS: Final[dict[str, Callable[[_Reader, Any, int], Any]]] = {
-    "map": _Reader.map,
     "tuple": lambda reader, content, depth: tuple(reader.nodes(content, depth)),
-    "set": lambda reader, content, depth: set(reader.nodes(_few(content), depth)),
-    "frozenset": lambda reader, content, depth: frozenset(reader.nodes(_few(content), depth)),
-    "int": lambda _reader, content, _depth: int(_short(content), 16),
     "float": lambda _reader, content, _depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content],
     "bytes": lambda reader, content, _depth: bytes(reader.buffer(content)),
     "array": _Reader.array,
@@ -353,20 +326,6 @@ def _checked(content: object, kind: type) -> Any:
     if type(content) is not kind:
         raise NotAValue(f"a {kind.__name__} was expected")
     return content
-
-
-def _few(content: object) -> list[Any]:
-    items: list[Any] = _checked(content, list)
-    if len(items) > _MAX_HASHED:
-        raise NotAValue(f"a set or mapping of {len(items)} items")
-    return items
-
-
-def _short(content: object) -> str:
-    text: str = _checked(content, str)
-    if len(text) > _MAX_DIGITS + 1:
-        raise NotAValue("a number with too many digits")
-    return text
 
 
 def _dtype(name: object) -> np.dtype[Any]:

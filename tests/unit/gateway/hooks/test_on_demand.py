@@ -263,7 +263,7 @@ def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monke
 
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            process = child._Process(Closed(), theirs)  # type: ignore[arg-type]
+            process = child._Process(Closed())  # type: ignore[arg-type]
             reader = threading.Thread(target=process._read, daemon=True)
             reader.start()
             reader.join(0.2)

@@ -22,17 +22,14 @@ from gateway.hooks.values import NotAValue, decode, decode_body, encode, encode_
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
           "float16", "float32", "float64", "complex64", "complex128", "S3", "U4")  # fmt: skip
 ARRAYS = hn.arrays(st.sampled_from(DTYPES), hn.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
-KEYS = st.text(max_size=4) | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text(max_size=2))
 LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | ARRAYS
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary() | ARRAYS
     | ARRAYS.filter(lambda a: a.size > 0 and a.dtype.kind not in "SU").map(lambda a: a.reshape(-1)[0])
-    | st.sets(KEYS, max_size=3) | st.frozensets(KEYS, max_size=3)
 )  # fmt: skip
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (
         st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-        | st.dictionaries(KEYS, inner, max_size=3)
         | st.lists(inner, max_size=3).map(lambda items: as_objects(items))
     ),
     max_leaves=8,
@@ -122,6 +119,7 @@ class Tensor:
         (np.array([1, 2], dtype=">i4"), np.array([1, 2], dtype="int32")),
         (bytearray(b"x"), b"x"),
         (np.str_("x"), "x"),
+        ({1: {2}}, {"1": [2]}),
     ],
 )
 def test_similar_types_are_converted_unless_exactness_is_asked_for(value: Any, becomes: Any) -> None:
@@ -146,8 +144,7 @@ def test_values_that_cannot_be_sent_are_refused_with_a_reason() -> None:
         (deep, "nested deeper"),
         (np.array(["2024-01-01"], dtype="datetime64[D]"), "datetime64"),
         (np.zeros(2, dtype=[("a", "i4")]), "array of"),
-        (set(range(10_000)), "use a list"),
-        (1 << 10**5, "digits"),
+        (1 << 70, "64 bits"),
         ("\ud800", "surrogates"),
     ):
         with pytest.raises(TypeError, match=reason):
@@ -178,7 +175,7 @@ FORGED = {
     "no JSON": _value(2, b"{"),
     "JSON nested deep": _value(2, b"[" * 100_000),
     "tree nested deep": _tree(json.loads("[" * 500 + "]" * 500)),
-    "two keys": _tree({"tuple": [], "set": []}),
+    "two keys": _tree({"tuple": [], "dict": {}}),
     "no key": _tree({}),
     "unknown tag": _tree({"object": "os.system"}),
     "dtype of objects": _tree({"array": [0, "O", [1]]}, b"A" * 8),
@@ -201,11 +198,6 @@ FORGED = {
     "scalar that is an array": _tree({"scalar": [0, "int8"]}, b"AA"),
     "objects that do not fit": _tree({"objects": [[3], [1]]}),
     "objects of endless rows": _tree({"objects": [[0, 1 << 62], []]}),
-    "set of lists": _tree({"set": [[1]]}),
-    "map without pairs": _tree({"map": [1]}),
-    "large set": _tree({"set": list(range(9_000))}),
-    "number of letters": _tree({"int": "zz"}),
-    "number of many digits": _tree({"int": "f" * 100_000}),
     "float that is none": _tree({"float": "1e999"}),
     "bytes of a dict": _tree({"bytes": {}}),
 }
@@ -222,7 +214,7 @@ def test_damaged_encodings_decode_or_are_refused() -> None:
     """Truncated, changed and mixed bytes raise only ``NotAValue`` and create nothing large."""
     chance = random.Random(15)
     values = (
-        {"a": np.arange(6, dtype="float32").reshape(2, 3), "b": [(1, 2.5), {"x"}, b"raw", {1: None}, 1 << 70]},
+        {"a": np.arange(6, dtype="float32").reshape(2, 3), "b": [(1, 2.5), b"raw", {"x": None}]},
         [np.array(["ab", "c"]), np.array([b"x"]), np.float64(1), math.inf, np.array([True])],
         {"nested": [[[[{"deep": [np.zeros((0, 3))]}]]]]},
         [1, 2, "three"],
