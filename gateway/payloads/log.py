@@ -1,7 +1,7 @@
 """Queues a sample of answered requests; a thread of its own writes their requests and answers.
 
 The data plane calls ``answered``, which decides at random whether a request is logged, and appends it to a bounded
-queue. The thread converts records to JSON, redacts them and passes them to a sink. If the queue is full, records are
+queue. The thread converts records to JSON, redacts them and writes them to files. If the queue is full, records are
 dropped and counted. Only answered requests are logged: no shadow requests, no validation requests.
 """
 
@@ -16,7 +16,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -25,8 +26,9 @@ from gateway.endpoints.cache import size_of
 from gateway.endpoints.endpoint import Event, Lookup
 from gateway.endpoints.tensors import RawTensors
 from gateway.hooks.answers import HookResponse
+from gateway.hooks.json_form import to_json
+from gateway.payloads.files import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN
 from gateway.payloads.rules import Redact, Share, share_of
-from gateway.payloads.sink import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN, Record, Sink, dumps
 from gateway.trace import Trace
 from preprocessing.types import Prepared
 
@@ -47,6 +49,24 @@ _WARNING_PERIOD_S: Final = 60.0
 
 Count = Callable[[str, int], None]
 """``count(outcome, records)``, called on the event loop."""
+
+
+class Sink(Protocol):
+    """Takes the records: ``files.Folder``. One thread calls it."""
+
+    path: Path
+
+    def write(self, lines: bytes) -> tuple[str, str]:
+        """Write lines or none of them; return the outcome, and the reason if they are lost, else ``""``."""
+        ...
+
+    def idle(self) -> None:
+        """Do periodic work; called about twice a second."""
+        ...
+
+    def close(self) -> None:
+        """Finish the current file."""
+        ...
 
 
 class _Queued(NamedTuple):
@@ -114,7 +134,7 @@ class PayloadLog:
         if size > _MAX_RECORD_BYTES:
             self._counted(TOO_LARGE, 1)
         elif len(self._queue) >= _MAX_QUEUED or self._bytes_queued - self._bytes_taken + size > _MAX_QUEUED_BYTES:
-            reason = f"the queue is full: {self._sink.destination} takes fewer records than come"
+            reason = f"the queue is full: {self._sink.path} takes fewer records than come"
             self._warn(reason)
             self._counted(QUEUE_FULL, 1, reason)
         else:
@@ -126,7 +146,7 @@ class PayloadLog:
     def status(self) -> dict[str, Any]:
         """Return what is logged and where, and what this process has written and lost."""
         return {
-            "to": self._sink.destination,
+            "to": str(self._sink.path),
             "shares": {one.pattern: one.share for one in self._shares},
             "is_redacted": self._redact is not None,
             "written": self._counts[WRITTEN],
@@ -165,20 +185,20 @@ class PayloadLog:
     def write(self) -> None:
         """Write the queued records."""
         while encoded := self._next_batch():
-            outcome, reason = self._sink.write(encoded)
+            outcome, reason = self._sink.write(b"".join(encoded))
             if reason:
                 self._warn(f"{len(encoded)} records were lost: {reason}")
             self._report(outcome, len(encoded), reason)
 
     def _next_batch(self) -> list[bytes]:
-        """Return the next records, encoded, as many as one call of the sink takes; empty if none is queued."""
+        """Return the next records as lines, as many as are written at once; empty if none is queued."""
         batch: list[bytes] = []
         size = 0
-        while self._queue and len(batch) < self._sink.max_records and size < _MAX_WRITE_BYTES:
+        while self._queue and size < _MAX_WRITE_BYTES:
             queued = self._queue.popleft()
             self._bytes_taken += queued.size
             try:
-                record = self._sink.encode(self._record(queued))
+                record = to_json(self._record(queued), orjson.OPT_APPEND_NEWLINE)
             except Exception as error:  # noqa: BLE001 - answers may be users' objects, which may raise anything
                 reason = f"an answer of {queued.trace.url} cannot be written as JSON: {error}"
                 self._warn(reason)
@@ -191,7 +211,7 @@ class PayloadLog:
             size += len(record)
         return batch
 
-    def _record(self, queued: _Queued) -> Record:
+    def _record(self, queued: _Queued) -> dict[str, Any]:
         trace, caller = queued.trace, queued.trace.caller
         record: dict[str, Any] = {
             "time": datetime.fromtimestamp(queued.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
@@ -207,7 +227,7 @@ class PayloadLog:
         if self._redact is not None:
             for name in ("request", "answer"):
                 if name in record:
-                    record[name] = self._redact(orjson.loads(dumps(record[name])))
+                    record[name] = self._redact(orjson.loads(to_json(record[name])))
         return record
 
     def _report(self, outcome: str, records: int, problem: str = "") -> None:

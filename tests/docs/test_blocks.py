@@ -291,6 +291,7 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/http-api.md", "json"): _json,
     ("docs/payload-log.md", "sh"): _settings,
     ("docs/payload-log.md", "json"): _json,
+    ("docs/payload-log.md", "yaml"): lambda text, _: yaml.safe_load(text),
     ("docs/state-as-a-file.md", "yaml"): _state,
     ("docs/storage.md", "yaml"): _values,
     ("docs/storage.md", "conf"): lambda text, _: hocon(text),

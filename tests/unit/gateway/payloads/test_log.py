@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 from gateway.callers.rights import Caller
 from gateway.endpoints.endpoint import Event, Lookup
 from gateway.payloads import log as log_module
+from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN
 from gateway.payloads.log import PayloadLog
 from gateway.payloads.rules import redaction, shares
-from gateway.payloads.sink import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN, Record, dumps
 from gateway.trace import Trace
 
 HOOK = """
@@ -28,20 +29,16 @@ class Preprocess:
 class MemorySink:
     """A sink in memory."""
 
-    destination = "memory"
-    max_records = 10
+    path = Path("memory")
 
     def __init__(self, outcome: str = WRITTEN) -> None:
         self.records: list[dict[str, Any]] = []
         self.outcome = outcome
         self.is_closed = False
 
-    def encode(self, record: Record) -> bytes:
-        return dumps(record)
-
-    def write(self, encoded: Sequence[bytes]) -> tuple[str, str]:
+    def write(self, lines: bytes) -> tuple[str, str]:
         if self.outcome == WRITTEN:
-            self.records += [orjson.loads(one) for one in encoded]
+            self.records += [orjson.loads(line) for line in lines.splitlines()]
         return self.outcome, "" if self.outcome == WRITTEN else "it is away"
 
     def idle(self) -> None:
