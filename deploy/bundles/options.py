@@ -33,7 +33,7 @@ class Options:
     target: Target = "cpu"
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     candidate: str = ""
-    """Only this one of ``candidates.CANDIDATES``, or of ``generation.candidates.CANDIDATES``."""
+    """Only this one of ``candidates.CANDIDATES``, or of ``generation.run.CANDIDATES``."""
     load: Load = "throughput"
     samples: Path | None = None
     reads: Reads = "transformers"

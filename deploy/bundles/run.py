@@ -13,8 +13,7 @@ from deploy.bundles import faster, prerequisites
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
-from deploy.bundles.generation import candidates as generation
-from deploy.bundles.generation.run import CausalRun
+from deploy.bundles.generation import run as generation
 from deploy.bundles.options import Options, Outcome, Say
 from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.text_run import TextRun
@@ -40,7 +39,7 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
         say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
             f"up to {source.config.max_length} tokens")  # fmt: skip
-        made = (CausalRun if is_causal else TextRun)(options, source, work, say, progress).run(tried, left)
+        made = (generation.CausalRun if is_causal else TextRun)(options, source, work, say, progress).run(tried, left)
     for line in faster.lines(made.manifest, made.bundle):
         say(line)
     return made

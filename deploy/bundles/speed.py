@@ -164,17 +164,17 @@ def shapes(count: int, cores: int) -> list[tuple[int, int]]:
 
 def best_shape(
     most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None],
-    progress: Callable[[str], None], *, per_call: int = 1, unit: str = "",
+    progress: Callable[[str], None],
 ) -> tuple[int, int]:  # fmt: skip
     """Return the instances and threads with the highest total rate, with at most ``most`` instances.
 
-    ``open_call`` opens an instance with a number of threads; each of its calls counts as ``per_call`` ``unit``.
+    ``open_call`` opens an instance with a number of threads.
     """
     rates: dict[tuple[int, int], float] = {}
     for instances, threads in shapes(most, cores):
         progress(f"{instances} instance(s) of {threads} thread(s)")
-        rates[instances, threads] = side_by_side([open_call(threads) for _ in range(instances)]) * per_call
-    say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}{unit}/s" for (i, t), rate in rates.items()))
+        rates[instances, threads] = side_by_side([open_call(threads) for _ in range(instances)])
+    say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}/s" for (i, t), rate in rates.items()))
     return max(rates, key=lambda shape: rates[shape])
 
 

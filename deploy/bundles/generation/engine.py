@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,6 @@ class Generator:
         for _ in range(tokens):
             sequence.ids.append(int(self._next(sequence).argmax()))
         return tuple(sequence.ids[-tokens:])
-
-    def pace(self, prompt: Sequence[int], tokens: int) -> tuple[float, float]:
-        """Return milliseconds to the first token, and per further token (``tokens`` must be at least 2)."""
-        sequence = _sequence(prompt)
-        ticks = [time.perf_counter()]
-        for _ in range(tokens):
-            sequence.ids.append(int(self._graph.next_logits(sequence).argmax()))
-            ticks.append(time.perf_counter())
-        return (ticks[1] - ticks[0]) * 1000, (ticks[-1] - ticks[1]) * 1000 / (tokens - 1)
 
     def _next(self, sequence: Continued) -> NDArray[Any]:
         new = len(sequence.ids) - sequence.n_read

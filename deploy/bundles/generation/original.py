@@ -1,4 +1,4 @@
-"""The original causal language model in PyTorch: its greedy texts, its speed, and its export with a key/value cache.
+"""The original causal language model in PyTorch: its greedy texts, and its export with a key/value cache.
 
 The counterpart of ``deploy/bundles/export/original.py``. The export has the form that
 ``deploy/modelsync/runtime/generate_model.py`` reads. Inputs: ``input_ids``, ``attention_mask``, ``position_ids`` if the
@@ -11,7 +11,6 @@ takes 200 kB per token. torch is imported inside the functions that use it.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,23 +94,6 @@ class CausalOriginal:
         with quietly(), self._torch.inference_mode():
             logits = self._model(input_ids=self._torch.tensor([list(ids)]), use_cache=False).logits
         return np.asarray(logits[0].float().numpy())
-
-    def pace(self, prompt: Sequence[int], tokens: int) -> tuple[float, float]:
-        """Return milliseconds to ``generate``'s first token, and per further token (``tokens`` must be at least 2)."""
-        ids = self._torch.tensor([list(prompt)])
-        ticks: list[float] = []
-
-        def tick(*_: object, **__: object) -> Any:
-            ticks.append(time.perf_counter())
-            return self._torch.zeros(1, dtype=self._torch.bool)
-
-        began = time.perf_counter()
-        with quietly():
-            self._model.generate(
-                ids, attention_mask=self._torch.ones_like(ids), max_new_tokens=tokens, do_sample=False,
-                stopping_criteria=[tick],
-            )  # fmt: skip
-        return (ticks[0] - began) * 1000, (ticks[-1] - ticks[0]) * 1000 / (tokens - 1)
 
     def export(self, folder: Path) -> None:
         """Write ``model.onnx`` (and ``model.onnx.data``) into ``folder``. Raises ``ExportFailed`` with the exporter's

@@ -25,13 +25,9 @@ from deploy.bundles.generation.original import Continued
 from deploy.bundles.generation.probes import Probes
 from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
 from deploy.bundles.model_files import kept_files
-from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
-
-REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.98, float("inf"), 0.0)
-"""For int8. ``decisions``: one token in fifty may differ, if PyTorch's own two best are close."""
 
 _CACHE_COSINE: Final = 0.99
 """Cosine below which a token read with the cache counts as having other logits than the same text read at once."""
@@ -154,9 +150,9 @@ def _probed(truth: Truth, engine: Generator, tolerance: Tolerance) -> tuple[list
         return [error.message], []
 
 
-def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
-    """Return the tolerance of a precision; ``overrides`` (by field) win."""
-    return replace(EXACT if precision == "fp32" else REDUCED, **dict(overrides))
+def tolerance(overrides: Mapping[str, float]) -> Tolerance:
+    """Return the tolerance of fp32; ``overrides`` (by field) win."""
+    return replace(EXACT, **dict(overrides))
 
 
 def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -1,12 +1,13 @@
-"""Makes a bundle of a causal language model: export with a cache, candidates, accuracy, speed, choice, files.
+"""Makes a bundle of a causal language model: export with a cache, accuracy, files.
 
+For small models on a laptop: one text at a time, in fp32. Real generation belongs to engines with continuous batching.
 Called by ``deploy/bundles/run.py`` with the work folder of this run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,26 +15,23 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.bundles import serving
-from deploy.bundles import speed as cells
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
-from deploy.bundles.generation import parity, probes, speed
-from deploy.bundles.generation import report as tables
-from deploy.bundles.generation.candidates import CANDIDATES, make_graph
+from deploy.bundles.generation import parity, probes
 from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.bundles.generation.parity import TextParity, Truth
-from deploy.bundles.generation.speed import Pace, Pacer
 from deploy.bundles.judge import samples, weights
 from deploy.bundles.model_files import copy_texts
-from deploy.bundles.options import Options, Outcome, Run, Say, acceptable, choose, judge_each, verdict
+from deploy.bundles.options import Options, Outcome, Run, Say, acceptable, judge_each, verdict
 from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.bundle import Made, write
-from deploy.bundles.speed import ORIGINAL
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
+
+CANDIDATES: Final = (Candidate("ort-fp32", "onnxruntime", "fp32", "fp32", "ONNX Runtime, token by token"),)
 
 NEW_TOKENS: Final = 16
 """Tokens that each prompt is continued by. Twice as many take twice as long and find the same faults."""
@@ -47,15 +45,10 @@ _WARM_UP_TOKENS: Final = 8
 _WARM_UP_SAMPLES: Final = 4
 _CLEAR: Final = 0.05
 """Difference of the two best logits below which another machine could choose the other token."""
-_MAX_INSTANCE_BYTES: Final = 2_000_000_000
-"""Most bytes of weights in all instances. Each instance has its own copy, so several are tried only if they are small.
-"""
 
 
 class CausalRun(Run):
-    """One run for a causal language model: judged on prompts that it continues, timed to the first and per further
-    token.
-    """
+    """One run for a causal language model: judged on prompts that it continues."""
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
         super().__init__(options, source, work, say, progress)
@@ -81,40 +74,20 @@ class CausalRun(Run):
         def judge(candidate: Candidate, graph: Path) -> TextParity:
             self.progress(f"{candidate.name}: continuing {len(truth.continued)} prompts")
             found = parity.judge(
-                candidate.name, folder, truth, self._opener(graph, self.cores),
-                parity.tolerance_for(candidate.precision, self.options.tolerance), self.task_options,
+                candidate.name, folder, truth, lambda: Generator(graph / GRAPH, threads=self.cores),
+                parity.tolerance(self.options.tolerance), self.task_options,
             )  # fmt: skip
-            hashes[graph] = manifest.hashes(graph)
             self.progress(f"{candidate.name}: comparing its weights")
             return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph / GRAPH)))
 
-        def judge_with_origin(candidate: Candidate, graph: Path) -> TextParity:
-            found = judge(candidate, graph)
-            if graph == exported:
-                exact.append(found)
-                return found
-            if not exact:
-                exact.append(judge(CANDIDATES[0], exported))
-            faults = [f"the graph it was made from is wrong: {why}" for why in exact[0].faults[:1]]
-            excesses = [f"the graph it was made from is inexact: {why}" for why in exact[0].excesses[:1]]
-            return replace(found, faults=(*found.faults, *faults), excesses=(*found.excesses, *excesses))
-
-        hashes: dict[Path, dict[str, str]] = {}
-        exact: list[TextParity] = []
-        judged, left_out = judge_each(
-            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _verdict_line, self.say
-        )
-        usable = acceptable(judged, self.options.accept)
-        paces = self._speed([c for c, p in judged if not p.faults], exported)
-        load = self.options.load
-        chosen, found = choose(usable, lambda name: speed.score(paces, name, load), load, self.say)
-        graph = self._graph(chosen, exported)
-        parities = [p for _, p in judged]
+        hashes = manifest.hashes(exported)
+        judged, left_out = judge_each(tried, left, lambda _: exported, judge, _verdict_line, self.say)
+        ((chosen, found),) = acceptable(judged, self.options.accept).values()
         lengths = [len(one.prompt) for one in truth.continued]
         made = Made(
-            chosen, found, judged, left_out, chosen.execution(0, source=self.source.given), self._tune(chosen, graph),
-            times_pytorch=speed.score(paces, chosen.name, load), speed=speed.as_rows(paces),
-            graph={path.name: path for path in sorted(graph.iterdir())}, hashes=hashes[graph],
+            chosen, found, judged, left_out, chosen.execution(0, source=self.source.given),
+            serving.Tuned(1, self.cores, 0, task=self.task_options.get("task", "")), times_pytorch=0.0, speed=(),
+            graph={path.name: path for path in sorted(exported.iterdir())}, hashes=hashes,
             inputs=serving.GENERATION_INPUTS, outputs=serving.GENERATION_OUTPUTS,
             texts=len(self.texts), lengths=lengths,
             drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], []),
@@ -122,10 +95,8 @@ class CausalRun(Run):
             facts={"judged": len(self.judged), "new_tokens": self.new_tokens},
         )  # fmt: skip
         return write(
-            self.options, self.source, self.work, made,
-            warm_up=lambda folder: self._warm_up(truth, folder),
-            draw=lambda path: report.draw_ratios(path, parities, tables.cells(paces)),
-            page=lambda values, line: tables.render(values, parities, paces, line),
+            self.options, self.source, self.work, made, warm_up=lambda folder: self._warm_up(truth, folder), draw=None,
+            page=lambda values, line: _report(values, found, line),
         )  # fmt: skip
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -179,56 +150,11 @@ class CausalRun(Run):
             reads=self.options.reads, files=self.source.kept(), probed=probed,
         )  # fmt: skip
 
-    def _graph(self, candidate: Candidate, exported: Path) -> Path:
-        if candidate.graph == "fp32":
-            return exported
-        target = self.work / candidate.graph
-        if not target.exists():
-            self.progress(f"{candidate.name}: making the graph")
-            make_graph(candidate.graph, exported, target)
-        return target
-
-    def _opener(self, graph: Path, threads: int) -> Callable[[], Generator]:
-        return lambda: Generator(graph / GRAPH, threads=threads)
-
-    def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Pace]:
-        if not usable:
-            return []
-        row = self._prompt(max(self.judged, key=len))
-        room = max(1, self.source.config.max_length - speed.TOKENS)
-        lengths = speed.QUICK if self.options.is_quick else speed.PROMPTS
-        prompts = [np.resize(row, n).tolist() for n in sorted({min(n, room) for n in lengths})]
-
-        def open_engines(threads: int) -> dict[str, Pacer]:
-            self.original.use_threads(threads)
-            engines = {c.name: self._opener(self._graph(c, exported), threads)() for c in usable}
-            return {ORIGINAL: self.original.pace, **{name: engine.pace for name, engine in engines.items()}}
-
-        tokens = min(speed.TOKENS, self.source.config.max_length - max(map(len, prompts)))
-        try:
-            with self.measuring():
-                return speed.measure(prompts, (1, self.cores), open_engines, self.progress, tokens=tokens)
-        finally:
-            self.original.use_threads(self.cores)
-
-    def _tune(self, chosen: Candidate, graph: Path) -> serving.Tuned:
-        task = self.task_options.get("task", "")
-        size = sum(path.stat().st_size for path in graph.iterdir())
-        most = int(_MAX_INSTANCE_BYTES // max(size, 1))
-        if self.options.load == "latency" or self.cores == 1 or most < 2:
-            return serving.Tuned(1, self.cores, 0, task=task)
-        prompt = self._prompt(self.judged[0])
-        shape = cells.best_shape(
-            min(4, most), self.cores, lambda threads: _bind(self._opener(graph, threads)(), prompt, self.new_tokens),
-            self.say, lambda what: self.progress(f"{chosen.name}: {what}"), per_call=self.new_tokens, unit=" tokens",
-        )  # fmt: skip
-        return serving.Tuned(*shape, 0, task=task)
-
     # --- files --------------------------------------------------------------------------------------------------
 
     def _warm_up(self, truth: Truth, folder: Path) -> str:
         """Return ``warmup.json``: prompts that the bundle continues like PyTorch, with no close decision."""
-        engine = self._opener(folder, self.cores)()
+        engine = Generator(folder / GRAPH, threads=self.cores)
         listed: list[dict[str, Any]] = []
         parameters = {"max_new_tokens": _WARM_UP_TOKENS, "do_sample": False, "repetition_penalty": 1.0}
         for text, true in sorted(zip(truth.texts, truth.continued, strict=True), key=lambda both: len(both[1].prompt)):
@@ -276,9 +202,24 @@ class CausalRun(Run):
         return notes
 
 
-def _bind(engine: Generator, prompt: Sequence[int], tokens: int) -> cells.Call:
-    return lambda: engine.continue_(prompt, tokens)
-
-
 def _verdict_line(found: TextParity) -> str:
     return verdict(found, f"same next token {found.decisions:.1%}", f"same text until {found.continued:.1%}")
+
+
+def _report(values: Mapping[str, Any], found: TextParity, line: str) -> str:
+    """Return the report. ``line`` is the command that serves the bundle."""
+    facts = values["samples"]
+    rows = [
+        ["candidate", "largest difference", "mean cosine", "min cosine", "same next token", "same text until",
+         "with and without cache", "verdict"],
+        [found.candidate, f"{found.max_difference:.1e}", f"{found.mean_cosine:.5f}", f"{found.min_cosine:.5f}",
+         f"{found.decisions:.1%}", f"{found.continued:.1%}", f"{found.companions:.1e}",
+         "within tolerance" if found.is_within else "; ".join((*found.faults, *found.excesses))],
+    ]  # fmt: skip
+    return report.page(
+        values,
+        f"{facts['judged']} prompts ({facts['source']}), each continued by {facts['new_tokens']} tokens, against "
+        "transformers' greedy `generate` in fp32: logits less their mean, at every step after PyTorch's own tokens. "
+        "*same text until* is the share of the text before the first token that differs from PyTorch's.",
+        rows, "", [], line,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from deploy.bundles.generation.parity import (
     agreeing,
     centred,
     judge,
-    tolerance_for,
+    tolerance,
     why_no_chats,
 )
 from deploy.bundles.model_files import kept_files
@@ -69,9 +69,9 @@ def truth(bundle):
     return Truth(["one two"], [[1, 2]], continued, frozenset([0]), chats, kept_files(bundle))
 
 
-def verdict(bundle, truth, engine, precision="fp32"):
+def verdict(bundle, truth, engine):
     """Judge one engine."""
-    return judge("it", bundle, truth, lambda: engine, tolerance_for(precision, {}))
+    return judge("it", bundle, truth, lambda: engine, tolerance({}))
 
 
 def test_the_same_logits_and_tokens_are_within(bundle, truth):
@@ -118,7 +118,7 @@ def test_a_graph_that_cannot_be_run_is_a_fault_in_its_own_words(bundle, truth):
     def fail():
         raise ExportFailed("it is broken")
 
-    assert ("it is broken",) == judge("it", bundle, truth, fail, tolerance_for("fp32", {})).faults
+    assert ("it is broken",) == judge("it", bundle, truth, fail, tolerance({})).faults
 
 
 def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
