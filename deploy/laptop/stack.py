@@ -23,11 +23,9 @@ from typing import Any, Final, Protocol
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import parts, prometheus, relay
 from deploy.laptop.demo import minilm
-from deploy.laptop.demo.encoder import is_complete
-from deploy.laptop.serving_task import TaskContents, read_contents
+from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
-from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
-from deploy.modelsync.status import read_status
+from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
@@ -101,11 +99,9 @@ async def run(options: UpOptions, screen: Screen) -> int:
     Raises ``DeployError`` if a part cannot be started; everything is stopped again by then.
     """
     state = options.state
-    short = state.prepare(needs_mb=minilm.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
-    if short:
-        screen.say(short)
+    state.prepare(needs_mb=minilm.NEEDS_MB if options.demo else NEEDS_MB)
     with state.locked():
-        stack = Stack(options, screen, is_short=bool(short))
+        stack = Stack(options, screen)
         loop = asyncio.get_running_loop()
         stop, received = asyncio.Event(), list[signal.Signals]()
 
@@ -125,17 +121,20 @@ async def run(options: UpOptions, screen: Screen) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, on_signal, number)
         try:
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({boot, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            failed = stack.supervisor.failed
+            ends: list[asyncio.Future[Any]] = [asyncio.create_task(stop.wait()), failed]
+            await asyncio.wait([boot, *ends], return_when=asyncio.FIRST_COMPLETED)
             if boot.done():
                 await boot
                 is_up = True
-                await stopping
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             else:
                 boot.cancel()
                 await asyncio.wait({boot})
                 if not boot.cancelled():
                     boot.exception()  # a part that could not start any more: it was told to stop
+            if failed.done():
+                await failed
             return 0 if is_up else 128 + received[0]
         finally:
             await stack.take_down()
@@ -146,26 +145,21 @@ async def run(options: UpOptions, screen: Screen) -> int:
 class Stack:
     """One run of ``up``: its choices, child processes and addresses."""
 
-    def __init__(self, options: UpOptions, screen: Screen, *, is_short: bool = False) -> None:
-        """``is_short``: the disk is nearly full, so serve existing models even without the embedded registry."""
-        self._is_short = is_short
+    def __init__(self, options: UpOptions, screen: Screen) -> None:
         self._options = options
         self._state = options.state
         self._screen = screen
-        self.supervisor = Supervisor(logs=self._state.logs, record=self._state.children, report=self._show)
+        self.supervisor = Supervisor(self._state.logs, screen.say)
 
     async def bring_up(self) -> None:
         """Start the parts in order, register the demo or model if requested, and show all addresses."""
         options, state, screen = self._options, self._state, self._screen
-        for name in await end_leftovers(state.children):
-            screen.say(f"stopped {name}, left running by an `up` that was killed")
         state.clear_scratch()
-        with contextlib.suppress(OSError):  # on a full disk, commands that need temporary files report it
-            state.scratch.mkdir()
+        state.scratch.mkdir()
         await self._install()
-        triton = self._choose_triton()
+        triton = detect_server(options.triton_grpc)
         is_embedded = self._is_embedded()
-        bundle = await asyncio.to_thread(minilm.check_parts, state.demo) if options.demo else None
+        bundle = await asyncio.to_thread(minilm.bundle, state.demo) if options.demo else None
         chosen = self._choose_ports(is_embedded=is_embedded, starts_triton=not isinstance(triton, ExternalServer))
         env = self._base_environment(chosen, is_embedded=is_embedded)
         cli = ClearMLServing(env=env, log=state.logs / "clearml-serving.log")
@@ -175,12 +169,8 @@ class Stack:
             # children stop in the reverse of the order in which these tasks begin
             registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
             triton_up = group.create_task(self._start_triton(triton, env, chosen))
-            exporting = group.create_task(self._export(bundle, env)) if bundle is not None else None
-            if await registry_up:
-                task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
-            else:
-                remembered = self._remembered_task(env, is_embedded=is_embedded)
-                task_id, seen, bundle = options.task_id or remembered, TaskContents(exists=True, endpoints={}), None
+            await registry_up
+            task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
@@ -193,8 +183,8 @@ class Stack:
             state.remember(gateway=gateway)
             variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
-            if bundle is not None and exporting is not None:
-                await self._show_demo(cli, task_id, seen, bundle, exporting, gateway)
+            if bundle is not None:
+                await self._show_demo(cli, task_id, endpoints, bundle, gateway)
             if options.model:
                 await self._deploy(gateway, env)
         for line in self._summary(gateway, triton_grpc, chosen, triton, variables, is_embedded=is_embedded):
@@ -215,9 +205,6 @@ class Stack:
         if lacking and parts.can_install():
             log = self._state.logs / "pip.log"
             await parts.install(lacking, env=self._options.environ, log=log, screen=self._screen)
-
-    def _choose_triton(self) -> ServerChoice:
-        return detect_server(self._options.triton_grpc)
 
     def _is_embedded(self) -> bool:
         """Return True if the embedded registry is used: no other server is configured, or the option demands it."""
@@ -297,8 +284,7 @@ class Stack:
 
     # --- parts --------------------------------------------------------------------------------------------------
 
-    async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> bool:
-        """Return True if the registry answers; False only if the remembered Task can be served without it."""
+    async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> None:
         if not is_embedded:
             server = env["CLEARML_API_HOST"]
             if not await http_client.can_connect(server, env):
@@ -308,14 +294,11 @@ class Stack:
                     hint="start it, correct the variable, or add --embedded-controlplane",
                 )
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
-            return True
+            return
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
         self._say_what_is_unread()
         argv = _own_command("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
-        # On a full disk its database cannot be opened. Existing models are served; it starts once there is space.
-        can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
-        spec = ChildSpec("controlplane", argv, env, _http_probe(f"{address}/healthz"))
-        return await self._start(spec, address, or_later=can_wait)
+        await self._start(Part("controlplane", argv, env, _http_probe(f"{address}/healthz")), address)
 
     def _say_what_is_unread(self) -> None:
         """Say it to users of a ClearML server, who may expect that their ``clearml.conf`` is used."""
@@ -332,27 +315,19 @@ class Stack:
             "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
             http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
         )  # fmt: skip
-        http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
-
-        async def has_models() -> bool:
-            sync = await asyncio.to_thread(read_status, self._state.sync_status)
-            return await are_ready(http, sync or {})
-
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
+        probe = _http_probe(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
         # the server itself logs to triton.log
-        spec = ChildSpec("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0,
-                         log="triton-launcher", works=has_models)  # fmt: skip
+        spec = Part("triton", argv, env, probe, stop_grace=20.0, log="triton-launcher")
         await self._start(spec, address)
         return address
 
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
+        status.unlink(missing_ok=True)
 
         async def has_synced() -> bool:
             return is_syncing(status)
-
-        def forget() -> None:
-            reset_status(status)
 
         argv = (*_own_command(
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
@@ -360,7 +335,7 @@ class Stack:
         ), "--controller")  # fmt: skip
         # Here all pools that endpoints name are this one Triton.
         env = {"TRITON_GATEWAY_POOL": "*", **env}
-        await self._start(ChildSpec("sync", argv, env, has_synced, before_start=forget))
+        await self._start(Part("sync", argv, env, has_synced))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options
@@ -373,7 +348,7 @@ class Stack:
             env["TRITON_GATEWAY_LOCAL_NAMES"] = options.host
         # longer than the gateway's own drain timeout of 30 s
         await self._start(
-            ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
+            Part("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
 
     async def _start_prometheus(
@@ -391,37 +366,32 @@ class Stack:
         address = f"http://{LOOPBACK}:{chosen.prometheus}"
         argv = prometheus.command(binary, config, chosen.prometheus)
         try:
-            await self._start(ChildSpec("prometheus", argv, env, _http_probe(f"{address}/-/ready")), address)
+            await self._start(Part("prometheus", argv, env, _http_probe(f"{address}/-/ready")), address)
         except DeployError as error:
             self._screen.say(f"continuing without prometheus: {error.message}")
 
-    async def _start(self, spec: ChildSpec, address: str = "", *, or_later: bool = False) -> bool:
-        self._screen.live(f"starting {spec.name}")
-        took = await self.supervisor.start(spec, or_later=or_later)
-        if took is None:
-            self._screen.say(
-                f"{spec.name} is not up; models served before are served without it, and its start is retried"
-            )
-            return False
-        self._screen.say(f"{spec.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
-        return True
+    async def _start(self, part: Part, address: str = "") -> None:
+        self._screen.live(f"starting {part.name}")
+        took = await self.supervisor.start(part)
+        self._screen.say(f"{part.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
 
     def _repository(self) -> Path:
         return self._options.model_repository or self._state.repository
 
     async def _serving_task(
         self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool
-    ) -> tuple[str, TaskContents]:
-        """Return the Task to serve: the given one, the one of last time, or a new one."""
+    ) -> tuple[str, Mapping[str, str]]:
+        """Return the Task to serve (the given one, the one of last time, or a new one) and its endpoints' model ids."""
         state, screen = self._state, self._screen
-        registry = _registry_name(env, is_embedded=is_embedded)
-        remembered = self._remembered_task(env, is_embedded=is_embedded)
+        registry = "embedded" if is_embedded else env["CLEARML_API_HOST"]
+        known = state.recall().get("task", {})
+        remembered = str(known.get("id", "")) if known.get("registry") == registry else ""
         task_id = self._options.task_id or remembered
         if task_id:
             screen.live(f"looking up serving Task {task_id}")
-            seen = await read_contents(task_id, env=env, log=cli.log)
-            if seen.exists:
-                return task_id, seen
+            endpoints = await read_endpoints(task_id, env=env, log=cli.log)
+            if endpoints is not None:
+                return task_id, endpoints
             if task_id != remembered:
                 raise DeployError(
                     f"serving Task {task_id} (CLEARML_SERVING_TASK_ID) does not exist in this registry",
@@ -431,39 +401,17 @@ class Stack:
         task_id = await cli.create_service(SERVICE_NAME)
         state.remember(task={"id": task_id, "registry": registry})
         screen.say(f"clearml-serving create --name {SERVICE_NAME}: serving Task {task_id}")
-        return task_id, TaskContents(exists=True, endpoints={})
-
-    def _remembered_task(self, env: Mapping[str, str], *, is_embedded: bool) -> str:
-        known = self._state.recall().get("task", {})
-        return str(known.get("id", "")) if known.get("registry") == _registry_name(env, is_embedded=is_embedded) else ""
-
-    # --- demo ---------------------------------------------------------------------------------------------------
-
-    async def _export(self, bundle: Path, env: Mapping[str, str]) -> None:
-        if is_complete(bundle):
-            return
-        began = self._screen.elapsed()
-        self._screen.say(f"making an ONNX graph of {minilm.MODEL_NAME} in the background (only once; about 5 s)")
-        await minilm.export(bundle, env=env, log=self._state.logs / "export.log")
-        took = self._screen.elapsed() - began
-        self._screen.say(f"the ONNX graph of {minilm.MODEL_NAME} is ready ({took:.1f} s)")
+        return task_id, {}
 
     async def _show_demo(
-        self,
-        cli: ClearMLServing,
-        task_id: str,
-        seen: TaskContents,
-        bundle: Path,
-        exporting: asyncio.Task[None],
-        gateway: str,
+        self, cli: ClearMLServing, task_id: str, endpoints: Mapping[str, str], bundle: Path, gateway: str
     ) -> None:
         screen, state = self._screen, self._state
-        screen.live(f"making an ONNX graph of {minilm.MODEL_NAME}")
-        await exporting
         entry = await minilm.register(
-            cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live
-        )
-        state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
+            cli, task_id, bundle, endpoints=endpoints, remembered=state.recall().get("demo", {}), say=screen.say,
+            live=screen.live,
+        )  # fmt: skip
+        state.remember(demo=entry)
         answer = await minilm.first(gateway, state.sync_status, live=screen.live)
         screen.say(f"{minilm.ENDPOINT} is served")
         for line in await minilm.ask(gateway, answer, live=screen.live):
@@ -481,9 +429,6 @@ class Stack:
             self._screen.show(line)
 
     # --- words --------------------------------------------------------------------------------------------------
-
-    def _show(self, event: Event) -> None:
-        self._screen.say(f"{event.child} {event.text}")
 
     def _summary(
         self, gateway: str, triton_grpc: str, chosen: _Ports, triton: ServerChoice, variables: Mapping[str, str], *,
@@ -533,31 +478,11 @@ def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
     return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
 
 
-async def are_ready(triton: str, sync: Mapping[str, Any]) -> bool:
-    """Return True if Triton (``http://HOST:PORT/v2``) has all models that model sync keeps there, or wants to."""
-    kept = [str(one["name"]) for one in sync.get("models", ()) if one["state"] not in ("failed", "cold", "leaving")]
-    return all(await asyncio.gather(*(http_client.is_ok(f"{triton}/models/{name}/ready") for name in kept)))
-
-
 def is_syncing(status: Path) -> bool:
     """Return True if model sync works: it touches its status file after each round."""
     with contextlib.suppress(OSError):
         return time.time() - status.stat().st_mtime < _SYNC_TIMEOUT_S
     return False
-
-
-def reset_status(status: Path) -> None:
-    """Empty the status file of an earlier model sync, and make it old.
-
-    The file is not deleted: on a full disk no new one could be created, and model sync would be killed as hung.
-    """
-    with contextlib.suppress(OSError):
-        os.truncate(status, 0)
-        os.utime(status, (0, 0))
-
-
-def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:
-    return "embedded" if is_embedded else env["CLEARML_API_HOST"]
 
 
 def _http_probe(url: str) -> Probe:

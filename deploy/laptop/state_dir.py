@@ -7,7 +7,6 @@ deleting it undoes everything. ``stack.py`` and the commands use it. Each part o
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shlex
@@ -37,11 +36,6 @@ class StateDir:
     def logs(self) -> Path:
         """One log file per child."""
         return self.root / "logs"
-
-    @property
-    def children(self) -> Path:
-        """The supervisor's record of running processes."""
-        return self.root / "children.json"
 
     @property
     def facts(self) -> Path:
@@ -78,36 +72,27 @@ class StateDir:
         """Temporary files of the commands ``up`` runs; emptied at start and end."""
         return self.root / "tmp"
 
-    def prepare(self, *, needs_mb: int) -> str:
-        """Create the directory, and check that it can be written and has enough space.
+    def prepare(self, *, needs_mb: int) -> None:
+        """Create the directory, and check that it can be written and that a first start has enough space.
 
-        Raises ``StateDirUnusable`` otherwise. With the directory of an earlier start, too little space is no error: the
-        existing models are served, and a warning is returned. Returns an empty string if all is well.
+        Raises ``StateDirUnusable``.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            self.logs.mkdir(exist_ok=True)
+            self.logs.mkdir(parents=True, exist_ok=True)
             trial = self.root / f".writable.{os.getpid()}"
             trial.touch()
             trial.unlink()
         except OSError as error:
-            if error.errno == errno.ENOSPC and self.facts.exists():
-                return f"the disk of {self.root} is full: existing models are served, new ones cannot be added"
             raise StateDirUnusable(
                 f"the state directory {self.root} cannot be written ({error.strerror})",
-                hint="choose another with --state-dir",
+                hint="free some space if the disk is full, or choose another with --state-dir",
             ) from error
         free_mb = shutil.disk_usage(self.root).free >> 20
-        if free_mb < needs_mb and self.facts.exists():
-            return (
-                f"the disk of {self.root} has only {free_mb} MB free: existing models are served, new ones may not fit"
-            )
-        if free_mb < needs_mb:
+        if free_mb < needs_mb and not self.facts.exists():
             raise StateDirUnusable(
                 f"the disk of {self.root} has only {free_mb} MB free; {needs_mb} MB are needed",
                 hint="free some space, or choose another disk with --state-dir",
             )
-        return ""
 
     def clear_scratch(self) -> None:
         """Empty the folder of temporary files."""
@@ -130,8 +115,7 @@ class StateDir:
                     hint="stop it (Ctrl-C there), or start this one with another --state-dir",
                 ) from error
             lock.truncate(0)
-            with contextlib.suppress(OSError):  # on a full disk the lock works, but names no process
-                os.write(lock.fileno(), str(os.getpid()).encode())
+            os.write(lock.fileno(), str(os.getpid()).encode())
             try:
                 yield
             finally:
@@ -146,8 +130,8 @@ class StateDir:
         return facts if isinstance(facts, dict) else {}
 
     def remember(self, **facts: Any) -> None:
-        """Add to the remembered facts. The file is replaced atomically; on a full disk it stays unchanged."""
-        _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
+        """Add to the remembered facts. The file is replaced atomically."""
+        replace_file(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def read_env(self) -> dict[str, str]:
         """Return the variables of the file to ``source``, without those for proxies; empty if there is none."""
@@ -160,12 +144,12 @@ class StateDir:
         return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
 
     def write_env(self, variables: Mapping[str, str]) -> None:
-        """Write variables as a file to ``source``, readable by its owner only; unchanged on a full disk.
+        """Write variables as a file to ``source``, readable by its owner only.
 
         It also excepts this machine from the shell's proxy.
         """
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        _replace(self.env_file, "".join(lines) + SHELL, mode=0o600)
+        replace_file(self.env_file, "".join(lines) + SHELL, mode=0o600)
 
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:
@@ -185,12 +169,3 @@ def in_home(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def _replace(path: Path, text: str, *, mode: int) -> None:
-    try:
-        replace_file(path, text, mode=mode)
-    except OSError as error:
-        # On a full disk an old file is good enough: it only makes the next start quicker. Without one, fail.
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():
-            raise

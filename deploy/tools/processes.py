@@ -1,32 +1,38 @@
-"""Starts a process as the leader of a family, and ends whole families (``process_family``).
+"""Starts a process as the leader of a group of its own, and kills whole groups.
 
-Called by ``supervisor.py`` and, for single commands, by ``clearml_serving.py``. Never decides when to start or restart
-a process.
+Called by ``supervisor`` and, for single commands, by ``clearml_serving`` and others. Never decides when to start or
+restart a process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from deploy.tools.process_family import MARK, leader_of, members, signal_family
 from deploy.tools.process_logs import log_end, read_from
+from gateway import parent_death
 
-_LOOK_AGAIN_S = 0.05
+
+def leader_of(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return the command line that starts ``argv`` so that it ends with this process, however that ends.
+
+    The kernel sends it ``death_signal`` then. Raises ``FileNotFoundError`` if there is no such program.
+    """
+    program = shutil.which(argv[0])
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+    return parent_death.ending_with_parent([program, *argv[1:]], death_signal)
 
 
 async def spawn(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    log: Path,
-    mark: str = "",
-    death_signal: signal.Signals = signal.SIGTERM,
+    argv: Sequence[str], *, env: Mapping[str, str], log: Path, death_signal: signal.Signals = signal.SIGTERM
 ) -> asyncio.subprocess.Process:
     """Start ``argv`` as leader of its own session and process group, with both outputs appended to ``log``.
 
@@ -36,12 +42,7 @@ async def spawn(
     command = leader_of(argv, death_signal)
     with _opened(log) as out:
         return await asyncio.create_subprocess_exec(
-            *command,
-            env={**env, MARK: mark},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
+            *command, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
 
 
@@ -50,7 +51,7 @@ async def output_of(
 ) -> tuple[int | None, str]:  # fmt: skip
     """Run ``argv`` to its end, and return its exit code and what it appended to ``log``. None: it was ended, too slow.
 
-    No process of its family is left, also if this is cancelled.
+    No process of its group is left, also if this is cancelled.
     """
     offset = log_end(log)
     process = await spawn(argv, env=env, log=log, death_signal=signal.SIGKILL)
@@ -62,10 +63,15 @@ async def output_of(
         pass
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                signal_family(process.pid, "", signal.SIGKILL)
+            kill_group(process.pid)
             await process.wait()
     return code, read_from(log, offset)
+
+
+def kill_group(leader: int) -> None:
+    """Kill the processes of a group that are left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _opened(log: Path) -> IO[bytes]:
@@ -74,32 +80,3 @@ def _opened(log: Path) -> IO[bytes]:
         return log.open("ab")
     except OSError:  # a full disk: running without a log is better than not running
         return Path(os.devnull).open("ab")
-
-
-async def end_family(leader: int, mark: str, *, grace: float, hurry: asyncio.Event | None = None) -> bool:
-    """End the remaining members of a family: SIGTERM, ``grace`` seconds (ended early by ``hurry``), SIGKILL.
-
-    Returns False if SIGKILL was needed. No member is alive afterwards.
-    """
-    if not members(leader, mark):
-        return True
-    signal_family(leader, mark, signal.SIGTERM)
-    if await _gone(leader, mark, within=grace, hurry=hurry):
-        return True
-    for _ in range(100):
-        # repeatedly: a member may have started another process between the search and the signal
-        signal_family(leader, mark, signal.SIGKILL)
-        if await _gone(leader, mark, within=0.1):
-            break
-    return False
-
-
-async def _gone(leader: int, mark: str, *, within: float, hurry: asyncio.Event | None = None) -> bool:
-    """Wait until no member is alive. Return False if ``within`` seconds pass or ``hurry`` is set first."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + within
-    while members(leader, mark):
-        if clock() >= deadline or (hurry is not None and hurry.is_set()):
-            return False
-        await asyncio.sleep(_LOOK_AGAIN_S)
-    return True

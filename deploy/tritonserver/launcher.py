@@ -31,8 +31,8 @@ from typing import IO
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.tools import ports
 from deploy.tools.errors import ChildFailed, MissingPart
-from deploy.tools.process_family import leader_of, members
 from deploy.tools.process_logs import describe_exit, last_error_line, log_end, read_from
+from deploy.tools.processes import kill_group, leader_of
 from deploy.tritonserver import key as control_key
 
 log = logging.getLogger("triton_gateway.triton")
@@ -393,12 +393,13 @@ class TritonLauncher:
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._exit_timeout + 2)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         code = process.wait()
-        until = time.monotonic() + 5
-        while members(process.pid) and time.monotonic() < until:
-            time.sleep(0.02)
+        until = time.monotonic() + 1
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # none of the group is left
+            while time.monotonic() < until:
+                os.killpg(process.pid, 0)
+                time.sleep(0.02)
         self._process = None
         _remove_regions(self._shm_prefix)
         return code

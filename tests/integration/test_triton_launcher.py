@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 import tritonclient.grpc as triton
 
@@ -22,7 +24,6 @@ from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.stubs import count_stubs
 from deploy.tools.errors import PortTaken
-from deploy.tools.process_family import members
 from deploy.tritonserver.key import ensure_key
 from deploy.tritonserver.launcher import (
     PathServer,
@@ -37,6 +38,16 @@ from gateway.spec import EndpointSpec, ModelRecord
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
+
+
+def members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def regions(prefix):

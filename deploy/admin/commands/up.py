@@ -112,8 +112,8 @@ def command(
     """Start everything on this machine: control plane, Triton, model sync and gateway.
 
     It needs no ClearML server, GPU or Docker. If CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
-    name a ClearML server, that server is used instead of the embedded control plane. Parts that die are restarted.
-    Their logs are in STATE_DIR/logs.
+    name a ClearML server, that server is used instead of the embedded control plane. A part that dies is restarted;
+    one that dies twice within a minute ends everything. Their logs are in STATE_DIR/logs.
 
     \b
     Examples:

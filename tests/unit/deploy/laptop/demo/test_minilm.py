@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deploy.laptop.demo.minilm import ask, cosine, register, stage_times
-from deploy.laptop.serving_task import TaskContents
 from deploy.tools.http_client import Answer
 from tests.sites import site
 
@@ -52,13 +51,12 @@ async def test_only_what_is_missing_is_registered(
 ) -> None:
     """The demo registers what is missing, renews its own entries, and changes nothing else."""
     cli: Any = RecordingCli()
-    seen = TaskContents(exists=True, endpoints={"minilm": served} if served else {})
     entry = await register(
-        cli, TASK, Path("/x/minilm-1"), seen=seen, remembered=remembered, say=lambda _: None, live=lambda _: None,
-        upload=cli.upload,
+        cli, TASK, Path("/x/minilm-1"), endpoints={"minilm": served} if served else {}, remembered=remembered,
+        say=lambda _: None, live=lambda _: None, upload=cli.upload,
     )  # fmt: skip
     assert cli.calls == calls
-    assert entry.model_id == model
+    assert entry == {"task_id": TASK, "bundle": "minilm-1", "model_id": model}
 
 
 async def test_the_second_question_is_repeated_like_the_first() -> None:
