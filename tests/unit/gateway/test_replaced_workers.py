@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gateway.metrics.exposition import parse
 from tests.fake_gateway import NAMES, FakeGateway
 from tests.waiting import until
 
@@ -106,3 +109,35 @@ def test_a_worker_that_starts_ends_with_its_parent(gateway: FakeGateway) -> None
     until(lambda: not gateway.workers())
     assert not gateway.is_listening()
     assert "takes requests from now on" not in gateway.log()
+
+
+def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
+    """Whether killed or replaced in order, and whichever worker is scraped: what was shown never falls."""
+
+    def answered() -> float:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port}/metrics", timeout=60).read().decode()
+        return sum(
+            value for name, labels, value in parse(text)
+            if name == "gateway_requests_total" and labels["outcome"] == "ok"
+        )  # fmt: skip
+
+    for _ in range(40):
+        assert 200 == gateway.ask()
+    shown = answered()
+    assert shown >= 40
+    before = gateway.workers()
+    os.kill(min(before), signal.SIGKILL)
+    until(lambda: min(before) not in gateway.workers() and len(gateway.workers()) == 2)
+    for _ in range(20):
+        now = answered()
+        assert now >= shown
+        shown = now
+    before = gateway.workers()
+    gateway.process.send_signal(signal.SIGHUP)
+    for number in itertools.count():
+        assert 200 == gateway.ask()
+        now = answered()
+        assert now >= shown + 1, number
+        shown = now
+        if len(gateway.workers()) == 2 and not before & gateway.workers():
+            break
