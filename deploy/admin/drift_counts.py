@@ -27,7 +27,7 @@ Words = drift.Words
 Mean = drift.Mean
 Compared = compared.Compared
 sentences = compared.sentences
-Standing = drift.Standing
+Evidence = drift.Evidence
 Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """The verdicts on variables, in the order in which they are shown."""
@@ -226,11 +226,11 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
         elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
             sizes[key] = sample.value
     days, visible, since, alarm = stand.values()
-    standings = drift.standings(days, visible, since, next(iter(alarm.values()), drift.ALARM_DAYS))
+    evidence = drift.evidence_of(days, visible, since, next(iter(alarm.values()), drift.ALARM_DAYS))
     return [
         drift.Verdict(
             *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
-            sizes.get(key, math.inf), standings.get(key[0], drift.Standing()), news[key],
+            sizes.get(key, math.inf), evidence.get(key[0], drift.Evidence()), news[key],
         )
         for key in sorted(ratios)
         if (shares := dict(sorted(ratios[key].items(), key=lambda item: _order(item[0]))))

@@ -194,7 +194,7 @@ class Reconciler:
             self._health.note()
             if self._saved_state.is_prune_due():
                 self._housekeeping.prune_soon()
-            if await self._local(self._references.look):
+            if await self._local(self._references.read):
                 self._publisher.watch(again=True)
             return
         self._answered = False

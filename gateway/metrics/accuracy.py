@@ -56,15 +56,15 @@ class Accuracy:
         self._has_begun = False
         self._saved_at = -math.inf
 
-    def look(
+    def update(
         self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried
     ) -> Mapping[Key, VersionAccuracy]:
-        """Add what was counted since the last look; ``now`` is Unix time."""
+        """Add what was counted since the last time; ``now`` is Unix time."""
         if not self._has_begun:
             self._read()
         for key, counted in _counted(snapshot, pause).items():
             labels = self._labels.setdefault(key, _Labels())
-            # Other workers' counts before the first look are in the file already, up to a minute of an ended worker.
+            # Other workers' counts before the first time are in the file already, up to a minute of an ended worker.
             labels.take(counted, now, is_known=not self._has_begun and bool(labels.kept.any()))
         self._has_begun = True
         scores = _scores(snapshot, self._labels.keys(), pause)
@@ -73,7 +73,7 @@ class Accuracy:
             pause()
             if key in scores:
                 labels.see(now, scores[key])
-            found[key] = labels.standing(now)
+            found[key] = labels.estimates(now)
         if now >= self._saved_at + _SAVED_EVERY_S:
             self._saved_at = now
             self.save()
@@ -138,7 +138,7 @@ class _Labels:
             while len(self._seen) > 1 and self._seen[1][0] <= now - _WINDOWS_S[-1]:
                 self._seen.popleft()
 
-    def standing(self, now: float) -> VersionAccuracy:
+    def estimates(self, now: float) -> VersionAccuracy:
         """Return the current accuracy."""
         labelled, right = self.kept[:-1].sum(axis=1), self.kept[:-1, 1]
         return VersionAccuracy(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.metrics.drift import Standing, Verdict
+from gateway.metrics.drift import Evidence, Verdict
 
 _MEANINGS: Final = {
     "texts": "it gets other texts than stable ({}): the traffic is split unevenly, and errors, latency and labels "
@@ -54,14 +54,14 @@ def read(statuses: Iterable[Mapping[str, Any]]) -> list[Compared]:
 def _merged(several: Sequence[Mapping[str, Any]]) -> Compared:
     most = max(several, key=lambda one: float(one["n"]))
     since = [one["since"] for one in several if one["since"] is not None]
-    standing = Standing(
+    evidence = Evidence(
         math.fsum(one["days"] for one in several) / len(several),
         math.fsum(one["endpoint_days"] for one in several) / len(several),
         most["visible"], min(since) if since else math.nan, most["alarm_days"],
     )  # fmt: skip
     verdict = Verdict(
         most["endpoint"], most["version"], most["variable"], (*most["bins"],), (*most["reference"],),
-        (*most["counts"],), most["reference_size"], standing,
+        (*most["counts"],), most["reference_size"], evidence,
     )  # fmt: skip
     return Compared(verdict, most["beside"], most["kind"])
 

@@ -234,7 +234,7 @@ class Verdict:
     """The reference's share of each bin."""
     counts: tuple[float, ...]
     reference_size: float
-    standing: Standing = field(default_factory=lambda: Standing())
+    evidence: Evidence = field(default_factory=lambda: Evidence())
     news: Mapping[str, float] = field(default_factory=dict)
     """Counts of named values that fell into ``other``."""
 
@@ -245,8 +245,8 @@ class Verdict:
 
     @property
     def state(self) -> State:
-        """See ``Standing``."""
-        return self.standing.state
+        """See ``Evidence``."""
+        return self.evidence.state
 
     @property
     def moved(self) -> tuple[tuple[str, float], ...]:
@@ -262,11 +262,11 @@ class Verdict:
 
     def described(self) -> dict[str, Any]:
         """Return plain values for programs; None means unknown."""
-        standing = {name: _known(value) for name, value in asdict(self.standing).items()}
+        evidence = {name: _known(value) for name, value in asdict(self.evidence).items()}
         return {
             "endpoint": self.endpoint, "version": self.version, "variable": self.variable, "bins": self.bins,
             "reference": self.reference, "counts": self.counts, "reference_size": _known(self.reference_size),
-            "state": self.state, **standing, "n": self.n, "moved": dict(self.moved), "new": self.new,
+            "state": self.state, **evidence, "n": self.n, "moved": dict(self.moved), "new": self.new,
         }  # fmt: skip
 
     @property
@@ -299,7 +299,7 @@ def _known(value: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Evidence:
     """How strong the evidence of a variable's drift is, as judged by the gateway (``evidence``).
 
     ``days``: chance alone gives evidence this strong at most once in so many days. ``endpoint_days``: the same for the
@@ -327,13 +327,13 @@ def in_days(days: float) -> str:
     return f"{days:,.0f} days" if days < _MAX_DAYS else f"more than {_MAX_DAYS:,} days"
 
 
-def standings(
+def evidence_of(
     days: Mapping[tuple[str, str, str], float],
     visible: Mapping[tuple[str, str, str], float],
     since: Mapping[tuple[str, str, str], float],
     alarm_days: float,
-) -> dict[tuple[str, str, str], Standing]:
-    """Return the standing of each variable from the gauges, which are keyed by endpoint, version and variable.
+) -> dict[tuple[str, str, str], Evidence]:
+    """Return the evidence of each variable from the gauges, which are keyed by endpoint, version and variable.
 
     An endpoint's evidence is the mean over the variables of all its versions, as in the alert.
     """
@@ -343,7 +343,7 @@ def standings(
             of.setdefault(endpoint, []).append(value)
     whole = {endpoint: math.fsum(values) / len(values) for endpoint, values in of.items()}
     return {
-        key: Standing(
+        key: Evidence(
             value, whole.get(key[0], math.nan), visible.get(key, math.nan), since.get(key, math.nan), alarm_days
         )
         for key, value in days.items()

@@ -35,7 +35,7 @@ _log = logging.getLogger("triton_gateway.metrics")
 Key = tuple[str, ...]
 """Endpoint, version, variable, reference."""
 Stored = tuple[float, Any]
-"""When it was last looked at (Unix time), and its state."""
+"""When it was last judged (Unix time), and its state."""
 
 
 class Judge:
@@ -52,13 +52,13 @@ class Judge:
         self._stored: dict[Key, Stored] = {}
         self._bins = BinCounts()
         self._has_begun = False
-        self._saved_at = self._looked_at = -math.inf
+        self._saved_at = self._judged_at = -math.inf
         self._has_complained = False
 
-    def look(
+    def update(
         self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried
     ) -> Mapping[Key, evidence.Judged] | None:
-        """Judge what was counted since the last look (``now`` is Unix time). None if another worker judges."""
+        """Judge what was counted since the last time (``now`` is Unix time). None if another worker judges."""
         if not self._may():
             return None
         followable = {key: of for key, of in references(snapshot, pause).items() if math.isfinite(of[1])}
@@ -75,13 +75,13 @@ class Judge:
             if followed is None:
                 p = np.array(list(ratios.values()))
                 variable = evidence.Variable(p, size, ordered=OTHER not in ratios, alarm_days=self.alarm_days)
-                # Counts from before the first look are of unknown age.
+                # Counts from before the first time are of unknown age.
                 before = counts if not self._has_begun else np.zeros_like(counts)
                 followed = self._known[key] = _Followed(variable, before, now)
                 followed.restore(self._stored.pop(key, None))
             if followed.variable.is_judged:
-                found[key] = followed.look(counts, now)
-        self._has_begun, self._looked_at = True, now
+                found[key] = followed.update(counts, now)
+        self._has_begun, self._judged_at = True, now
         if now >= self._saved_at + _SAVED_EVERY_S:
             self._saved_at = now
             self._save(pause)
@@ -131,7 +131,7 @@ class Judge:
         try:
             with path.with_suffix(".new").open("wb") as file:
                 for key, (at, stored) in self._stored.items():  # of versions that are not served yet
-                    if at > self._looked_at - _FORGOTTEN_S:
+                    if at > self._judged_at - _FORGOTTEN_S:
                         file.write(_line(key, at, stored))
                 for key, followed in self._known.items():
                     pause()
@@ -147,7 +147,7 @@ class Judge:
 
 
 class _Followed:
-    """One variable, and the counts at the last look."""
+    """One variable, and its counts at the last time."""
 
     def __init__(self, variable: evidence.Variable, before: Floats, now: float) -> None:
         self.variable = variable
@@ -155,7 +155,7 @@ class _Followed:
         self._at = now
         self._last = evidence.Judged(0.0, 1.0, now)
 
-    def look(self, counts: Floats, now: float) -> evidence.Judged:
+    def update(self, counts: Floats, now: float) -> evidence.Judged:
         # Counters fall if a worker's numbers are lost; what remains of them is not counted again.
         news = np.maximum(counts - self._before, 0.0)
         if news.any():

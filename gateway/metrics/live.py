@@ -163,7 +163,7 @@ class Live:
         return self._budgets.left(now, snapshot)
 
     def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
-        """Return the drift of each variable that has a reference: its standing, and its bins over a ``window``.
+        """Return the drift of each variable that has a reference: its evidence, and its bins over a ``window``.
 
         The window is the shortest one with enough values. Only counts for the current reference are included.
         """
@@ -182,7 +182,7 @@ class Live:
                 by_name[name][endpoint, version, variable] = value
             elif name == catalog.DRIFT_ALARM.name and value > 0:
                 alarm_days = value
-        standings = drift.standings(days, visible, since, alarm_days)
+        evidence = drift.evidence_of(days, visible, since, alarm_days)
         found = []
         for key, (ratios, size) in sorted(references(snapshot, pause).items()):
             pause()
@@ -192,7 +192,7 @@ class Live:
             endpoint, version, variable, _ = key
             verdict = Verdict(
                 endpoint, version, variable, tuple(ratios), tuple(ratios.values()), (*seen_in[window].tolist(),),
-                size, standings.get((endpoint, version, variable), drift.Standing()),
+                size, evidence.get((endpoint, version, variable), drift.Evidence()),
                 self._bins.new(key, grown[window]),
             )  # fmt: skip
             found.append({**verdict.described(), "window": window})

@@ -306,8 +306,8 @@ class Observer:
     @_harmless
     def accuracies(self, found: Mapping[tuple[str, str], VersionAccuracy]) -> None:
         """Publish the accuracy of versions."""
-        for pair, standing in found.items():
-            for kind, estimate in zip(("real", "expected"), standing, strict=True):
+        for pair, estimates in found.items():
+            for kind, estimate in zip(("real", "expected"), estimates, strict=True):
                 numbers = (math.nan,) * 4 if estimate is None else estimate
                 for end, number in zip(("", "_low", "_high", "_answers"), numbers, strict=True):
                     if estimate is not None or (*pair, kind) in self._estimated:
@@ -317,7 +317,7 @@ class Observer:
 
     @_harmless
     def reconciled(self, outcome: str) -> None:
-        """Count one look at the serving Task."""
+        """Count one read of the serving Task."""
         self._numbers.count(catalog.RECONCILES, outcome).value += 1
 
     @_harmless

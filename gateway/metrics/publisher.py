@@ -29,7 +29,7 @@ _LAST_S: Final = 1.0
 """How long a stopping worker waits until its judgements are stored."""
 
 T = TypeVar("T")
-_Looked = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], VersionAccuracy]]
+_Judgements = tuple[Mapping[Key, Judged], Mapping[tuple[str, str], VersionAccuracy]]
 
 
 class Publisher:
@@ -122,27 +122,27 @@ class Publisher:
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
 
-    def _look(self, snapshot: Snapshot, pause: Callable[[], None]) -> _Looked | None:
+    def _judged(self, snapshot: Snapshot, pause: Callable[[], None]) -> _Judgements | None:
         self._live.sample(time.monotonic(), snapshot, pause)
-        drifts = self._judge.look(time.time(), snapshot, pause)
+        drifts = self._judge.update(time.time(), snapshot, pause)
         # The worker that judges drift also keeps the labels; the others show its gauges.
         self._judges = drifts is not None
         if drifts is None:
             return None
-        self._compared = self._versions.look(time.time(), snapshot, self._observer.watch.declared, pause)
-        return drifts, self._accuracy.look(time.time(), snapshot, pause)
+        self._compared = self._versions.update(time.time(), snapshot, self._observer.watch.declared, pause)
+        return drifts, self._accuracy.update(time.time(), snapshot, pause)
 
     def _end_judging(self, snapshot: Snapshot, pause: Callable[[], None]) -> None:
         if self._judges:
-            # Count what came since the last look: counters start from zero after a restart.
-            self._accuracy.look(time.time(), snapshot, pause)
+            # Count what came since the last time: counters start from zero after a restart.
+            self._accuracy.update(time.time(), snapshot, pause)
             self._accuracy.save()
         self._judge.close()
 
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
-                found = await self._read(self._look)
+                found = await self._read(self._judged)
                 if found is not None:
                     drifts, accuracies = found
                     self._observer.drifts(drifts, self._judge.alarm_days)

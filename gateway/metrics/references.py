@@ -1,6 +1,6 @@
 """Reads a folder of captured reference distributions: ``ENDPOINT.json`` and ``ENDPOINT/VERSION.json``.
 
-The reconcile loop calls ``look`` in a thread whenever it reads the serving Task. A file written by ``triton-gateway
+The reconcile loop calls ``read`` in a thread whenever it reads the serving Task. A file written by ``triton-gateway
 drift capture``, or a changed ConfigMap, is therefore used without a restart.
 """
 
@@ -23,7 +23,7 @@ class References:
         self._seen: dict[str, tuple[int, int]] = {}
         self._found: dict[str, Reference] = {}
 
-    def look(self) -> bool:
+    def read(self) -> bool:
         """Read changed files; True if anything changed. Never raises: an unusable file is logged once."""
         seen: dict[str, tuple[int, int]] = {}
         found: dict[str, Reference] = {}

@@ -24,7 +24,7 @@ import numpy as np
 
 from gateway.metrics import catalog, drift, variables
 from gateway.metrics.accumulator import Floats, Snapshot
-from gateway.metrics.drift import MISSING, OTHER, Bins, Standing, Verdict
+from gateway.metrics.drift import MISSING, OTHER, Bins, Evidence, Verdict
 from gateway.metrics.evidence import DAY_S, Wealth, visible
 from gateway.pace import unhurried
 from gateway.trace import CANARY, STABLE
@@ -73,11 +73,11 @@ class Versions:
         """Since when each endpoint has no canary (Unix time)."""
         self._began: float | None = None
 
-    def look(
+    def update(
         self, now: float, snapshot: Snapshot, frequencies: Mapping[tuple[str, str, str], float] | None = None,
         pause: Callable[[], None] = unhurried,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Compare what was counted since the last look (``now`` is Unix time); return the standing of every pair.
+        """Compare what was counted since the last time (``now`` is Unix time); return the evidence of every pair.
 
         ``frequencies`` are the sampling rates of declared variables; a sampled value counts ``1 / rate`` times.
         """
@@ -95,11 +95,11 @@ class Versions:
             return []
         counted = _counts(snapshot, {one for p in self._pairs for one in ((p[0], p[1]), (p[0], p[2]))}, pause)
         for compared in self._pairs.values():
-            compared.look(now, counted, frequencies or {}, pause)
-        return [one for compared in self._pairs.values() for one in compared.standings()]
+            compared.update(now, counted, frequencies or {}, pause)
+        return [one for compared in self._pairs.values() for one in compared.described()]
 
     def _asked(self, snapshot: Snapshot) -> list[Pair]:
-        """Return the canaries with requests since the last look, each with the stable version with most requests."""
+        """Return the canaries with requests since the last time, each with the stable version with most requests."""
         grown: dict[tuple[str, str], dict[str, float]] = {}
         requests: dict[tuple[str, ...], float] = {}
         for (name, labels, _), value in snapshot.counted():
@@ -117,14 +117,14 @@ class Versions:
         ]  # fmt: skip
 
 
-def evidence(told: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
+def evidence(compared: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
     """Return the part of each kind of variable in a pair's evidence, by endpoint, canary, stable version and kind.
 
     A pair's evidence is the mean over its variables; the parts add up to it.
     """
     of: dict[tuple[str, ...], float] = {}
     variables_of = Counter[tuple[str, ...]]()
-    for one in told:
+    for one in compared:
         pair = one["endpoint"], one["version"], one["beside"]
         of[*pair, one["kind"]] = of.get((*pair, one["kind"]), 0.0) + one["days"]
         variables_of[pair] += 1
@@ -140,7 +140,7 @@ class _Compared:
         self._variables: dict[str, _Variable] = {}
         self.asked_at = 0.0
 
-    def look(
+    def update(
         self, now: float, counted: Mapping[tuple[str, str], Counted],
         frequencies: Mapping[tuple[str, str, str], float], pause: Callable[[], None],
     ) -> None:  # fmt: skip
@@ -161,17 +161,17 @@ class _Compared:
                 variable.take(side, sides[side][name], before[side].get(name, {}), share)
             variable.step(now)
 
-    def standings(self) -> Iterable[dict[str, Any]]:
-        """Yield the standing of each variable, as in ``drift.Verdict``; ``kind`` says what a difference means."""
+    def described(self) -> Iterable[dict[str, Any]]:
+        """Yield the evidence of each variable, as in ``drift.Verdict``; ``kind`` says what a difference means."""
         endpoint, canary, stable = self._pair
         known = {name: one for name, one in sorted(self._variables.items()) if one.is_compared}
         whole = sum(one.days for one in known.values()) / max(len(known), 1)
         for name, one in known.items():
             bins, (ours, theirs) = one.seen()
-            standing = Standing(one.days, whole, one.visible(len(known)), one.since, self._alarm_days)
+            found = Evidence(one.days, whole, one.visible(len(known)), one.since, self._alarm_days)
             verdict = Verdict(
                 endpoint, canary, name, bins.names, (*drift.shares(theirs).tolist(),), (*ours.tolist(),),
-                float(theirs.sum()), standing,
+                float(theirs.sum()), found,
             )  # fmt: skip
             yield {**verdict.described(), "beside": stable, "kind": variables.KINDS.get(name, "declared")}
 

@@ -98,7 +98,7 @@ class Watch:
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""
         watched = self._watched.get(url)
-        if watched is not None and not watched.look(traces, self._chance) and not self._has_complained:
+        if watched is not None and not watched.see(traces, self._chance) and not self._has_complained:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
@@ -137,7 +137,7 @@ class WatchedVersion:
         if self.text is not None:
             self.text.forget(served)
 
-    def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
+    def see(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
         """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
         if self.text is not None:
             self.text.see(traces)

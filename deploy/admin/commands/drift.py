@@ -384,8 +384,8 @@ def report(
         click.echo("no variable has a reference; make one with `triton-gateway drift capture`", err=True)
     else:
         rows = [
-            [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.standing.days), _since(v),
-             _visible(v.standing.visible),
+            [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.evidence.days), _since(v),
+             _visible(v.evidence.visible),
              ", ".join(f"{v.named(name)} {by:+.1%}" for name, by in v.moved[:3]) or "-", v.state]
             for v in found
         ]  # fmt: skip
@@ -435,9 +435,9 @@ def _days(days: float) -> str:
 
 
 def _since(verdict: drift_counts.Verdict) -> str:
-    if verdict.state not in ("drift", "moved") or math.isnan(verdict.standing.since):
+    if verdict.state not in ("drift", "moved") or math.isnan(verdict.evidence.since):
         return "-"
-    return datetime.fromtimestamp(verdict.standing.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(verdict.evidence.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _visible(share: float) -> str:

@@ -511,7 +511,7 @@ def _beside(pairs: _Pairs) -> str:
     """Return each canary compared with the stable version: the differences, with histograms, and equal variables."""
     shown = []
     for (version, stable), (variables, told) in pairs.items():
-        standing = variables[0].verdict.standing
+        evidence = variables[0].verdict.evidence
         drawn = [
             {**one.described(), "state": _BESIDE[one.verdict.state]}
             for one in variables if one.verdict.state in _BESIDE
@@ -525,8 +525,8 @@ def _beside(pairs: _Pairs) -> str:
         shown.append(
             f"<h3>Version {_e(version)} compared with {_e(stable)}</h3>"
             + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
-            + f"<p class=dim>chance alone: at most once in {drift.in_days(standing.endpoint_days)} (reported from "
-            f"{standing.alarm_days:g} on)</p>"
+            + f"<p class=dim>chance alone: at most once in {drift.in_days(evidence.endpoint_days)} (reported from "
+            f"{evidence.alarm_days:g} on)</p>"
             + (f"{bins}{_key(f'version {version}', f'version {stable}')}" if drawn else "")
             + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
         )

@@ -168,8 +168,8 @@ def test_evidence_above_the_budget_fires_and_nothing_else_does(evaluate: Evaluat
     )
     both = evidence(a="50x100") | evidence(a="10x100", version="2")
     evaluate(both, promql_expr_test=[fires, equals(rules.EVIDENCE, 30.0)])
-    for endpoint, standing in drift.standings({("e", "1", "a"): 50.0, ("e", "2", "a"): 10.0}, {}, {}, 30.0).items():
-        assert ("drift" if endpoint[1] == "1" else "too few", 30.0) == (standing.state, standing.endpoint_days)
+    for endpoint, found in drift.evidence_of({("e", "1", "a"): 50.0, ("e", "2", "a"): 10.0}, {}, {}, 30.0).items():
+        assert ("drift" if endpoint[1] == "1" else "too few", 30.0) == (found.state, found.endpoint_days)
 
 
 @pytest.mark.prometheus

@@ -38,14 +38,14 @@ def test_labels_are_counted_over_restarts(tmp_path: Path) -> None:
     kept, gateway = Accuracy(tmp_path), Gateway()
     gateway.labels(8, 2)
     for now in (0.0, 5.0):
-        real = kept.look(now, gateway.numbers.snapshot())["e", "1"].real
+        real = kept.update(now, gateway.numbers.snapshot())["e", "1"].real
         assert real is not None
         assert (10, 0.8) == (real.answers, real.value)
     kept.save()
     again, gateway = Accuracy(tmp_path), Gateway()
-    assert 10 == again.look(10.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
+    assert 10 == again.update(10.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
     gateway.labels(0, 10)
-    real = again.look(15.0, gateway.numbers.snapshot())["e", "1"].real
+    real = again.update(15.0, gateway.numbers.snapshot())["e", "1"].real
     assert real is not None
     assert (20, 0.4) == (real.answers, real.value)
 
@@ -54,12 +54,12 @@ def test_a_worker_that_continues_does_not_count_twice(tmp_path: Path) -> None:
     """The counters of the run also continue: their values are in the file already."""
     gateway, first = Gateway(), Accuracy(tmp_path)
     gateway.labels(5, 5)
-    first.look(0.0, gateway.numbers.snapshot())
+    first.update(0.0, gateway.numbers.snapshot())
     first.save()
     second = Accuracy(tmp_path)
-    assert 10 == second.look(5.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
+    assert 10 == second.update(5.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
     gateway.labels(1, 0)
-    assert 11 == second.look(9.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
+    assert 11 == second.update(9.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
 
 
 def test_harder_answers_are_expected_to_be_right_less_often(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_harder_answers_are_expected_to_be_right_less_often(tmp_path: Path) -> N
     kept, gateway = Accuracy(tmp_path), Gateway()
     gateway.labels(980, 20, 0.98)
     gateway.labels(300, 200, 0.65)
-    kept.look(0.0, gateway.numbers.snapshot())
+    kept.update(0.0, gateway.numbers.snapshot())
     gateway.answers(1000, 0.98)
-    easy = kept.look(60.0, gateway.numbers.snapshot())["e", "1"].expected
-    kept.look(4000.0, gateway.numbers.snapshot())
+    easy = kept.update(60.0, gateway.numbers.snapshot())["e", "1"].expected
+    kept.update(4000.0, gateway.numbers.snapshot())
     gateway.answers(1000, 0.65)
-    hard = kept.look(8000.0, gateway.numbers.snapshot())["e", "1"].expected
+    hard = kept.update(8000.0, gateway.numbers.snapshot())["e", "1"].expected
     assert easy is not None
     assert hard is not None
     assert (1000, 1000) == (easy.answers, hard.answers)
@@ -85,7 +85,7 @@ def test_an_unreadable_file_is_ignored(tmp_path: Path, caplog: pytest.LogCapture
     (tmp_path / FILE).write_text("no json\n")
     gateway = Gateway()
     gateway.labels(1, 0)
-    assert 1 == Accuracy(tmp_path).look(0.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
+    assert 1 == Accuracy(tmp_path).update(0.0, gateway.numbers.snapshot())["e", "1"].real.answers  # type: ignore[union-attr]
     assert "cannot be read" in caplog.text
 
 
@@ -95,7 +95,7 @@ def test_versions_without_new_labels_are_dropped_from_the_file(tmp_path: Path) -
     (tmp_path / FILE).write_text(json.dumps(line) + "\n")
     kept, gateway = Accuracy(tmp_path), Gateway()
     gateway.labels(1, 0)
-    kept.look(91 * 86400.0, gateway.numbers.snapshot())
+    kept.update(91 * 86400.0, gateway.numbers.snapshot())
     kept.save()
     assert [["e", "1"]] == [json.loads(text)[1] for text in (tmp_path / FILE).read_text().splitlines()]
 
@@ -104,11 +104,11 @@ def test_gauges_say_what_is_known() -> None:
     """The status of any worker is read from the gauges; a value that is unknown is NaN."""
     gateway, kept, observer = Gateway(), Accuracy(), Observer()
     gateway.labels(900, 100)
-    observer.accuracies(kept.look(0.0, gateway.numbers.snapshot()))
+    observer.accuracies(kept.update(0.0, gateway.numbers.snapshot()))
     [found] = of_gauges(observer.snapshot())
     assert ("e", "1", 1000, None) == (found["endpoint"], found["version"], found["real"]["answers"], found["expected"])
     gateway.answers(50, 0.98)
-    observer.accuracies(kept.look(5.0, gateway.numbers.snapshot()))
+    observer.accuracies(kept.update(5.0, gateway.numbers.snapshot()))
     [found] = of_gauges(observer.snapshot())
     assert 50 == found["expected"]["answers"]
     assert found["expected"]["low"] < 0.9 < found["expected"]["high"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.metrics import drift
 from gateway.metrics.compared import read, sentences
-from gateway.metrics.drift import Standing, Verdict
+from gateway.metrics.drift import Evidence, Verdict
 
 
 def one(
@@ -18,8 +18,8 @@ def one(
     """A variable as `/v1/status` tells it: stable's values are even."""
     names = (*counts, drift.OTHER, drift.MISSING)
     shares = (*drift.shares([stable / len(counts)] * len(counts) + [0, 0]).tolist(),)
-    standing = Standing(days, days, 0.1, 7.0)
-    verdict = Verdict("e", version, variable, names, shares, (*counts.values(), 0.0, 0.0), stable, standing)
+    evidence = Evidence(days, days, 0.1, 7.0)
+    verdict = Verdict("e", version, variable, names, shares, (*counts.values(), 0.0, 0.0), stable, evidence)
     return {**verdict.described(), "beside": "1", "kind": kind}
 
 
@@ -65,7 +65,7 @@ def test_evidence_of_several_gateways_is_averaged() -> None:
         {},
     ]
     (found,) = read(statuses)
-    assert (21.0, 980.0, "steady") == (found.verdict.standing.days, found.verdict.n, found.verdict.state)
+    assert (21.0, 980.0, "steady") == (found.verdict.evidence.days, found.verdict.n, found.verdict.state)
     assert {} == sentences([found])
     assert 2 == len(read([{"compared": [one("a", "texts", EVEN), one("a", "texts", EVEN, version="3")]}]))
 
@@ -74,7 +74,7 @@ def test_bins_of_numbers_are_named_by_their_upper_bounds() -> None:
     """As on the report's page."""
     verdict = Verdict(
         "e", "2", "top_score", ("0.5", "0.9", "+Inf", "missing"), (0.3, 0.3, 0.3, 0.1), (10.0, 10.0, 900.0, 0.0), 900.0,
-        Standing(99.0, 99.0, 0.1, math.nan),
+        Evidence(99.0, 99.0, 0.1, math.nan),
     )  # fmt: skip
     found = sentences(read([{"compared": [{**verdict.described(), "beside": "1", "kind": "answers"}]}]))
     assert "top_score: above 0.9 97.8%, stable 30.0%" in found["answers"]

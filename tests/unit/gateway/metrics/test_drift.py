@@ -16,7 +16,7 @@ from gateway.metrics.drift import (
     MISSING,
     BadReference,
     Bins,
-    Standing,
+    Evidence,
     Verdict,
     bucket_bins,
     count,
@@ -83,17 +83,17 @@ def test_the_evidence_of_the_alert_is_what_calls_it_drift(
     days: float, endpoint_days: float, visible: float, state: str
 ) -> None:
     """A variable that would alarm alone, and does not among the others, has moved."""
-    assert state == Standing(days, endpoint_days, visible).state
+    assert state == Evidence(days, endpoint_days, visible).state
 
 
 def test_an_endpoints_evidence_is_the_mean_over_versions_and_variables() -> None:
     """NaN (no longer judged) is left out."""
     days = {("e", "1", "a"): 100.0, ("e", "1", "b"): 20.0, ("e", "2", "a"): math.nan, ("f", "1", "a"): 1.0}
-    found = drift.standings(days, {}, {("e", "1", "a"): 7.0}, 50.0)
+    found = drift.evidence_of(days, {}, {("e", "1", "a"): 7.0}, 50.0)
     assert (60.0, "drift", 7.0) == (
         found["e", "1", "a"].endpoint_days, found["e", "1", "a"].state, found["e", "1", "a"].since
     )  # fmt: skip
-    assert "moved" == drift.standings(days, {}, {}, 70.0)["e", "1", "a"].state
+    assert "moved" == drift.evidence_of(days, {}, {}, 70.0)["e", "1", "a"].state
 
 
 def test_bins_that_moved_are_listed_furthest_first() -> None:
@@ -153,15 +153,15 @@ def test_an_unusable_reference_is_refused_with_the_reason(text: str, message: st
 def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     """By endpoint url; a broken file affects no other; a deleted file is dropped."""
     references = References(tmp_path)
-    assert (False, {}) == (references.look(), references.of("e/1.0"))
+    assert (False, {}) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e").mkdir()
     bins = {"x": scalar_bins([1.0, 2.0])}
     (tmp_path / "e" / "1.0.json").write_text(drift.encode(bins))
     (tmp_path / "broken.json").write_text(json.dumps({}))
-    assert (True, bins, {}) == (references.look(), references.of("e/1.0"), references.of("broken"))
-    assert (False, bins) == (references.look(), references.of("e/1.0"))
+    assert (True, bins, {}) == (references.read(), references.of("e/1.0"), references.of("broken"))
+    assert (False, bins) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e" / "1.0.json").unlink()
-    assert (True, {}) == (references.look(), references.of("e/1.0"))
+    assert (True, {}) == (references.read(), references.of("e/1.0"))
 
 
 @pytest.mark.parametrize(

@@ -50,47 +50,47 @@ def days(found: object) -> float:
 def test_a_change_becomes_evidence_and_stationary_traffic_does_not() -> None:
     """By variable and reference."""
     counted, judged = Counted(), Judge()
-    judged.look(0.0, counted.see(0, 0))
+    judged.update(0.0, counted.see(0, 0))
     for minute in range(1, 200):
-        assert days(judged.look(60.0 * minute, counted.see(5, 5))) < 1
+        assert days(judged.update(60.0 * minute, counted.see(5, 5))) < 1
     for minute in range(200, 300):
-        found = judged.look(60.0 * minute, counted.see(9, 1))
+        found = judged.update(60.0 * minute, counted.see(9, 1))
     assert days(found) > drift.ALARM_DAYS
 
 
 def test_counts_from_before_the_first_look_are_ignored() -> None:
     """Their age is unknown."""
     counted, judged = Counted(), Judge()
-    assert 0 == days(judged.look(0.0, counted.see(9_000, 1_000)))
-    assert 0 == days(judged.look(60.0, counted.see(0, 0)))
+    assert 0 == days(judged.update(0.0, counted.see(9_000, 1_000)))
+    assert 0 == days(judged.update(60.0, counted.see(0, 0)))
 
 
 def test_a_new_reference_starts_anew_and_a_removed_one_is_dropped() -> None:
     """Evidence against the former reference says nothing about the new one."""
     counted, judged = Counted(), Judge()
-    judged.look(0.0, counted.see(0, 0))
+    judged.update(0.0, counted.see(0, 0))
     for minute in range(1, 60):
-        found = judged.look(60.0 * minute, counted.see(90, 10))
+        found = judged.update(60.0 * minute, counted.see(90, 10))
     assert days(found) > drift.ALARM_DAYS
     for name in BINS.names:
         counted.numbers.gauge(catalog.DRIFT_REFERENCE, *counted.key, name).set(math.nan)
     counted.refer(drift.enum_bins({"cat": 4_500, "dog": 500}))
     for minute in range(60, 120):
-        found = judged.look(60.0 * minute, counted.see(90, 10))
+        found = judged.update(60.0 * minute, counted.see(90, 10))
     assert days(found) < 1
 
 
 def test_one_of_several_workers_judges_and_another_takes_over(tmp_path: Path) -> None:
     """The second one waits until the first ends; then it continues from the first one's state."""
     counted, first, second = Counted(), Judge(tmp_path), Judge(tmp_path)
-    first.look(0.0, counted.see(0, 0))
+    first.update(0.0, counted.see(0, 0))
     for minute in range(1, 60):
-        found = first.look(60.0 * minute, counted.see(90, 10))
-        assert second.look(60.0 * minute, counted.see(0, 0)) is None
+        found = first.update(60.0 * minute, counted.see(90, 10))
+        assert second.update(60.0 * minute, counted.see(0, 0)) is None
     first.close()
-    again = second.look(3_600.0, counted.see(0, 0))
+    again = second.update(3_600.0, counted.see(0, 0))
     assert days(found) == days(again)
-    assert days(second.look(3_660.0, counted.see(90, 10))) > drift.ALARM_DAYS
+    assert days(second.update(3_660.0, counted.see(90, 10))) > drift.ALARM_DAYS
     second.close()
 
 
@@ -99,7 +99,7 @@ def test_an_unusable_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     """The judge starts anew and logs a warning."""
     (tmp_path / judge.FILE).write_bytes(content)
     counted, judged = Counted(), Judge(tmp_path)
-    assert 0 == days(judged.look(0.0, counted.see(0, 0)))
+    assert 0 == days(judged.update(0.0, counted.see(0, 0)))
     judged.close()
 
 
@@ -107,23 +107,23 @@ def test_without_a_writable_folder_the_state_is_not_kept(tmp_path: Path) -> None
     """Judging works all the same."""
     (tmp_path / "file").write_text("")
     counted, judged = Counted(), Judge(tmp_path / "file" / "folder")
-    assert 0 == days(judged.look(0.0, counted.see(0, 0)))
+    assert 0 == days(judged.update(0.0, counted.see(0, 0)))
     judged.close()
 
 
 def test_the_state_of_versions_that_are_still_loading_is_kept(tmp_path: Path) -> None:
     """After a restart a version may take minutes to load."""
     counted, first = Counted(), Judge(tmp_path)
-    first.look(0.0, counted.see(0, 0))
+    first.update(0.0, counted.see(0, 0))
     for minute in range(1, 60):
-        found = first.look(60.0 * minute, counted.see(90, 10))
+        found = first.update(60.0 * minute, counted.see(90, 10))
     first.close()
     second = Judge(tmp_path)
-    second.look(3_600.0, Accumulator().snapshot())
+    second.update(3_600.0, Accumulator().snapshot())
     second.close()
     third = Judge(tmp_path)
-    third.look(3_700.0, Accumulator().snapshot())
-    assert days(found) == days(third.look(3_800.0, Counted().see(0, 0)))
+    third.update(3_700.0, Accumulator().snapshot())
+    assert days(found) == days(third.update(3_800.0, Counted().see(0, 0)))
     third.close()
 
 

@@ -132,7 +132,7 @@ async def test_every_worker_knows_how_versions_compare() -> None:
                     trace.outcome = "ok"
                     observer.started()
                     observer.finished(trace)
-            await one._read(one._look)
+            await one._read(one._judged)
 
         for requests in (1, 1, 150):
             await answer(requests)

@@ -52,7 +52,7 @@ class Endpoint:
     def look(self, seconds: float = 5.0) -> dict[str, dict[str, Any]]:
         """Let time pass; return the standing of each variable."""
         self.now += seconds
-        found = self.versions.look(self.now, self.numbers.snapshot(), self.frequencies)
+        found = self.versions.update(self.now, self.numbers.snapshot(), self.frequencies)
         return {one["variable"]: one for one in found}
 
     def serve(self, looks: int, *, rate: float = 100, weight: float = 0.1, **canary: Any) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,7 @@ class Gateway:
             self.observer.started()
             self.observer.finished(trace)
         self.now += 600
-        self.observer.drifts(self.judge.look(self.now, self.observer.snapshot()) or {}, 30.0)
+        self.observer.drifts(self.judge.update(self.now, self.observer.snapshot()) or {}, 30.0)
         self.page = exposition.render(self.observer.snapshot())
 
 
