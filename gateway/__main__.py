@@ -64,7 +64,7 @@ def run(settings: Settings) -> int:
             if port:
                 stack.enter_context(_reserve(settings.host, port))
             if settings.admin_port:
-                port, name, host = settings.admin_port, "admin-port", settings.admin_host
+                port, name, host = settings.admin_port, "admin", settings.admin_host
                 listeners.append(stack.enter_context(_listen(host, port)))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
@@ -146,27 +146,27 @@ def _problem_of_callers(settings: Settings) -> str:
 def _problem_of_tls(settings: Settings) -> str:
     """Return why TLS cannot be served as configured; empty if it can, or if TLS is off."""
     files = {
-        "TRITON_GATEWAY_TLS_CERTIFICATE": settings.tls_certificate,
-        "TRITON_GATEWAY_TLS_KEY": settings.tls_key,
-        "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY": settings.tls_client_authority,
+        settings.tls_certificate: "TRITON_GATEWAY_TLS",
+        settings.tls_key: "TRITON_GATEWAY_TLS",
+        settings.tls_client_authority: "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY",
     }
-    given = {name: path for name, path in files.items() if path}
-    if given and not settings.tls_certificate:
-        return f"{next(iter(given))} does nothing without TRITON_GATEWAY_TLS_CERTIFICATE: the port speaks plain HTTP"
-    for name, path in given.items():
+    if settings.tls_client_authority and not settings.tls:
+        return "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without TRITON_GATEWAY_TLS: the port speaks plain HTTP"
+    for path, name in files.items():
         try:
-            Path(path).read_bytes()
+            if path:
+                Path(path).read_bytes()
         except OSError as error:
             return f"{name}: {path} cannot be read: {error.strerror}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if settings.tls_certificate:
             # Pass a password for the key: without one, OpenSSL asks for it at the terminal and waits.
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, lambda: "none")
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "none")
     except ssl.SSLError as error:
         return (
-            "TRITON_GATEWAY_TLS_CERTIFICATE and TRITON_GATEWAY_TLS_KEY are no PEM files of a certificate and its key "
-            f"(without a password): {error.reason or error}"
+            "tls.crt and tls.key in TRITON_GATEWAY_TLS are no PEM files of a certificate and its key (without a "
+            f"password): {error.reason or error}"
         )
     try:
         if settings.tls_client_authority:

@@ -81,7 +81,7 @@ from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
-from gateway.triton.tls import given
+from gateway.triton.tls import in_folder
 
 _log = logging.getLogger("triton_gateway")
 
@@ -147,7 +147,7 @@ class Gateway:
         self._records_period = records_period
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
-        self.observer = Observer(failures=FAILURES, watches_words=settings.drift_words)
+        self.observer = Observer(failures=FAILURES)
         self.publisher = Publisher(
             self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full",
             judge=Judge(settings.state_dir / "drift"),
@@ -174,7 +174,7 @@ class Gateway:
         access = None if self._callers is None else self._callers.access
         self._gate = Gate(access, settings.admin_port, local_names)
         limits = Limits(
-            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
+            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allows_pins
         )  # fmt: skip
         tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
         self._addresses = Addresses(
@@ -384,7 +384,7 @@ class Gateway:
         rpc = RpcServer(
             self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes or LARGEST_BYTES,
-            key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
+            key_header=settings.routing_key_header, allows_pins=settings.allows_pins,
             connection_age=settings.connection_age, head_timeout=settings.head_timeout,
             max_connections=self.connections.max_open,
             access=None if self._callers is None else self._callers.access,
@@ -638,7 +638,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             compression=compression,
             options=options,
             http=_http_for(settings, address),
-            tls=given(*settings.triton_tls()),
+            tls=in_folder(settings.triton_tls, settings.triton_tls_name),
             key_file=key_file(settings.triton_key_file, settings.state_dir),
             away_s=settings.cold_start_timeout,
             cold_s=settings.cold_start_timeout or _COLD_S,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.settings import parse_duration, parse_share
+from gateway.settings import parse_duration
 
 BUDGET_S: Final = 30 * 86400.0
 """The period of an error budget."""
@@ -53,6 +53,24 @@ def read(stated: Mapping[str, str]) -> Objective:
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
     return Objective(**found)
+
+
+def parse_share(text: str) -> float:
+    """Parse ``"99.9%"``, ``"99.9"`` or ``"0.999"`` to a share, ``"off"`` to 0.
+
+    Raises ``ValueError`` for anything else, for less than 50 %, and for 100 %, which no endpoint can keep.
+    """
+    text = text.strip()
+    if text in ("off", "0", "0.0"):
+        return 0.0
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a share; write 99.9% or off") from None
+    share = round(number / 100 if text.endswith("%") or number > 1 else number, 9)
+    if not 0.5 <= share < 1:
+        raise ValueError(f"{text!r} cannot be promised: write a share from 50% up to below 100%, or off")
+    return share
 
 
 def _time(text: str) -> float:

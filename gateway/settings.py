@@ -44,6 +44,9 @@ def unload_after(option: str) -> float:
 
 
 LEAST_UNLOAD_S = 10.0
+_PLACE = re.compile(
+    r"((\[[0-9a-fA-F:.]+\]|[\w.-]+):)?(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+)
 _REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
@@ -58,24 +61,6 @@ def parse_size(value: object) -> int:
     if not match:
         raise ValueError(f"{value!r} is not a size; write 512M or 2G")
     return int(float(match[1]) * _SIZES[match[2].lower()])
-
-
-def parse_share(value: object) -> float:
-    """Parse ``"99.9%"``, ``"99.9"`` or ``"0.999"`` to a share, ``"off"`` to 0.
-
-    Raises ``ValueError`` for anything else, for less than 50 %, and for 100 %, which no endpoint can keep.
-    """
-    text = str(value).strip()
-    if text in ("off", "0", "0.0"):
-        return 0.0
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        raise ValueError(f"{value!r} is not a share; write 99.9% or off") from None
-    share = round(number / 100 if text.endswith("%") or number > 1 else number, 9)
-    if not 0.5 <= share < 1:
-        raise ValueError(f"{value!r} cannot be promised: write a share from 50% up to below 100%, or off")
-    return share
 
 
 def _seconds(value: object) -> float:
@@ -115,6 +100,14 @@ def _replicas(value: object) -> str:
     return text
 
 
+def _place(value: object) -> str:
+    text = str(value).strip()
+    if text and not _PLACE.match(text):
+        raise ValueError(f"{value!r} is no port: write 9090, or 0.0.0.0:9090")
+    return text
+
+
+Place = Annotated[str, BeforeValidator(_place)]
 Replicas = Annotated[str, BeforeValidator(_replicas)]
 WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
@@ -147,22 +140,19 @@ class Settings(BaseSettings):
         description="Port for the Open Inference Protocol over gRPC (Triton's own protocol), on the same address. "
         "All workers share it. 0: no gRPC port.",
     )  # fmt: skip
-    admin_port: int = Field(
-        0, ge=0, le=65535, validation_alias=_names("admin_port"),
-        description="Separate port for operators: `/metrics`, `/v1/status`, the status page, `/docs` and lineage. "
-        "These addresses then answer only there, and to everyone who can reach the port, without a key. 0: they "
-        "answer on the main port, to callers with the right for them.",
+    admin: Place = Field(
+        "", validation_alias=_names("admin"),
+        description="Separate port for operators, as `PORT` (on 127.0.0.1) or `HOST:PORT`: `/metrics`, `/v1/status`, "
+        "the status page, `/docs` and lineage. These addresses then answer only there, and to everyone who can reach "
+        "the port, without a key: choose a host that only operators and Prometheus can reach. Empty: they answer on "
+        "the main port, to callers with the right for them.",
     )  # fmt: skip
-    admin_host: str = Field(
-        "127.0.0.1", validation_alias=_names("admin_host"),
-        description="Address of the admin port. Choose one that only operators and Prometheus can reach.",
+    tls: str = Field(
+        "", validation_alias=_names("tls"),
+        description="Folder with the PEM files `tls.crt` (the certificate and its chain) and `tls.key`, as Kubernetes "
+        "mounts a Secret with a certificate. If set, the port speaks HTTPS. Replaced files are used for new "
+        "connections within ten seconds.",
     )  # fmt: skip
-    tls_certificate: str = Field(
-        "", validation_alias=_names("tls_certificate"),
-        description="PEM file with the certificate and its chain. If set, the port speaks HTTPS. A replaced file is "
-        "used for new connections within ten seconds.",
-    )  # fmt: skip
-    tls_key: str = Field("", validation_alias=_names("tls_key"), description="PEM file of its private key.")
     tls_client_authority: str = Field(
         "", validation_alias=_names("tls_client_authority"),
         description="PEM file of the authority that signs client certificates. If set, every caller must show such a "
@@ -312,19 +302,13 @@ class Settings(BaseSettings):
         "it is refused with 503 and `Retry-After`. A request waits at most nine tenths of its own time limit. 0: no "
         "wait for a pool, 30 s for a model.",
     )  # fmt: skip
-    triton_tls_authority: str = Field(
-        "", validation_alias=_names("triton_tls_authority"),
-        description="PEM file of the authority that signed Triton's certificate. Any `TRITON_TLS` setting, or a "
-        "`grpcs://` address, turns on TLS for every Triton. Empty: the system's authorities are trusted. Model sync "
-        "reads these settings too.",
+    triton_tls: str = Field(
+        "", validation_alias=_names("triton_tls"),
+        description="Folder with PEM files for TLS to every Triton: `ca.crt`, the authority that signed its "
+        "certificate (without this file the system's authorities are trusted), and, if Triton asks for one, the "
+        "certificate to show, `tls.crt`, with its key, `tls.key`. A `grpcs://` address turns on TLS as well. Model "
+        "sync reads this setting too.",
     )  # fmt: skip
-    triton_tls_certificate: str = Field(
-        "", validation_alias=_names("triton_tls_certificate"),
-        description="PEM file of the certificate, with its chain, that the gateway shows to Triton (mutual TLS).",
-    )  # fmt: skip
-    triton_tls_key: str = Field(
-        "", validation_alias=_names("triton_tls_key"), description="PEM file of its private key."
-    )
     triton_tls_name: str = Field(
         "", validation_alias=_names("triton_tls_name"),
         description="Name that Triton's certificate must be issued for. Empty: the host of Triton's address.",
@@ -375,11 +359,6 @@ class Settings(BaseSettings):
         description="Endpoints for Text Embeddings Inference routes that do not name one (`/embed`, `/rerank`, …, "
         "and a rerank request without `model`), comma separated. Each route uses the first endpoint with its task, "
         "e.g. `minilm,reranker`. Empty: the only served endpoint.",
-    )  # fmt: skip
-    allow_pins: bool = Field(
-        False, validation_alias=_names("allow_pins"),
-        description="Allow callers to choose an exact version with the header `x-route-to: endpoint/version`, past "
-        "any canary.",
     )  # fmt: skip
     max_body_bytes: Bytes = Field(
         0, ge=0, validation_alias=_names("max_body_bytes"),
@@ -452,11 +431,6 @@ class Settings(BaseSettings):
         description="Detail of `/metrics`: `brief` (37 series per version) or `full` (about 250: all buckets, all "
         "stages, batches' tokens, the word cache and built-in variables). `/metrics?detail=full` always shows all "
         "([levels of detail](metrics.md#levels-of-detail)).",
-    )  # fmt: skip
-    drift_words: bool = Field(
-        True, validation_alias=_names("drift_words"),
-        description="Count the share of unusual words in texts for drift detection. The usual words are kept in memory "
-        "and in captured references ([drift](drift.md#words)).",
     )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),
@@ -549,6 +523,31 @@ class Settings(BaseSettings):
         return found
 
     @property
+    def admin_host(self) -> str:
+        """The address of the operators' port."""
+        return self.admin.rpartition(":")[0].strip("[]") or "127.0.0.1"
+
+    @property
+    def admin_port(self) -> int:
+        """The operators' port; 0: none."""
+        return int(self.admin.rpartition(":")[2] or 0)
+
+    @property
+    def tls_certificate(self) -> str:
+        """The file of the certificate; empty without TLS."""
+        return str(Path(self.tls) / "tls.crt") if self.tls else ""
+
+    @property
+    def tls_key(self) -> str:
+        """The file of its private key; empty without TLS."""
+        return str(Path(self.tls) / "tls.key") if self.tls else ""
+
+    @property
+    def allows_pins(self) -> bool:
+        """Whether callers may choose a version with ``x-route-to``: those with the right, or on this machine all."""
+        return self.knows_callers or is_loopback(self.host)
+
+    @property
     def gateways(self) -> int:
         """Number of processes that send calls to the same Tritons, as far as the settings say."""
         return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
@@ -562,10 +561,6 @@ class Settings(BaseSettings):
     def pinned(self) -> tuple[str, ...]:
         """Return ``pinned_endpoints`` as paths without outer slashes."""
         return tuple(part.strip().strip("/") for part in self.pinned_endpoints.split(",") if part.strip(" /"))
-
-    def triton_tls(self) -> tuple[str, str, str, str]:
-        """Return the ``triton_tls`` settings: authority, certificate, key and name."""
-        return self.triton_tls_authority, self.triton_tls_certificate, self.triton_tls_key, self.triton_tls_name
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

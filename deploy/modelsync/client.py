@@ -113,7 +113,8 @@ class AdminClient:
                     self._open, self._files = _connect(self._target, self._tls), files
             except OSError as error:
                 raise errors.BackendRefused(
-                    f"no TLS to Triton at {self._address}: {error}", hint="correct the TRITON_GATEWAY_TRITON_TLS files"
+                    f"no TLS to Triton at {self._address}: {error}",
+                    hint="correct the files in TRITON_GATEWAY_TRITON_TLS",
                 ) from error
             return self._open
 

@@ -29,7 +29,7 @@ OPERATIONS: Final = {
     METADATA: "list the endpoints there are rights for, and what they take and give",
     METRICS: "read /metrics, which tells of every endpoint",
     STATUS: "read the page, /v1/status and /docs, which tell of every endpoint, and the lineage of its own",
-    PINS: "choose a version past its canary with x-route-to, where the gateway allows pins",
+    PINS: "choose a version past its canary with x-route-to",
     FEEDBACK: "send the true labels of answers (/v1/feedback)",
 }
 """The operations that can be granted, and their meanings."""

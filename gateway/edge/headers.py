@@ -22,8 +22,8 @@ ASKED: Final = {
     "[under overload](overload.md)",
     "x-request-id": "your id for the request, at most 128 printable characters; without it, the gateway makes one",
     "x-request-timeout-ms": "time limit of the request in milliseconds, at most `TRITON_GATEWAY_REQUEST_TIMEOUT`",
-    "x-route-to": "`endpoint/version`: send the request to exactly that version, past the canary. Ignored unless "
-    "`TRITON_GATEWAY_ALLOW_PINS=true`",
+    "x-route-to": "`endpoint/version`: send the request to exactly that version, past the canary. It needs "
+    "the right `pins`, and is ignored where callers are not known",
     "x-routing-key": "for canaries: requests with the same key get the same version, and stay on the canary while its "
     "weight grows ([more](canary.md#canaries)). `TRITON_GATEWAY_ROUTING_KEY_HEADER` changes the header's name",
 }

@@ -88,19 +88,15 @@ class Observer:
         chance: Callable[[], float] = random.random,
         later: Callable[[Callable[[], None], float], object] | None = None,
         failures: Sequence[str] = (),
-        watches_words: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``failures`` are the outcomes that count as failures; each has a series, at 0, before the first one occurs.
-
-        ``watches_words``: count the words of texts, for drift.
-        """
+        """``failures`` are the outcomes that count as failures; each has a series, at 0, before the first one."""
         self._numbers = Accumulator()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: Mapping[str, Objective] = {}
         self._states: dict[tuple[str, str], bool | None] = {}
-        self.watch = Watch(self._numbers, chance, watches_words, clock)
+        self.watch = Watch(self._numbers, chance, clock)
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _Later()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}

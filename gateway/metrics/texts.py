@@ -258,7 +258,7 @@ class TextVariables:
 
     def __init__(
         self, served: Served, numbers: VariableSeries, declared: Collection[str], chance: Callable[[], float],
-        watches_words: bool, budget: Budget,
+        budget: Budget,
     ) -> None:  # fmt: skip
         """``declared`` names variables that the user declares: they replace the built-in ones."""
         reference = served.reference
@@ -276,7 +276,7 @@ class TextVariables:
         self._language = enum(variables.LANGUAGE, (), LANGUAGES)
         self._case = enum(variables.CASE, (), CASES)
         self._unusual = scalar(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS, is_late=True)
-        self._words = UsualWords(served.words) if watches_words else None
+        self._words = UsualWords(served.words)
         self._label = enum(variables.LABEL, labels) if labels else None
         self._score = scalar(variables.SCORE, catalog.RATIO_BUCKETS) if labels else None
         self._cosine = scalar(variables.COSINE, catalog.COSINE_BUCKETS, is_late=True)
@@ -286,7 +286,7 @@ class TextVariables:
     @property
     def words(self) -> Words | None:
         """The usual words; None until they are known."""
-        return None if self._words is None else self._words.words
+        return self._words.words
 
     @property
     def mean(self) -> Mean | None:
@@ -329,11 +329,7 @@ class TextVariables:
                 self._language.take(language(text, words))
             if self._case is not None:
                 self._case.take(letter_case(text))
-            if (
-                self._words is not None
-                and (share := self._words.unusual(words)) is not None
-                and self._unusual is not None
-            ):
+            if (share := self._words.unusual(words)) is not None and self._unusual is not None:
                 self._unusual.take(share)
 
     def _see_vectors(self, traces: Sequence[Trace]) -> None:

@@ -41,14 +41,11 @@ class Watch:
         self,
         numbers: Accumulator,
         chance: Callable[[], float],
-        watches_words: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._numbers = numbers
         self._chance = chance
-        self._make = partial(
-            WatchedVersion, chance=chance, watches_words=watches_words, budget=Budget(MAX_A_SECOND, clock)
-        )
+        self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
         self.declared: Mapping[tuple[str, str, str], float] = {}
@@ -119,7 +116,7 @@ class WatchedVersion:
 
     def __init__(
         self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
-        watches_words: bool, budget: Budget,
+        budget: Budget,
     ) -> None:  # fmt: skip
         self._numbers = numbers
         reference = served.reference
@@ -128,7 +125,7 @@ class WatchedVersion:
         self._declared = [(split(v.name), declared_variable(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
-        self.text = TextVariables(served, numbers, own, chance, watches_words, budget) if served.is_text else None
+        self.text = TextVariables(served, numbers, own, chance, budget) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self.text is not None
 

@@ -43,16 +43,22 @@ class TritonTls:
         return authority, key, certificate
 
 
-def given(authority: str, certificate: str, key: str, name: str) -> TritonTls | None:
-    """Return the TLS of ``Settings.triton_tls``; None if every part is empty."""
-    tls = TritonTls(authority, certificate, key, name)
-    return None if tls == TritonTls() else tls
+def in_folder(folder: str, name: str) -> TritonTls | None:
+    """Return the TLS of ``Settings.triton_tls`` and its ``name``; None if both are empty.
+
+    The folder has ``ca.crt``, or ``tls.crt`` with ``tls.key``, or all three.
+    """
+    if not folder:
+        return TritonTls(name=name) if name else None
+    authority, certificate, key = (Path(folder) / file for file in ("ca.crt", "tls.crt", "tls.key"))
+    if not certificate.exists():
+        return TritonTls(str(authority), name=name)
+    return TritonTls(str(authority) if authority.exists() else "", str(certificate), str(key), name)
 
 
 def in_environment(environ: Mapping[str, str]) -> TritonTls | None:
     """Return the TLS that the variables of these settings name, for programs that read no other settings."""
-    names = ("AUTHORITY", "CERTIFICATE", "KEY", "NAME")
-    return given(*(environ.get(f"TRITON_GATEWAY_TRITON_TLS_{name}", "") for name in names))
+    return in_folder(environ.get("TRITON_GATEWAY_TRITON_TLS", ""), environ.get("TRITON_GATEWAY_TRITON_TLS_NAME", ""))
 
 
 def for_address(address: str, tls: TritonTls | None) -> TritonTls | None:

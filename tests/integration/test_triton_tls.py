@@ -60,9 +60,9 @@ class Secured:
 
     def environ(self) -> dict[str, str]:
         """The variables of model sync's container."""
-        tls = self.tls()
-        said = {"AUTHORITY": tls.authority, "CERTIFICATE": tls.certificate, "KEY": tls.key, "NAME": tls.name}
-        return {f"TRITON_GATEWAY_TRITON_TLS_{name}": value for name, value in said.items()}
+        return {
+            "TRITON_GATEWAY_TRITON_TLS": str(self.folder / "client"), "TRITON_GATEWAY_TRITON_TLS_NAME": "triton"
+        }  # fmt: skip
 
 
 def write(folder: Path, authority: trustme.CA, name: str) -> None:

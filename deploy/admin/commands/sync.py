@@ -96,7 +96,7 @@ def command(
 
     Triton must run with `--model-control-mode=explicit` and read the same folder. Anyone who may load models into a
     Triton can run code in it, so start it with a key (docs/triton.md) and name the key's file with --triton-key-file.
-    For a Triton with TLS, set the TRITON_GATEWAY_TRITON_TLS variables (docs/triton.md#tls).
+    For a Triton with TLS, set TRITON_GATEWAY_TRITON_TLS (docs/triton.md#tls).
 
     It needs a ClearML server: CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or a clearml.conf.
 

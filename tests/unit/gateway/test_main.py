@@ -38,9 +38,8 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
         ({"jwt_audience": "g"}, "TRITON_GATEWAY_JWT_AUDIENCE does nothing without TRITON_GATEWAY_JWT_ISSUER"),
         ({"jwt_claims": "tenant=org"}, "TRITON_GATEWAY_JWT_CLAIMS does nothing"),
         ({"tls_client_authority": "FOLDER/bad"}, "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without"),
-        ({"tls_key": "FOLDER/bad"}, "TRITON_GATEWAY_TLS_KEY does nothing without"),
-        ({"tls_certificate": "FOLDER/none", "tls_key": "FOLDER/bad"}, "TRITON_GATEWAY_TLS_CERTIFICATE: "),
-        ({"tls_certificate": "FOLDER/bad", "tls_key": "FOLDER/bad"}, "are no PEM files"),
+        ({"tls": "FOLDER/none"}, "TRITON_GATEWAY_TLS: "),
+        ({"tls": "FOLDER"}, "are no PEM files"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "TRITON_GATEWAY_PEPPER_FILE"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "TRITON_GATEWAY_PEPPER_FILE"),
     ],
@@ -49,7 +48,8 @@ def test_access_settings_are_checked_before_anything_listens(
     fields: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Local files and invalid addresses. An issuer may be unreachable for a moment."""
-    (tmp_path / "bad").write_text("{")
+    for name in ("bad", "tls.crt", "tls.key"):
+        (tmp_path / name).write_text("{")
     placed = {name: value.replace("FOLDER", str(tmp_path)) if isinstance(value, str) else value
               for name, value in fields.items()}  # fmt: skip
     assert 2 == run(Settings(port=0, state_dir=tmp_path / "state", **placed))
@@ -81,7 +81,7 @@ def test_listening_beyond_loopback_requires_access_settings(
         assert 1 == error.count("\n")
 
 
-@pytest.mark.parametrize("name", ["port", "grpc_port", "admin_port"])
+@pytest.mark.parametrize("name", ["port", "grpc_port", "admin"])
 def test_a_port_in_use_is_one_line_with_a_hint(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip

@@ -253,10 +253,7 @@ def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
     objects = helm(gateway__tls__secret='"gateway-tls"')
     found = variables(objects, "triton-gateway", "gateway")
     [container] = pod(objects, "triton-gateway")["spec"]["containers"]
-    assert ("/tls/tls.crt", "/tls/tls.key") == (
-        found["TRITON_GATEWAY_TLS_CERTIFICATE"],
-        found["TRITON_GATEWAY_TLS_KEY"],
-    )
+    assert "/tls" == found["TRITON_GATEWAY_TLS"]
     assert "/tls" in {mount["mountPath"] for mount in container["volumeMounts"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert "HTTPS" == container[probe]["httpGet"]["scheme"]
@@ -266,44 +263,45 @@ def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
 
 
 def trusted(objects: Objects, deployment: str, container: str) -> dict[str, str]:
-    """The TLS variables of a container; each file that one names lies in a Secret that the container has."""
+    """The TLS variables of a container, with the files in their folder; what arguments name lies in a Secret."""
     template = pod(objects, deployment)
     [found] = [each for each in template["spec"]["containers"] if each["name"] == container]
     mounts = {each["mountPath"]: each["name"] for each in found["volumeMounts"]}
-    volumes = {each["name"]: each.get("secret", {}) for each in template["spec"]["volumes"]}
-    start = "TRITON_GATEWAY_TRITON_TLS_"
+    volumes = {each["name"]: each for each in template["spec"]["volumes"]}
+    start = "TRITON_GATEWAY_TRITON_TLS"
     said = {
         name.removeprefix(start): value
         for name, value in variables(objects, deployment, container).items()
         if name.startswith(start)
     }
-    paths = [value for name, value in said.items() if name != "NAME"]
-    paths += [each.partition("=")[2] for each in found.get("args", []) if re.match("--grpc-(server|root)-", each)]
-    for path in paths:
+    for path in (each.partition("=")[2] for each in found.get("args", []) if re.match("--grpc-(server|root)-", each)):
         folder, _, file = path.rpartition("/")
-        source = volumes[mounts[folder]]
+        source = volumes[mounts[folder]]["secret"]
         assert source["secretName"]
         assert file in {each["path"] for each in source.get("items", [{"path": file}])}, path
+    if "" in said:
+        sources = volumes[mounts[said.pop("")]]["projected"]["sources"]
+        said |= {
+            item["path"]: each["secret"]["name"] for each in sources for item in each["secret"]["items"]
+        }  # fmt: skip
     return said
 
 
 def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render) -> None:
     """With an authority of its own; loopback has no name, so model sync expects that of the Service."""
-    authority = {"AUTHORITY": "/triton-tls/ca.crt"}
+    authority = {"ca.crt": "triton-tls"}
     for values in ("", "cpu"):
         objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
         assert authority == trusted(objects, "triton-gateway", "gateway")
         for name in ("triton", "triton-big"):
-            assert authority | {"NAME": name} == trusted(objects, name, "sync")
+            assert authority | {"_NAME": name} == trusted(objects, name, "sync")
             assert {} == trusted(objects, name, "triton")
             arguments = pod(objects, name)["spec"]["containers"][0]["args"]
             assert "--grpc-use-ssl=true" in arguments
             assert values != "cpu" or "triton" == arguments[0]
         # The gateways' volumes do not hold Triton's key.
-        sources = [each.get("secret", {}) for each in pod(objects, "triton-gateway")["spec"]["volumes"]]
-        assert [[{"key": "ca.crt", "path": "ca.crt"}]] == [
-            each.get("items") for each in sources if each.get("secretName") == "triton-tls"
-        ]
+        volumes = pod(objects, "triton-gateway")["spec"]["volumes"]
+        assert "triton-tls" not in {each.get("secret", {}).get("secretName") for each in volumes}
         # Models are not called over HTTP, which has no TLS in Triton.
         rules = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["egress"]
         assert [[8001]] == [[port["port"] for port in rule["ports"]] for rule in rules if "to" in rule]
@@ -319,7 +317,7 @@ def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render)
 def test_triton_asks_for_certificates_that_gateways_and_model_sync_have(helm: Render) -> None:
     """Mutual TLS; a Secret for clients alone would do nothing."""
     objects = helm(triton__tls='{"secret": "triton-tls", "clientSecret": "client-tls"}')
-    pair = {"CERTIFICATE": "/triton-client-tls/tls.crt", "KEY": "/triton-client-tls/tls.key"}
+    pair = {"tls.crt": "client-tls", "tls.key": "client-tls"}
     assert pair.items() <= trusted(objects, "triton-gateway", "gateway").items()
     assert pair.items() <= trusted(objects, "triton", "sync").items()
     arguments = pod(objects, "triton")["spec"]["containers"][0]["args"]
@@ -330,11 +328,11 @@ def test_triton_asks_for_certificates_that_gateways_and_model_sync_have(helm: Re
 
 def test_a_triton_outside_the_chart_is_trusted_by_its_authority(helm: Render) -> None:
     """By gateways and by model sync alone; its name is that of the address unless another is said."""
-    authority = {"AUTHORITY": "/triton-tls/ca.crt"}
+    authority = {"ca.crt": "ca"}
     for values, name, container in (("existing", "triton-gateway", "gateway"), ("sync", "sync", "sync")):
         assert authority == trusted(helm(values, triton__tls__secret='"ca"'), name, container)
         objects = helm(values, triton__tls='{"secret": "ca", "name": "triton.example"}')
-        assert authority | {"NAME": "triton.example"} == trusted(objects, name, container)
+        assert authority | {"_NAME": "triton.example"} == trusted(objects, name, container)
 
 
 def test_gateways_are_reached_through_an_ingress_or_a_route(helm: Render) -> None:

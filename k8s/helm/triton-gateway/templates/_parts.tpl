@@ -318,11 +318,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- fail "triton.tls.clientSecret: set triton.tls.secret too; without it there is no TLS to Triton" -}}
 {{- end -}}
 {{- if $tls.secret }}
-- {name: TRITON_GATEWAY_TRITON_TLS_AUTHORITY, value: /triton-tls/ca.crt} # read again when the Secret changes
-{{- if $tls.clientSecret }}
-- {name: TRITON_GATEWAY_TRITON_TLS_CERTIFICATE, value: /triton-client-tls/tls.crt}
-- {name: TRITON_GATEWAY_TRITON_TLS_KEY, value: /triton-client-tls/tls.key}
-{{- end }}
+- {name: TRITON_GATEWAY_TRITON_TLS, value: /triton-tls} # read again when the Secrets change
 {{- with index . 1 }}
 - {name: TRITON_GATEWAY_TRITON_TLS_NAME, value: {{ . | quote }}}
 {{- end }}
@@ -333,9 +329,6 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if $tls.secret -}}
 - {name: triton-tls, mountPath: /triton-tls, readOnly: true}
-{{- if $tls.clientSecret }}
-- {name: triton-client-tls, mountPath: /triton-client-tls, readOnly: true}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -343,10 +336,14 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- define "tritonTlsVolumes" -}}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if $tls.secret -}}
-- {name: triton-tls, secret: {secretName: {{ $tls.secret }}, items: [{key: ca.crt, path: ca.crt}]}}
-{{- with $tls.clientSecret }}
-- {name: triton-client-tls, secret: {secretName: {{ . }}, defaultMode: 288}}
-{{- end }}
+- name: triton-tls
+  projected:
+    defaultMode: 288
+    sources:
+      - secret: {name: {{ $tls.secret }}, items: [{key: ca.crt, path: ca.crt}]}
+      {{- with $tls.clientSecret }}
+      - secret: {name: {{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+      {{- end }}
 {{- end }}
 {{- end }}
 

@@ -41,8 +41,7 @@
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
 - {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
 {{- if $gateway.tls.secret }}
-- {name: TRITON_GATEWAY_TLS_CERTIFICATE, value: /tls/tls.crt} # read again when the Secret changes
-- {name: TRITON_GATEWAY_TLS_KEY, value: /tls/tls.key}
+- {name: TRITON_GATEWAY_TLS, value: /tls} # read again when the Secret changes
 {{- end }}
 {{- if $gateway.grpcPort }}
 - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}

@@ -100,22 +100,22 @@ async def test_a_call_of_one_version_is_not_retried_if_triton_refuses_its_tensor
     assert 502 == reply.status_code
 
 
-async def test_if_pins_are_allowed_a_pin_selects_its_version(make_stack: Any) -> None:
+async def test_a_pin_selects_its_version(stack: Any) -> None:
     """The weights of the canary do not matter. An unknown version is 404."""
-    stack = make_stack(allow_pins=True)
+    await start(stack, (0.0, 1.0))
+    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
+    assert ("pinned", "e/2") == (reply.headers["x-route"], reply.headers["x-served-by"])
+    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/9"})
+    assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
+
+
+async def test_where_callers_are_not_known_a_pin_is_ignored(make_stack: Any) -> None:
+    """A proxy decides who calls, and the canary's weights which version answers."""
+    stack = make_stack(host="0.0.0.0", allow_anonymous=True)
     async with stack.gateway.running():
         await start(stack, (0.0, 1.0))
         reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
-        assert ("pinned", "e/2") == (reply.headers["x-route"], reply.headers["x-served-by"])
-        reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/9"})
-        assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
-
-
-async def test_by_default_a_pin_is_ignored(stack: Any) -> None:
-    """The canary's weights decide."""
-    await start(stack, (0.0, 1.0))
-    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
-    assert ("stable", "e/1") == (reply.headers["x-route"], reply.headers["x-served-by"])
+        assert ("stable", "e/1") == (reply.headers["x-route"], reply.headers["x-served-by"])
 
 
 async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack: Any) -> None:

@@ -108,7 +108,7 @@ def keyring(tmp_path: Path) -> Keyring:
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
 async def port(request: Any, keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
     """A gateway with keys and the endpoints `e` and `other`, at a real port."""
-    stack = make_stack(fast_path=request.param, keys_file=str(keyring.path), allow_pins=True)
+    stack = make_stack(fast_path=request.param, keys_file=str(keyring.path))
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("e")
         stack.deploy("other")
@@ -371,7 +371,7 @@ async def test_a_caller_without_rights_does_not_learn_that_an_endpoint_is_busy(p
 @pytest.fixture
 async def rpc(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
     """A client of the service of a gateway with keys, and the stack."""
-    stack = make_stack(keys_file=str(keyring.path), allow_pins=True)
+    stack = make_stack(keys_file=str(keyring.path))
     async with stack.gateway.running():
         stack.deploy("e")
         stack.deploy("other")

@@ -33,7 +33,7 @@ async def two_ports(make_stack: Callable[..., Any], **settings: Any) -> AsyncIte
     """A gateway on two ports, with the endpoint `e`: a connection to each."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
-    stack = make_stack(admin_port=ports[1], **settings)
+    stack = make_stack(admin=str(ports[1]), **settings)
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
