@@ -22,57 +22,43 @@ PRESSED_S: Final = 5.0
 
 
 class Pressure:
-    """Whether limits of work (``endpoints.work_limit``) are in force.
+    """Whether limits of work (``batching.limit``) are in force.
 
-    ``rule``: ``auto`` (while more work arrives than is done, or requests are refused), ``always``, ``off``, or the
-    seconds of work that one server may have in hand, always. The process has one ``Pressure``, and each endpoint
-    version has one ``below`` it, for its own work. That of the process is on while one below it is.
+    ``rule``: ``auto`` (while more work arrives than is done, or requests are refused), ``always`` or ``off``. The
+    process has one ``Pressure``, and each endpoint version has one ``below`` it, for its own work. That of the process
+    is on while one below it is.
     """
 
-    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "on_start", "until")
+    __slots__ = ("_above", "is_on", "may_change", "on_start", "until")
 
-    def __init__(self, rule: str | float = "off", above: Pressure | None = None) -> None:
-        self.fixed = rule if isinstance(rule, float) else 0.0
+    def __init__(self, rule: str = "off", above: Pressure | None = None) -> None:
         self.may_change = rule == "auto"
-        self.is_on = rule not in ("auto", "off")
+        self.is_on = rule == "always"
         self.until = inf
         """Loop time at which it ends, unless it is pressed again."""
         self.on_start: Callable[[], None] = lambda: None
         """Called when it comes into force."""
         self._above = above
-        self._below: list[Pressure] = []
-        """Those below that are on."""
 
     def below(self) -> Pressure:
         """Return the pressure of one endpoint version, with the same rule."""
-        return Pressure(self.fixed or ("auto" if self.may_change else "always" if self.is_on else "off"), self)
+        return Pressure("auto" if self.may_change else "always" if self.is_on else "off", self)
 
     def press(self, now: float) -> None:
         """Put limits into force: more work arrives than is done, or a request was refused because of overload."""
         if self.may_change:
-            if self._above is not None:
-                self._above.lift(self, now)
             self.until = now + PRESSED_S
             if not self.is_on:
                 self.is_on = True
                 self.on_start()
+            if self._above is not None:
+                self._above.press(now)
 
-    def lift(self, below: Pressure, now: float) -> None:
-        """Be on as long as ``below`` is."""
-        if not below.is_on:
-            self._below.append(below)
-        self.press(now)
-
-    def look(self, now: float) -> None:
-        """Lift limits that were not needed for 5 s."""
-        if not self.may_change:
-            return
-        if self._below and now >= min([one.until for one in self._below]):
-            for one in self._below:
-                one.look(now)
-            self._below = [one for one in self._below if one.is_on]
-        if now >= self.until:
+    def look(self, now: float) -> bool:
+        """Lift limits that were not needed for 5 s; return whether they are in force."""
+        if self.may_change and now >= self.until:
             self.is_on = False
+        return self.is_on
 
 
 NO_PRESSURE: Final = Pressure()

@@ -30,6 +30,7 @@ from fastapi import FastAPI
 
 from gateway import logs, pools, workers
 from gateway.admission import Permits, Pressure
+from gateway.batching.entries import BatchLimits, Gateways
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
 from gateway.callers.siblings import follow_siblings
@@ -59,7 +60,6 @@ from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
 from gateway.edge.priority import seems_critical
 from gateway.endpoints.endpoint import Endpoint
-from gateway.endpoints.entries import BatchLimits, Gateways
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.memory import Leftovers
@@ -158,7 +158,7 @@ class Gateway:
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
         self.permits = Permits(
-            settings.max_in_flight, settings.max_bytes_in_flight, Pressure(settings.work_limit_rule)
+            settings.max_in_flight, settings.max_bytes_in_flight, Pressure(settings.work_limit)
         )  # fmt: skip
         self.plane = DataPlane(
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,

@@ -119,19 +119,6 @@ class Prices:
             self._unsolved = 0
             self._solve()
 
-    def fix_queueing(self, kept: float) -> None:
-        """Keep ``queueing`` as it is now, until calls that waited behind others are learned from again.
-
-        What earlier calls say about the other prices then counts ``kept`` times as much, from 0 to 1.
-        """
-        sums, queueing = self._sums, self._values[3]
-        # Without the time that they waited, as if no call had been in front of them.
-        for moment, product in ((10, 3), (11, 6), (12, 8)):
-            sums[moment] -= queueing * sums[product]
-        for of_waiting in (3, 6, 8, 9, 13):
-            sums[of_waiting] = 0.0
-        self._sums = [kept * each for each in sums]
-
     def report(self) -> dict[str, float]:
         """Return the numbers for people: milliseconds per call and row, microseconds per padded token."""
         call, row, token, queueing = self._values
@@ -176,14 +163,6 @@ class Prices:
             )
             values[worst] = bound
             free.remove(worst)
-
-
-def least_size(kept: float, fixed: float) -> float:
-    """Return the share of their size that calls need at least, to give ``kept`` (a share) of the answers per second.
-
-    ``fixed`` is the share of their fixed price in their time.
-    """
-    return kept * fixed / (1 - kept * (1 - fixed))
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -81,13 +81,6 @@ LOCAL_NAMES = "TRITON_GATEWAY_LOCAL_NAMES"
 """Not a setting: passed by `up` to a gateway on loopback; the names, beside those of loopback, that it answers to."""
 
 
-def _work_limit(value: object) -> str:
-    rule = str(value).strip()
-    if rule not in ("auto", "always", "off") and not parse_duration(rule):
-        raise ValueError("a limit of 0 refuses every request: write auto, always, off or a time such as 200ms")
-    return rule
-
-
 def _pools(value: object) -> str:
     pools.addresses(str(value))
     return str(value)
@@ -109,7 +102,6 @@ def _place(value: object) -> str:
 
 Place = Annotated[str, BeforeValidator(_place)]
 Replicas = Annotated[str, BeforeValidator(_replicas)]
-WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
@@ -370,14 +362,11 @@ class Settings(BaseSettings):
         1024, gt=0, validation_alias=_names("max_in_flight"),
         description="Most requests in progress in one worker. More are refused with 429 and Retry-After.",
     )  # fmt: skip
-    work_limit: WorkRule = Field(
+    work_limit: Literal["auto", "always", "off"] = Field(
         "auto", validation_alias=_names("work_limit"),
-        description="Limit of work that one endpoint version may have waiting and in calls to Triton, measured by "
-        "the cost of recent calls. Requests beyond it wait or are refused ([overload](overload.md)). `auto`: as much "
-        "as keeps the model busy, learned from observation; it applies only under overload (more requests arrive "
-        "than are answered, or requests are refused for this limit) and for five seconds after. `always`: the same "
-        "limit, at all times. A time such as `200ms`: what one Triton does in that time. `off`: only `max_in_flight` "
-        "limits.",
+        description="When the work of one endpoint version, waiting and in calls to Triton, is limited to two "
+        "full calls ([overload](overload.md)). `auto`: under overload (more requests arrive than are answered, or "
+        "requests are refused for this limit) and for five seconds after. `always`; or `off`: never.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
@@ -551,12 +540,6 @@ class Settings(BaseSettings):
     def gateways(self) -> int:
         """Number of processes that send calls to the same Tritons, as far as the settings say."""
         return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
-
-    @property
-    def work_limit_rule(self) -> str | float:
-        """``work_limit`` as its word or in seconds."""
-        rule = self.work_limit
-        return rule if rule in ("auto", "always", "off") else parse_duration(rule)
 
     def pinned(self) -> tuple[str, ...]:
         """Return ``pinned_endpoints`` as paths without outer slashes."""

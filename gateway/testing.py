@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import io
 import json
-import math
 import shutil
 import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -63,8 +62,6 @@ class FakeBackend:
         self.hold: asyncio.Event | None = None
         self.refusals: dict[str, str] = {}
         self.replicas = 1
-        self.spare = math.inf
-        self.has_outliers = False
         self.waiting = 0
         self.placed: dict[str, list[tuple[bool, int]]] = {}
         self.stuck: list[str] = []

@@ -19,25 +19,11 @@ INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
 _INT64: Final = np.dtype(np.int64)
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
 _NO_DTYPES: Final[Mapping[str, DTypeLike]] = {}
-_SHORTEST: Final = 8
-
-
-def common_length(length: int, most: int) -> int:
-    """Return the next of 8, 12, 16, 24, 32, 48, 64, 96, … from ``length`` on, but ``most`` if that is less.
-
-    Calls that are padded to so few lengths often have the same shape. ``length`` and ``most`` are numbers of tokens;
-    a ``length`` above ``most`` stays.
-    """
-    step = max(1 << (length - 1).bit_length(), _SHORTEST)
-    if length <= step * 3 // 4 and step > _SHORTEST:
-        step = step * 3 // 4
-    return max(min(step, most), length)
 
 
 def collate(
     rows: Sequence[Encoded],
     *,
-    length: int = 0,
     pad_id: int = 0,
     pad_type_id: int = 0,
     padding_side: Side = "right",
@@ -46,13 +32,12 @@ def collate(
 ) -> dict[str, NDArray[Any]]:
     """Return a tensor [rows, longest] for each wanted input, of the wanted type (default int64).
 
-    ``length`` > 0: [rows, length] if that is longer than the longest row. Raises ValueError if `rows` is empty, or an
-    input is not in `INPUT_NAMES`.
+    Raises ValueError if `rows` is empty, or an input is not in `INPUT_NAMES`.
     """
     if not rows:
         raise ValueError("collate needs at least one row")
     lengths = [row.n_tokens for row in rows]
-    shape = (len(rows), max(*lengths, length))
+    shape = (len(rows), max(lengths))
     is_even = min(lengths) == shape[1]
     tensors: dict[str, NDArray[Any]] = {}
     for name in input_names:

@@ -277,14 +277,11 @@ class TextProcessor:
             rows = [self.tokenizer.encode_bare(str(text))]
         return Prepared(rows, request)
 
-    def collate_rows(self, rows: Sequence[Encoded], *, length: int = 0) -> dict[str, NDArray[Any]]:
-        """Return the model's inputs, padded on the side that the model expects: to the longest row, or to ``length``
-        tokens if that is more.
-        """
+    def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+        """Return the model's inputs, padded to the longest row on the side that the model expects."""
         config = self.config
         return collate(
             rows,
-            length=length,
             pad_id=config.pad_id,
             pad_type_id=config.pad_type_id,
             padding_side=config.padding_side,

@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.admission import Pressure
-from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import Overloaded
 from gateway.trace import BATCH, Flow
 from gateway.triton import choice
@@ -256,7 +256,6 @@ class Several:
         self._known = [_Known(server) for server in servers]
         self._is_plain = is_plain
         self._turn = 0
-        self._probes: set[asyncio.Task[Any]] = set()
 
     @property
     def calls(self) -> list[tuple[int, int]]:
@@ -266,44 +265,19 @@ class Several:
     @property
     def replicas(self) -> int:
         """Number of replicas that share the calls."""
-        return max(sum(not known.is_outlier for known in self._known), 1)
-
-    @property
-    def spare(self) -> float:
-        """See ``choice.spare``."""
-        return choice.spare(self._known)
-
-    @property
-    def has_outliers(self) -> bool:
-        """See ``Servers.has_outliers``."""
-        return any(known.is_outlier for known in self._known)
+        return len(self._known)
 
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
         """Serve a call."""
-        call = self._call(rows)
-        if (outlier := choice.probed(self._known, "m", self._loop.time())) is not None:
-            task = self._loop.create_task(self._probe(outlier, rows, timeout))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
+        call = self._paces.call("m", len(rows), len(rows) * max(row.n_tokens for row in rows))
         self._turn += 1
         seconds = 0.0 if self._is_plain else call.seconds
         known = choice.choose(self._known, "m", self._turn, (), seconds=seconds, now=self._loop.time())
         assert known is not None
-        return await self._send(known, call, rows, timeout, is_probe=False)
-
-    def _call(self, rows: Sequence[Row]) -> choice.Call:
-        return self._paces.call("m", len(rows), len(rows) * max(row.n_tokens for row in rows))
-
-    async def _probe(self, known: _Known, rows: Sequence[Row], timeout: float) -> None:
-        await self._send(known, self._call(rows), rows, timeout, is_probe=True)
-
-    async def _send(
-        self, known: _Known, call: choice.Call, rows: Sequence[Row], timeout: float, *, is_probe: bool
-    ) -> dict[str, Any]:
         self._paces.begin(known, call, self._loop.time())
         found = await known.server(rows, timeout)
         servers = [] if self._is_plain else self._known
-        self._paces.end(known, call, self._loop.time(), servers, was_answered=True, is_probe=is_probe)
+        self._paces.end(known, call, self._loop.time(), servers, was_answered=True)
         return found
 
 
@@ -497,7 +471,7 @@ def open_load(
         loop.call_soon(arrive)
         while loop.time() < until:
             await asyncio.sleep(0.1)
-            found.limits.append(batcher.limit.seconds)
+            found.limits.append(batcher.active_limit)
             if change is not None:
                 now_rate = change(loop.time(), server)
         found.answers, found.refusals = len(found.seconds) / seconds, found.refusals / seconds

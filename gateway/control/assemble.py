@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 from gateway import manifest, samples
 from gateway.admission import Permits, Pressure
+from gateway.batching.entries import BatchLimits
 from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
@@ -32,7 +33,6 @@ from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
 from gateway.endpoints.cache import CachedHandler
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
-from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.generation import GenerationHandler
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.endpoints.text import TextHandler
@@ -216,10 +216,8 @@ class Assembler:
                 progress("waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
-                limits = self._limits
-                call = TritonCall(
-                    backend, triton_name, info.inputs, outputs, info, limits.pressure.below(), limits.gateways
-                )
+                pressure = self._limits.pressure.below()
+                call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure)
             progress("loading and warming up")
             new = await self._make_handler(spec, bundle, code_path, call, info, opened)
             # A hook is run for callers only, because it may have side effects.
@@ -368,10 +366,7 @@ class Assembler:
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
         # Triton refuses calls with more rows than the model's max_batch_size.
-        limits = replace(
-            self._limits, pressure=pressure, merges_calls=info.merges_calls, merges_lengths=info.merges_lengths,
-            instances=info.instances,
-        )  # fmt: skip
+        limits = replace(self._limits, pressure=pressure, merges_calls=info.merges_calls)
         most = info.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))

@@ -35,7 +35,7 @@ from preprocessing.errors import (
 from preprocessing.types import Prepared
 
 if TYPE_CHECKING:
-    from gateway.endpoints.batcher import Batcher
+    from gateway.batching.batcher import Batcher
     from gateway.endpoints.text import TextHandler
     from preprocessing.processor import TextProcessor
 

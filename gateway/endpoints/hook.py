@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.endpoints.batcher import Batcher
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits
 from gateway.endpoints.endpoint import note, translate
-from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TritonCall
 from gateway.hooks.executor import Executor, Work

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from gateway.admission import NO_PRESSURE, Pressure
-from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.entries import ONE_GATEWAY, BatchLimits, Gateways, Outputs
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Outputs
 from gateway.trace import DEFAULT_FLOW, Flow
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
@@ -39,21 +39,14 @@ class StackedCalls:
 
     def __init__(
         self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE,
-        gateways: Gateways = ONE_GATEWAY, merges_calls: bool = True, on_call: Callable[[int], None] | None = None,
+        on_call: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
         """Call ``on_call`` with the rows of each call."""
         self._backend = backend
         self._model = model
         self.batcher: Batcher[_Item] = Batcher(
             self._run,
-            limits=BatchLimits(
-                max_rows,
-                _MAX_ELEMENTS,
-                pressure=pressure,
-                # The rows of a request are not split, so neither are calls, which servers would merge.
-                gateways=ONE_GATEWAY if merges_calls else gateways,
-                merges_calls=merges_calls,
-            ),
+            limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
             on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
             servers=backend.servers(model),
             size=_elements,

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.admission import NO_PRESSURE, Pressure
-from gateway.endpoints.batcher import Batcher
+from gateway.batching.batcher import Batcher
 from gateway.endpoints.endpoint import Job, in_task
-from gateway.endpoints.entries import ONE_GATEWAY, Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
@@ -62,14 +61,10 @@ class TritonCall:
     info: ModelInfo | None = None
     """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
-    gateways: Gateways = ONE_GATEWAY
 
     def stacked(self, max_rows: int, on_call: Callable[[int], None] | None = None) -> StackedCalls:
         """Return the model's calls, which several requests share; ``on_call`` gets the rows of each."""
-        return StackedCalls(
-            self.backend, self.model, max_rows=max_rows, pressure=self.pressure, gateways=self.gateways,
-            merges_calls=self.info is None or self.info.merges_calls, on_call=on_call,
-        )  # fmt: skip
+        return StackedCalls(self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_call=on_call)
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.

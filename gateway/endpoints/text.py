@@ -7,23 +7,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import NDArray
 
-from gateway.endpoints.batcher import Batcher
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Entry, Outputs
 from gateway.endpoints.endpoint import Job, Lookup, in_task, note, offload, translate
-from gateway.endpoints.entries import BatchLimits, Entry, Outputs
 from gateway.endpoints.tensors import RawTensors, infer_raw
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
 from gateway.triton.port import Backend
-from preprocessing.collate import common_length
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
-
-_PADDING: Final = 1 / 4
-"""What padding to a common length may cost, as a share of what a call costs at Triton regardless of its content."""
 
 
 class TextHandler:
@@ -50,10 +46,6 @@ class TextHandler:
         self.backend = backend
         self.model = model
         self._threads = threads
-        self._limits = limits
-        self._needs_equal_shapes = (
-            limits.merges_calls and not limits.merges_lengths and "attention_mask" in processor.input_names
-        )
         self.batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
@@ -178,22 +170,8 @@ class TextHandler:
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
         processor = self.processor
         outputs = processor.output_names or ()
-        length = self._common_length(rows) if self._needs_equal_shapes else 0
-        tensors = processor.collate_rows(rows, length=length)
+        tensors = processor.collate_rows(rows)
         return await self.backend.infer(self.model, tensors, outputs, timeout=timeout)
-
-    def _common_length(self, rows: Sequence[Encoded]) -> int:
-        """Return the length that rows are padded to, so that Triton can merge their call with one of another gateway.
-
-        0: only as far as they need. A full call has no room for another one, and padding may not cost more than a
-        merged call saves.
-        """
-        limits, prices = self._limits, self.batcher.prices
-        if limits.gateways.count == 1 or 2 * len(rows) > limits.max_rows:
-            return 0
-        longest = max(row.n_tokens for row in rows)
-        length = common_length(longest, self.processor.config.max_length)
-        return length if prices.token * len(rows) * (length - longest) <= _PADDING * prices.call else 0
 
 
 class _JobEntry(Entry[Encoded]):

@@ -1,9 +1,9 @@
 """The backend port for Triton: a set of replicas, and the transport for each call.
 
-Inference goes over HTTP if the replica's HTTP port answers, because HTTP costs a fraction of gRPC. It goes over gRPC if
-the port does not answer, or if callers of the model often leave, because only gRPC lets Triton stop. Everything else is
-gRPC. A call that a replica could not take (it is stopping, it is gone, it does not have the model yet) is repeated once
-at another replica; if there is none, over the transport that has not failed.
+Inference goes over HTTP if the replica's HTTP port answers, because HTTP costs a fraction of gRPC; otherwise, and for
+everything else, over gRPC. A call that a replica could not take (it is stopping, it is gone, it does not have the model
+yet) is repeated once at another replica; if there is none, over the transport that has not failed. Only over gRPC does
+Triton notice that a caller has left: over HTTP an abandoned call runs to its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, M
 from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, Lookup, resolve
-from gateway.triton.choice import Call
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
@@ -73,14 +72,6 @@ class _PlacedServers(Servers):
     def replicas(self) -> int:
         return min(self._replicas.count, self._copies)
 
-    @property
-    def spare(self) -> float:
-        return self._replicas.spare
-
-    @property
-    def has_outliers(self) -> bool:
-        return self._replicas.has_outliers
-
 
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http``: see ``http_hosts``.
@@ -111,7 +102,6 @@ class TritonBackend:
         self._places: dict[str, list[_Placement]] = {}
         self._waiting = 0
         self._wanted = -inf
-        self._probes: set[asyncio.Task[None]] = set()
         self.address = address
         self._key_file = key_file
         tls = for_address(address, tls)
@@ -166,32 +156,19 @@ class TritonBackend:
         """See ``Backend.replicas``."""
         return self._replicas.count
 
-    @property
-    def spare(self) -> float:
-        """See ``Backend.spare``."""
-        return self._replicas.spare
-
-    @property
-    def has_outliers(self) -> bool:
-        """See ``Backend.has_outliers``."""
-        return self._replicas.has_outliers
-
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
         """See ``Backend.infer``."""
         parent = TRACEPARENT.get()
         replicas = self._replicas
-        callers = replicas.callers(model)
-        began = callers.asked
+        until = replicas.asked(model) + timeout
         left = timeout
-        if replicas.has_outliers:
-            self._probe(model, inputs, outputs, timeout)
         call = replicas.call(model, inputs)
         replica = replicas.pick(model, call=call) or await self._find_or_wait(model, left)
         tried: dict[Replica, bool] = {}
         while True:
-            over_http = replica.http.is_open and not callers.prefer_grpc
+            over_http = replica.http.is_open
             transport = replica.http if over_http else replica.grpc
             was_answered = False
             replicas.begin(replica, call)
@@ -199,53 +176,25 @@ class TritonBackend:
                 found = await transport.infer(
                     model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
                 )
-            except (DeadlineExceeded, asyncio.CancelledError):
-                callers.ended(monotonic() - began, has_left=True)
-                raise
             except (TransportError, ModelNotReady) as error:
                 why = error
+            except DeadlineExceeded:
+                raise
             except GatewayError:
                 replica.answered(monotonic())
                 raise
             else:
-                now = monotonic()
                 was_answered = True
-                callers.ended(now - began, has_left=False)
-                replica.answered(now)
+                replica.answered(monotonic())
                 return found
             finally:
                 replicas.end(replica, call, was_answered=was_answered)
-            left = began + timeout - monotonic()
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=over_http)
             except GatewayError as error:
-                replica = await self._wait_for_replica(model, error, left)
+                replica = await self._wait_for_replica(model, error, until - monotonic())
                 tried.clear()
-                left = began + timeout - monotonic()
-
-    def _probe(self, model: str, inputs: Tensors, outputs: Sequence[str], timeout: float) -> None:
-        """Send a copy of a call to an outlier that is due for a probe."""
-        begun = self._replicas.begin_probe(model, inputs)
-        if begun is not None:
-            task = asyncio.create_task(self._ask_outlier(*begun, inputs, outputs, timeout))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
-
-    async def _ask_outlier(
-        self, replica: Replica, call: Call, inputs: Tensors, outputs: Sequence[str], timeout: float
-    ) -> None:
-        over_http, was_answered = replica.http.is_open, False
-        transport = replica.http if over_http else replica.grpc
-        try:
-            await transport.infer(call.model, inputs, outputs, timeout=timeout, request_id="", parent="")
-            was_answered = True
-        except TransportError:
-            self._replicas.lose(replica, over_http=over_http)
-        except GatewayError as error:
-            _log.debug("a probe of Triton at %s failed: %s", replica.address, error)
-        finally:
-            replica.answered(monotonic())
-            self._replicas.end(replica, call, was_answered=was_answered, is_probe=True)
+            left = until - monotonic()
 
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = "",
@@ -254,7 +203,7 @@ class TritonBackend:
         """See ``Backend.stream``; the call is repeated at another replica if no response has arrived yet."""
         parent = TRACEPARENT.get()
         replicas = self._replicas
-        until = replicas.callers(model).asked + timeout
+        until = replicas.asked(model) + timeout
         readers = 1  # this generator; a call is read on after it is closed
 
         def leave() -> None:
@@ -430,6 +379,4 @@ class TritonBackend:
 
     async def close(self) -> None:
         """See ``Backend.close``."""
-        for probe in self._probes:
-            probe.cancel()
         await self._replicas.close()

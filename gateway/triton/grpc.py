@@ -296,8 +296,6 @@ class GrpcTransport:
             outputs=tuple(_info(t) for t in metadata.outputs),
             max_batch_size=config.config.max_batch_size,
             merges_calls=merges_calls(config.config),
-            merges_lengths=merges_lengths(config.config),
-            instances=instances(config.config),
         )
 
     def give_up(self) -> int:
@@ -370,32 +368,15 @@ def _stream_error(message: str, model: str, address: str) -> GatewayError:
 
 
 def merges_calls(config: Any) -> bool:
-    """Return whether Triton may merge calls of a model with this configuration (``ModelConfig``).
+    """Return whether Triton may merge calls of a model with this configuration (``ModelConfig``), of any lengths.
 
     An ensemble's models may have a dynamic batcher. A model without a batch dimension has one call per request anyway.
+    Inputs of any length must be ragged: otherwise the model gets one tensor, so only calls of equal shape are merged.
     """
-    return (
+    is_merging = (
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling") or not config.max_batch_size > 1
     )
-
-
-def merges_lengths(config: Any) -> bool:
-    """Return whether Triton merges calls of different lengths for a model with this configuration (``ModelConfig``).
-
-    Inputs of any length are then ragged: the model gets the calls one by one and pads them. Triton's other backends
-    get one tensor, so Triton merges only calls of equal shape.
-    """
-    return all(tensor.allow_ragged_batch or -1 not in tensor.dims for tensor in config.input)
-
-
-def instances(config: Any) -> int:
-    """Return how many calls of a model with this configuration (``ModelConfig``) Triton works on at a time.
-
-    Triton fills in ``instance_group`` when it loads a model; ``count`` is per GPU. 0: an ensemble, or not known.
-    """
-    if config.HasField("ensemble_scheduling"):
-        return 0
-    return sum(group.count * max(len(group.gpus), 1) for group in config.instance_group)
+    return is_merging and all(tensor.allow_ragged_batch or -1 not in tensor.dims for tensor in config.input)
 
 
 def _info(tensor: Any) -> TensorInfo:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -39,11 +38,9 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     max_batch_size: int
     merges_calls: bool = True
-    """Whether Triton may merge several calls into one: the model has a dynamic batcher, or it is not known."""
-    merges_lengths: bool = True
-    """Whether such calls may have different lengths. Otherwise Triton merges only calls of equal shape."""
-    instances: int = 0
-    """How many calls a Triton works on at a time; 0 if that is not known."""
+    """Whether Triton may merge several calls into one, of any lengths: the model has a dynamic batcher and ragged
+    inputs, or it is not known.
+    """
 
 
 class Servers(Protocol):
@@ -53,18 +50,6 @@ class Servers(Protocol):
     def replicas(self) -> int:
         """The number of servers that share the calls now; at least 1."""
         ...
-
-    @property
-    def spare(self) -> float:
-        """The slowdown of the fastest idle outlier: how many times as long as elsewhere a call takes there. Infinite if
-        there is none.
-        """
-        return inf
-
-    @property
-    def has_outliers(self) -> bool:
-        """Whether a server is an outlier: too slow to share the calls."""
-        return False
 
 
 class Backend(Servers, Protocol):

@@ -1,4 +1,4 @@
-"""The set of Tritons behind an address: discovery, health, choice of a replica, and the budget for repeats.
+"""The set of Tritons behind an address: discovery, health, and the choice of a replica.
 
 A replica has two transports: gRPC and, if its HTTP port answers, HTTP. It has one health state: an error of either
 transport makes it unhealthy, and only its answer to a health probe, which has a time-out of its own, makes it healthy
@@ -31,7 +31,7 @@ from gateway.triton.addresses import (
     parse_address,
     parts,
 )
-from gateway.triton.choice import Call, Paces, Server, choose, probed, spare
+from gateway.triton.choice import Call, Paces, Server, choose
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, Held
 from gateway.triton.http import HttpTransport
@@ -63,69 +63,8 @@ _FORGET_S: Final = 600.0
 """Seconds after which a model that is no longer called is forgotten."""
 _MAX_REPLICAS: Final = 16
 """The most servers that one call tries if they do not have its model."""
-_MAX_ATTEMPTS: Final = 3
-"""The most attempts of one call if servers are lost."""
-_BURST: Final = 64.0
-_REPEATS_PER_CALL: Final = 0.1
-_MEMORY: Final = 1 / 32
-"""The share of a new value in a moving average."""
-_GRPC_COSTS_S: Final = 0.00025
-"""Extra cost of a call over gRPC in CPU seconds, here and in Triton."""
-
-
-class RepeatBudget:
-    """The budget for repeated calls, over both transports: a tenth of all calls, and ``_BURST`` at once.
-
-    Inference changes nothing, so repeating it is safe. Without a bound, a backend that fails every call would get three
-    times the load.
-    """
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = _BURST
-
-    def earn(self) -> None:
-        """Count a call."""
-        if self._left < _BURST:
-            self._left += _REPEATS_PER_CALL
-
-    def spend(self, attempts: int) -> bool:
-        """Return whether a call may be repeated after ``attempts`` attempts, and take it from the budget."""
-        if attempts >= _MAX_ATTEMPTS or self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-class Departures:
-    """Decides by how often callers of one model leave before the answer whether gRPC is the cheaper transport.
-
-    Triton's HTTP frontend does not notice that a caller has left (triton-inference-server/server#7077) and has no
-    deadlines, so the model runs in vain. Over gRPC Triton removes the call from its queue. A call costs more over gRPC,
-    so it pays only if callers leave often or the model is slow. Pure; averages over about 32 calls.
-    """
-
-    __slots__ = ("_leaving", "_seconds", "asked", "prefer_grpc")
-
-    def __init__(self) -> None:
-        self.asked = 0.0
-        """When the model was last called, in ``monotonic`` seconds."""
-        self.prefer_grpc = False
-        """Whether work for callers that left costs more than gRPC does."""
-        self._leaving = 0.0
-        self._seconds = 0.0
-
-    def ended(self, seconds: float, *, has_left: bool) -> None:
-        """Count a call that took ``seconds`` until its answer, its caller's departure or its deadline."""
-        if not has_left:
-            self._seconds += (seconds - self._seconds) * (_MEMORY if self._seconds else 1)
-            if not self._leaving:
-                return
-        elif seconds > self._seconds:
-            self._seconds = seconds
-        self._leaving += (has_left - self._leaving) * _MEMORY
-        self.prefer_grpc = self._leaving * self._seconds > _GRPC_COSTS_S
+_MAX_LOST: Final = 1
+"""A call that a server has lost is repeated once, at another one. Inference changes nothing, so that is safe."""
 
 
 class Replica(Server):
@@ -200,11 +139,9 @@ class Replicas:
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
         self.count = 1
-        """The number of replicas that share the calls (healthy, no outliers); at least 1."""
-        self.has_outliers = False
+        """The number of replicas that share the calls; at least 1."""
         self.is_away = False
         """Whether no replica answers."""
-        self._budget = RepeatBudget()
         self._paces = Paces()
         self._problem = ""
         """Why the list of replicas is missing or out of date; empty if it is current."""
@@ -220,7 +157,8 @@ class Replicas:
         self._lookup = lookup
         self._lookup_every = lookup_every
         self._turn = 0
-        self._callers: dict[str, Departures] = {}
+        self._asked: dict[str, float] = {}
+        """When each model was last called, in ``monotonic`` seconds."""
         self._due = 0.0
         self._refreshing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -228,19 +166,10 @@ class Replicas:
         if not self._own_http and all(target.fixed for target in self._targets):
             self._join(self._beside([address for target in self._targets for address in target.fixed]))
 
-    def callers(self, model: str) -> Departures:
-        """Return the record of the callers of ``model``, and count a call."""
-        self._budget.earn()
-        found = self._callers.get(model)
-        if found is None:
-            found = self._callers[model] = Departures()
-        found.asked = monotonic()
-        return found
-
-    @property
-    def spare(self) -> float:
-        """See ``choice.spare``."""
-        return spare(self.all) if self.has_outliers else inf
+    def asked(self, model: str) -> float:
+        """Record that ``model`` is called, and return the time in ``monotonic`` seconds."""
+        now = self._asked[model] = monotonic()
+        return now
 
     def call(self, model: str, inputs: Tensors) -> Call | None:
         """Return the call's size for the choice of a replica; None if there is only one replica."""
@@ -276,25 +205,9 @@ class Replicas:
             replica.silent_since = now
             self._tend(replica)
 
-    def end(self, replica: Replica, call: Call | None, *, was_answered: bool, is_probe: bool = False) -> None:
+    def end(self, replica: Replica, call: Call | None, *, was_answered: bool) -> None:
         """Count a call that has ended. ``was_answered``: with a result, not an error."""
-        now = monotonic()
-        if self._paces.end(replica, call, now, self.all, was_answered=was_answered, is_probe=is_probe):
-            self._count()
-            if replica.is_outlier:
-                _log.warning("Triton at %s takes %.1f times as long as the others: it gets calls only when the "
-                             "others have too many", replica.address, replica.pace)  # fmt: skip
-            else:
-                _log.info("Triton at %s is about as fast as the others again", replica.address)
-
-    def begin_probe(self, model: str, inputs: Tensors) -> tuple[Replica, Call] | None:
-        """Return an outlier that must get a copy of this call, and that call, already begun; None if none must."""
-        outlier = probed(self.all, model, monotonic())
-        call = None if outlier is None else self.call(model, inputs)
-        if outlier is None or call is None:
-            return None
-        self.begin(outlier, call)
-        return outlier, call
+        self._paces.end(replica, call, monotonic(), self.all, was_answered=was_answered)
 
     def failed(
         self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
@@ -302,7 +215,7 @@ class Replicas:
         """Record the ``error`` of a replica, and return the replica for the next attempt.
 
         ``tried`` maps the replicas of this call so far to whether gRPC can still be tried there. Another replica is
-        tried before that. Raises ``error`` if there is none left, or the budget allows no repeat.
+        tried before that. Raises ``error`` if there is none left. A call that was lost is repeated once.
         """
         is_lost = isinstance(error, TransportError)
         tried[replica] = is_lost and over_http and replica not in tried
@@ -315,8 +228,7 @@ class Replicas:
         if again is None:
             again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
         # A server without the model has run nothing, so trying the next one costs little.
-        may = self._budget.spend(len(tried)) if again is not None and is_lost else len(tried) < _MAX_REPLICAS
-        if again is None or not may:
+        if again is None or len(tried) > (_MAX_LOST if is_lost else _MAX_REPLICAS):
             raise error
         return again
 
@@ -377,11 +289,11 @@ class Replicas:
         A caller waits for ``model``. If that model is new, the servers are read at the fastest rate again.
         """
         await self.refresh()
-        if model not in self._callers:
+        if model not in self._asked:
             for replica in self.all:
                 replica.survey_s = 0.0
                 replica.survey_due = min(replica.survey_due, monotonic() + self._survey_s)
-        self.callers(model)
+        self.asked(model)
         async with self._surveying:
             now = monotonic()
             due = [replica for replica in self.all if now >= replica.survey_due]
@@ -427,7 +339,7 @@ class Replicas:
         replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _MAX_SURVEY_S)
         replica.survey_due = monotonic() + replica.survey_s
         if held is not None:
-            replica.missing = self._callers.keys() - held.ready
+            replica.missing = self._asked.keys() - held.ready
         return has_changed
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
@@ -439,8 +351,7 @@ class Replicas:
 
     def _count(self) -> None:
         healthy = [replica for replica in self.all if not replica.is_unhealthy]
-        self.has_outliers = any(replica.is_outlier for replica in healthy)
-        self.count, self.is_away = max(1, sum(not replica.is_outlier for replica in healthy)), not healthy
+        self.count, self.is_away = max(1, len(healthy)), not healthy
 
     def _say_transports(self) -> None:
         names = sorted(replica.http.name for replica in self.all if replica.http.is_open)
@@ -454,11 +365,11 @@ class Replicas:
         await self.refresh()
         # Replaced versions are on no new replica, so they are forgotten.
         forgotten = monotonic() - _FORGET_S
-        self._callers = {model: callers for model, callers in self._callers.items() if callers.asked > forgotten}
-        self._paces.forget(self._callers)
+        self._asked = {model: asked for model, asked in self._asked.items() if asked > forgotten}
+        self._paces.forget(self._asked)
         replicas = self.all
         for replica in replicas:
-            replica.missing &= self._callers.keys()
+            replica.missing &= self._asked.keys()
         for replica, is_live in zip(replicas, await asyncio.gather(*map(self._is_live, replicas)), strict=True):
             self._judge(replica, is_live=is_live)
         return any(not replica.is_unhealthy for replica in replicas)
@@ -536,7 +447,7 @@ class Replicas:
                     replica = self._connect(target, http, self._hosts.get(target, ""))
                     if is_beside_others:
                         replica.is_unhealthy = True
-                        replica.missing = set(self._callers)
+                        replica.missing = set(self._asked)
                 replicas.append(replica)
         except OSError as error:
             self._problem = f"TLS: {error}"

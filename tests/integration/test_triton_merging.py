@@ -67,7 +67,7 @@ async def merged(embedded_triton: Any, tmp_path: Path) -> AsyncIterator[Runs]:
         finally:
             await backend.close()
             embedded_triton.admin.unload(name)
-        return sorted(int(line) for line in log.read_text().split()), info.merges_lengths
+        return sorted(int(line) for line in log.read_text().split()), info.merges_calls
 
     yield run
     for folder in folders:

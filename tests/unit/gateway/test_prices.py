@@ -141,27 +141,3 @@ def test_prices_are_never_negative_and_always_numbers(calls: list[tuple[int, int
             assert 0 <= value < float("inf")
         assert prices.queueing <= 1
         assert 0 < prices.spread < 1e9
-
-
-def test_a_fixed_queueing_stays_while_calls_show_no_waiting_and_the_other_prices_change() -> None:
-    """Calls that others' calls are merged with take longer, and it cannot be told how long they waited."""
-    before = World(20e-3, 1.5e-3, 0.0, queueing=0.9)
-    prices = before.teach(Prices(), 200)
-    queueing = prices.queueing
-    prices.fix_queueing(0.2)
-    merged = World(70e-3, 1.5e-3, 0.0, queueing=0.0)
-    chance = random.Random(2)
-    for _ in range(300):
-        rows = chance.randint(1, 32)
-        prices.learn(rows, rows * 100, 0.0, merged.seconds(rows, 0) * chance.gauss(1, 0.05))
-    assert queueing == pytest.approx(0.9, abs=0.05)
-    assert prices.queueing == queueing
-    assert prices.expect(32, 32 * 100) == pytest.approx(merged.seconds(32, 0), rel=0.05)
-
-
-def test_a_queueing_that_was_fixed_is_learned_again_from_calls_that_wait() -> None:
-    """It was fixed for as long as calls showed no waiting."""
-    prices = World(20e-3, 1.5e-3, 0.0, queueing=0.9).teach(Prices(), 200)
-    prices.fix_queueing(0.2)
-    World(20e-3, 1.5e-3, 0.0, queueing=0.3).teach(prices, 300)
-    assert prices.queueing == pytest.approx(0.3, abs=0.05)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocessing.collate import collate, common_length, padded_tokens, split_rows
+from preprocessing.collate import collate, padded_tokens, split_rows
 from preprocessing.errors import InvalidOutput
 from preprocessing.types import Encoded
 
@@ -38,25 +38,6 @@ def test_type_ids_are_padded_with_their_own_value() -> None:
     """XLNet pads types with 3. Rows without type ids get zeros."""
     tensors = collate([encoded([3, 4], pair=True), encoded([8])], pad_type_id=3)
     assert [[1, 0], [0, 3]] == tensors["token_type_ids"].tolist()
-
-
-def test_rows_are_padded_to_a_length_that_is_asked_for() -> None:
-    """If that is longer than the longest row."""
-    rows = [encoded([5, 6, 7]), encoded([8, 9, 10])]
-    for length, mask in ((5, [1, 1, 1, 0, 0]), (2, [1, 1, 1])):
-        tensors = collate(rows, length=length)
-        assert [mask, mask] == tensors["attention_mask"].tolist()
-        assert len(mask) == tensors["input_ids"].shape[1]
-
-
-@given(st.integers(1, 5000), st.integers(1, 5000))
-def test_common_lengths_are_few_and_cost_half_at_most(length: int, most: int) -> None:
-    """Two in each doubling. What is longer than the model reads is not padded, and nothing is cut."""
-    found = common_length(length, most)
-    assert length <= found <= max(most, length)
-    assert found in {most, length} or found in {8, *(step << n for n in range(2, 12) for step in (3, 4))}
-    assert found <= max(1.5 * length, 8)
-    assert found == common_length(found, most)
 
 
 def test_only_the_models_inputs_are_made_in_its_types() -> None:

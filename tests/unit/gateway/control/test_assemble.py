@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.admission import Permits
+from gateway.batching.entries import BatchLimits
 from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
@@ -21,7 +22,6 @@ from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.dataplane.coroutines import ask_version
-from gateway.endpoints.entries import BatchLimits
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer

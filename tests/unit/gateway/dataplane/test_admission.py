@@ -76,7 +76,7 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
     clock[0] += PRESSED_S
     assert not made.plane.admission.is_full("quiet", DEFAULT)
-    assert not any(one.is_on for one in pressures.values())
+    assert not any(one.look(clock[0]) for one in pressures.values())
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "quiet").because
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from gateway.dataplane.coroutines import ask_version
 from gateway.endpoints.endpoint import Endpoint, Identity
-from gateway.endpoints.entries import Gateways
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.errors import BackendRefused, DeadlineExceeded, InputRefused
@@ -162,14 +160,3 @@ async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBac
     call = TritonCall(backend, "m", (await backend.describe("m")).inputs, ("y",))
     mask = np.array([0.0, np.finfo(np.float64).min])
     assert [0.0, -np.inf] == call.tensors(mask)["x"].tolist()
-
-
-@pytest.mark.parametrize(("merges", "calls"), [(True, 8), (False, 3)])
-async def test_gateways_share_the_calls_in_flight_if_no_server_merges_them(
-    backend: FakeBackend, merges: bool, calls: int
-) -> None:
-    """Four gateways and four servers: each gateway has its share of the calls in flight."""
-    backend.replicas = 4
-    info = replace(await backend.describe("m"), merges_calls=merges)
-    call = TritonCall(backend, "m", info.inputs, ("y",), info, gateways=Gateways(4))
-    assert calls == call.stacked(8).batcher._capacity.max_calls

@@ -1,4 +1,4 @@
-"""The choice of a server and of outliers: alone, and with the real batcher in simulated time."""
+"""The choice of a server: alone, and with the real batcher in simulated time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.triton.choice import Call, Paces, Server, choose, probed, spare
+from gateway.triton.choice import Call, Paces, Server, choose
 from tests.simulated import MIXES, OpenLoad, Price, open_load
 
 CALL_S, ROW_S, TOKENS = 10e-3, 0.1e-3, 16
 
 
-def one(*, in_flight: int = 0, is_unhealthy: bool = False, missing: str = "", is_outlier: bool = False) -> Server:
+def one(*, in_flight: int = 0, is_unhealthy: bool = False, missing: str = "") -> Server:
     """Return a server in a given state."""
     server = Server()
-    server.in_flight, server.is_unhealthy, server.is_outlier = in_flight, is_unhealthy, is_outlier
+    server.in_flight, server.is_unhealthy = in_flight, is_unhealthy
     server.owed = in_flight * CALL_S
     server.missing = {missing} if missing else set()
     return server
@@ -59,15 +59,13 @@ class Pool:
         self.slower = list(slower)
         self.now = 1.0
 
-    def call(self, server: Server, rows: int = 20, *, is_probe: bool = False, gives_up: float = inf) -> Call:
+    def call(self, server: Server, rows: int = 20, *, gives_up: float = inf) -> Call:
         """Make a single call at a server."""
         call = self.paces.call("m", rows, rows * TOKENS)
         self.paces.begin(server, call, self.now)
         took = (CALL_S + ROW_S * rows) * self.slower[self.servers.index(server)]
         self.now += min(took, gives_up)
-        self.paces.end(
-            server, call, self.now, self.servers, was_answered=took < gives_up, is_probe=is_probe
-        )  # fmt: skip
+        self.paces.end(server, call, self.now, self.servers, was_answered=took < gives_up)
         return call
 
     def run(self, rounds: int, *rows: int) -> None:
@@ -76,26 +74,27 @@ class Pool:
             for server, count in zip(self.servers, rows or [20] * len(self.servers), strict=True):
                 self.call(server, count)
 
-    @property
-    def outliers(self) -> list[int]:
-        """Return the servers that do not share the calls."""
-        return [number for number, server in enumerate(self.servers) if server.is_outlier]
+    def chosen(self, calls: int = 8) -> list[int]:
+        """Return which servers would get the next calls, each made while no other is."""
+        seconds = self.paces.call("m", 20, 20 * TOKENS).seconds
+        found = [choose(self.servers, "m", turn, (), seconds=seconds, now=self.now) for turn in range(calls)]
+        return [self.servers.index(one) for one in found if one is not None]
 
 
-def test_a_server_three_times_slower_is_out_after_some_calls() -> None:
-    """It then gets no calls while the others have room."""
+def test_a_server_three_times_slower_gets_no_calls_while_others_are_idle() -> None:
+    """It gets one after ten seconds, because it may be fast again."""
     pool = Pool(1, 3, 1, 1)
     pool.run(16)
-    assert [1] == pool.outliers
-    assert not any(choose(pool.servers, "m", turn, ()) is pool.servers[1] for turn in range(8))
-    assert 3 == pytest.approx(spare(pool.servers), rel=0.35)
+    assert 3 == pytest.approx(pool.servers[1].pace, rel=0.35)
+    assert {0, 2, 3} == set(pool.chosen())
+    pool.now += 11
+    assert {0, 1, 2, 3} == set(pool.chosen())
 
 
 def test_a_server_that_gets_larger_calls_is_not_slow() -> None:
     """Four times the rows take three times as long, as on any server."""
     pool = Pool(1, 1, 1, 1)
     pool.run(50, 20, 20, 20, 200)
-    assert [] == pool.outliers
     assert all(server.pace == 1.0 for server in pool.servers)
 
 
@@ -110,75 +109,7 @@ def test_a_server_with_a_queue_of_calls_is_not_slow() -> None:
         for call in calls:
             pool.now += CALL_S + ROW_S * 20
             pool.paces.end(pool.servers[1], call, pool.now, pool.servers, was_answered=True)
-    assert [] == pool.outliers
-
-
-@pytest.mark.parametrize("slower", [(3, 3), (1, 3), (1, 3, 9), (3, 3, 3, 1), (1, 1, 3, 3, 9), (5,)])
-def test_at_least_half_of_the_servers_share_the_calls(slower: tuple[float, ...]) -> None:
-    """However slow the others are."""
-    pool = Pool(*slower)
-    pool.run(100)
-    assert 2 * len(pool.outliers) <= len(slower)
-
-
-def test_differences_of_milliseconds_make_no_outlier() -> None:
-    """For a very fast model, a distant server takes three times as long and is still good."""
-    pool = Pool(0.05, 0.15, 0.05)
-    pool.run(50)
-    assert [] == pool.outliers
-
-
-def test_probes_let_a_server_back_in() -> None:
-    """It is as fast as the others again. A few probes, one per second, show that."""
-    pool = Pool(1, 3, 1, 1)
-    pool.run(16)
-    slow, pool.slower[1] = pool.servers[1], 1.0
-    probes, began = 0, pool.now
-    while slow.is_outlier:
-        pool.now += 0.05
-        if probed(pool.servers, "m", pool.now) is slow:
-            pool.call(slow, is_probe=True)
-            probes += 1
-    assert probes <= 4
-    assert pool.now - began < 5
-    assert any(choose(pool.servers, "m", turn, ()) is slow for turn in range(8))
-
-
-def test_a_server_that_stays_slow_stays_out_and_gets_few_probes() -> None:
-    """Copies of calls take at most a sixteenth of its time."""
-    pool = Pool(1, 30, 1, 1)
-    pool.run(16)
-    began, took = pool.now, 0.0
-    while pool.now < began + 120:
-        pool.now += 0.05
-        if probed(pool.servers, "m", pool.now) is not None:
-            before = pool.now
-            pool.call(pool.servers[1], is_probe=True)
-            took += pool.now - before
-    assert [1] == pool.outliers
-    assert took < 120 / 16
-
-
-def test_a_server_without_the_model_or_health_gets_no_probes() -> None:
-    """They would fail."""
-    assert probed([one(), one(is_outlier=True, is_unhealthy=True), one(is_outlier=True, missing="m")], "m", 9.0) is None
-    assert probed([one(), one(is_outlier=True, in_flight=1)], "m", 9.0) is None
-
-
-def test_an_outlier_takes_a_call_when_the_others_have_enough() -> None:
-    """One call at a time."""
-    slow = one(is_outlier=True)
-    assert choose([one(in_flight=2), slow, one(in_flight=1)], "m", 1, ()) is not slow
-    assert choose([one(in_flight=2), slow, one(in_flight=2)], "m", 1, ()) is slow
-    slow.in_flight = 1
-    assert choose([one(in_flight=2), slow, one(in_flight=2)], "m", 1, ()) is not slow
-    assert inf == spare([slow, one()])
-
-
-def test_an_outlier_is_called_if_no_other_server_has_the_model() -> None:
-    """A slow answer is better than an error."""
-    slow = one(is_outlier=True, in_flight=3)
-    assert choose([one(missing="m"), slow, one(is_unhealthy=True)], "m", 1, ()) is slow
+    assert [1.0, 1.0] == [server.pace for server in pool.servers]
 
 
 def test_a_server_whose_call_is_late_is_avoided() -> None:
@@ -210,7 +141,7 @@ def test_calls_given_up_late_make_a_server_slower() -> None:
     for _ in range(40):
         for server in pool.servers:
             pool.call(server, gives_up=0.05)
-    assert [1] == pool.outliers
+    assert pool.servers[1].pace > 2
 
 
 def test_streams_count_as_load_but_are_not_timed() -> None:
@@ -221,7 +152,7 @@ def test_streams_count_as_load_but_are_not_timed() -> None:
     pool.paces.begin(busy, None, pool.now)
     pool.now += 100
     assert choose(pool.servers, "m", 0, ()) is other
-    assert not busy.waits(pool.now)
+    assert not busy.ends(0.0, pool.now)
     pool.paces.end(busy, None, pool.now, pool.servers, was_answered=False)
     assert (0, 0) == (busy.in_flight, busy.streams)
 
@@ -232,7 +163,7 @@ def test_models_without_calls_are_forgotten() -> None:
     call = pool.paces.call("m", 1, 1)
     pool.paces.begin(pool.servers[0], call, pool.now)
     pool.paces.forget(())
-    assert not pool.paces.end(pool.servers[0], call, pool.now + 1, pool.servers, was_answered=True)
+    pool.paces.end(pool.servers[0], call, pool.now + 1, pool.servers, was_answered=True)
     assert 0 == pool.servers[0].in_flight
 
 
@@ -252,18 +183,18 @@ def equal() -> OpenLoad:
     return four(0.7)
 
 
-def test_one_of_four_three_times_slower_does_not_set_the_tail(equal: OpenLoad) -> None:
-    """Three servers do the work of four, in fuller calls."""
+def test_one_of_four_three_times_slower_does_not_triple_the_tail(equal: OpenLoad) -> None:
+    """The other three do most of its work, and nothing is lost."""
     found = four(0.7, GPU.slower(3.0))
     assert found.answers >= 0.98 * equal.answers
-    assert found.percentile(99) <= 1.3 * equal.percentile(99)
+    assert found.percentile(99) <= 2.0 * equal.percentile(99)
 
 
 def test_one_of_four_that_pauses_does_not_set_the_tail(equal: OpenLoad) -> None:
     """It pauses 0.5 s every 3 s. Its calls wait, and no others are sent to it."""
     found = four(0.7, Price("pausing", GPU.call, GPU.row, 0.0, pauses=(3.0, 0.5)), seconds=6.0)
     assert found.answers >= 0.98 * equal.answers
-    assert found.percentile(98) <= 1.4 * equal.percentile(98)
+    assert found.percentile(98) <= 1.6 * equal.percentile(98)
 
 
 def test_the_capacity_of_a_slow_server_is_used_under_overload(equal: OpenLoad) -> None:
@@ -273,12 +204,14 @@ def test_the_capacity_of_a_slow_server_is_used_under_overload(equal: OpenLoad) -
     assert found.answers >= 0.95 * 0.8 * CAPACITY
 
 
-def test_two_servers_one_of_them_slow_answer_as_much_as_in_turns() -> None:
+def test_two_servers_one_of_them_slow_answer_nearly_as_much_as_in_turns() -> None:
     """The fast one alone cannot carry the load. The tail is no worse than with turns."""
     load = 0.6 * 2 * 64 / GPU.seconds(64, 16)
     by_turns, found = (
-        open_load(GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain)
+        open_load(
+            GPU, MIXES["short"], load, seconds=4.0, warm=5.0, others=[GPU.slower(3.0)], is_plain=is_plain, rule="auto"
+        )
         for is_plain in (True, False)
     )
-    assert found.answers >= 0.98 * by_turns.answers
+    assert found.answers >= 0.85 * by_turns.answers
     assert found.percentile(99) <= by_turns.percentile(99)

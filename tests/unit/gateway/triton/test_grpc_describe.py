@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from gateway.triton.grpc import instances, merges_calls, merges_lengths
+from gateway.triton.grpc import merges_calls
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,6 @@ def test_calls_are_merged_by_a_dynamic_batcher(fields: dict[str, object], merges
 
 
 @pytest.mark.parametrize(
-    ("fields", "count"),
-    [
-        ({"instance_group": [{"count": 1}]}, 1), ({"instance_group": [{"count": 2}, {"count": 1}]}, 3),
-        ({"instance_group": [{"count": 1, "gpus": [0, 1]}]}, 2), ({}, 0),
-        ({"instance_group": [{"count": 1}], "ensemble_scheduling": {}}, 0),
-    ],
-)  # fmt: skip
-def test_a_model_works_on_as_many_calls_at_a_time_as_it_has_instances(fields: dict[str, object], count: int) -> None:
-    """On each of its GPUs; 0 if the configuration does not say."""
-    assert count == instances(model_config_pb2.ModelConfig(**fields))
-
-
-@pytest.mark.parametrize(
     ("inputs", "merges"),
     [
         ([{"dims": [-1], "allow_ragged_batch": True}, {"dims": [16]}], True), ([{"dims": [-1]}], False),
@@ -46,4 +33,4 @@ def test_calls_of_different_lengths_are_merged_if_inputs_are_ragged(
     inputs: list[dict[str, object]], merges: bool
 ) -> None:
     """Or if no input has different lengths. Otherwise Triton would have to put arrays of different shapes together."""
-    assert merges is merges_lengths(model_config_pb2.ModelConfig(input=inputs))
+    assert merges is merges_calls(model_config_pb2.ModelConfig(input=inputs))

@@ -424,11 +424,13 @@ async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
 async def test_a_request_beyond_the_work_limit_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
     """On either path. It holds no bytes. The others are answered."""
     for fast_path in (True, False):
-        stack = make_stack(fast_path=fast_path, work_limit="0.1ms")
+        stack = make_stack(fast_path=fast_path, work_limit="always")
         stack.registry.endpoints = {}
         stack.deploy("e")
         async with stack.gateway.running(), stack.client, serving(stack) as port:
             await stack.served("e")
+            batcher = stack.gateway.table.current.endpoints["e"].batcher
+            batcher.limit.per_row = 1.0  # so that one row is as much as the limit admits
             stack.backend.hold = asyncio.Event()
             flood = [await port.connect() for _ in range(20)]
             for wire in flood:

@@ -22,7 +22,7 @@ def run(load: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) 
 def test_batch_work_uses_the_time_that_other_classes_leave(load: float, servers: int) -> None:
     """Requests of other classes wait hardly longer, and some batch work is done however busy the servers are."""
     alone, beside = run(load, servers=servers), run(load, servers=servers, batch=128)
-    assert beside.percentile(50) <= 1.1 * alone.percentile(50)
+    assert beside.percentile(50) <= 1.15 * alone.percentile(50)
     assert beside.percentile(99) <= 2 * alone.percentile(99)
     assert beside.batch >= 0.08 * servers * CAPACITY
 

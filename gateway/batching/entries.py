@@ -17,7 +17,7 @@ from gateway.prices import Prices
 from gateway.trace import DEFAULT_FLOW, TRACEPARENT
 
 if TYPE_CHECKING:
-    from gateway.endpoints.calls import CallInFlight
+    from gateway.batching.batcher import CallInFlight
 
 _OWN_CALL_S: Final = 0.05e-3
 """What a call costs in the gateway, in seconds, in addition to its price at the server."""
@@ -53,17 +53,8 @@ class BatchLimits:
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
     gateways: Gateways = ONE_GATEWAY
-    merges_calls: bool = True
-    """Whether a server merges the calls of several gateways into one, as Triton's dynamic batcher does."""
-    merges_lengths: bool = True
-    """Whether it does so if their rows have different lengths. Otherwise they need equal shapes."""
-    instances: int = 0
-    """How many calls a server works on at a time, as it says itself; 0 if that is not known."""
-
-    @property
-    def merges_all(self) -> bool:
-        """Whether a server merges the calls of several gateways, whatever their lengths."""
-        return self.merges_calls and self.merges_lengths
+    merges_calls: bool = False
+    """Whether a server merges calls whatever their lengths, as Triton's dynamic batcher can."""
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.entries import BatchLimits, Entry, cut, merge, split
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Entry, cut, merge, split
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -356,20 +356,6 @@ async def test_a_call_is_cancelled_when_all_of_its_callers_have_left() -> None:
     assert [20] == await pair[1]
 
 
-async def test_a_request_is_not_sent_if_no_recent_call_was_quick_enough_for_its_deadline() -> None:
-    """The call would only cost the backend time."""
-    calls = Calls()
-    batcher = make(calls)
-    calls.gate.clear()
-    slow = [asyncio.create_task(ask(batcher, v)) for v in (1,)]
-    await asyncio.sleep(0.1)
-    calls.gate.set()
-    await asyncio.gather(*slow)
-    with pytest.raises(DeadlineExceeded):
-        await ask(batcher, 2, timeout=0.05)
-    assert [[1]] == calls.batches
-
-
 async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_at_most() -> None:
     """Three servers with two calls each: three calls leave at once, three when the first are overdue, no seventh."""
     calls = Calls()
@@ -386,32 +372,6 @@ async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_
     assert [[value] for value in range(6)] == calls.batches
     calls.gate.set()
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
-
-
-async def test_a_second_call_leaves_when_as_many_rows_are_here_as_recently() -> None:
-    """Three rows were here at once. While one of them runs, the other two leave together, before its call ends."""
-    calls = Calls()
-    calls.gate.clear()
-    batcher = make(calls, max_in_flight=2)
-    batcher.prices.learn(1, 4, 0.0, 60.0)  # a call takes a minute: nobody waits for its end
-    for _ in range(80):
-        batcher.prices.learn(2, 8, 0.0, 60.0)
-    first = [asyncio.create_task(ask(batcher, v)) for v in (1, 2, 3)]
-    await asyncio.sleep(0.01)
-    assert [[1, 2, 3]] == calls.batches
-    calls.gate.set()
-    await asyncio.gather(*first)
-    calls.gate.clear()
-    running = asyncio.create_task(ask(batcher, 4, timeout=600))
-    await asyncio.sleep(0.01)
-    more = [asyncio.create_task(ask(batcher, 5, timeout=600))]
-    await asyncio.sleep(0.01)
-    assert [[1, 2, 3], [4]] == calls.batches
-    more.append(asyncio.create_task(ask(batcher, 6, timeout=600)))
-    await asyncio.sleep(0.01)
-    assert [[1, 2, 3], [4], [5, 6]] == calls.batches
-    calls.gate.set()
-    await asyncio.gather(running, *more)
 
 
 async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:

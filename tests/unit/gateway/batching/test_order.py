@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gateway.endpoints.entries import BatchLimits, Entry
-from gateway.endpoints.fairness import FairOrder
+from gateway.batching.entries import BatchLimits, Entry
+from gateway.batching.order import FairOrder
 from gateway.prices import Prices
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
 

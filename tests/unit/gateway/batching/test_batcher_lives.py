@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.batching.batcher import Batcher
+from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError
 from tests.simulated import SimulatedLoop, simulate
 

@@ -1,0 +1,69 @@
+"""When demand exceeds capacity, and how much work two full calls are: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from gateway.batching.entries import BatchLimits
+from gateway.batching.limit import WorkLimit
+from gateway.prices import Prices
+
+ROWS = 10
+
+
+def learned(call: float, row: float, calls: int = 64) -> WorkLimit:
+    """Return a limit whose prices were learned from ``calls`` calls, in seconds per call and row."""
+    prices = Prices()
+    for number in range(calls):
+        rows = number % ROWS + 1
+        prices.learn(rows, rows, 0.0, call + row * rows)
+    limit = WorkLimit(prices, BatchLimits(max_rows=ROWS))
+    limit.learn(1.0)
+    return limit
+
+
+def rises(limit: WorkLimit, held: Iterable[float]) -> bool:
+    """Return whether the work in hand rises too much, if it is looked at every 0.1 s; its limit is 1 s."""
+    return any(limit.rises(100 + 0.1 * number, work, 1.0) for number, work in enumerate(held))
+
+
+def test_work_that_grows_is_an_overload() -> None:
+    """By any amount, until it was refused or answered."""
+    for per_look in (0.2, 0.6, 5.0):
+        assert rises(learned(20e-3, 1e-3), (per_look * number for number in range(100)))
+
+
+@pytest.mark.parametrize("start", [1, 2, 7])
+def test_callers_that_come_at_once_and_wait_for_their_answers_are_no_overload(start: int) -> None:
+    """However much work that is."""
+    assert not rises(learned(20e-3, 1e-3), [0.1] * start + [3.0] + [8.0] * 100)
+
+
+def test_work_that_rises_and_falls_is_no_overload() -> None:
+    """Random arrivals do."""
+    assert not rises(learned(20e-3, 1e-3), [0.1, 0.1, 0.8, 0.8, 1.5, 1.5, 0.1, 0.1] * 20)
+
+
+def test_rises_that_are_seconds_apart_are_no_overload() -> None:
+    """Callers who wait for their answers may become more."""
+    assert not rises(learned(20e-3, 1e-3), [work for work in range(10) for _ in range(80)])
+
+
+def test_nothing_is_an_overload_before_prices_are_known() -> None:
+    """The work in hand would be a guess."""
+    assert not rises(learned(20e-3, 1e-3, calls=8), (float(number) for number in range(100)))
+
+
+def test_a_full_call_is_one_whose_fixed_price_is_small() -> None:
+    """More rows would only make it longer. With a high price of a call, all rows that fit are needed."""
+    assert learned(20e-3, 1e-3).full == pytest.approx(20e-3 + ROWS * 1e-3, rel=0.05)
+    assert learned(1e-3, 3e-3).full == pytest.approx(1e-3 + 3 * 3e-3, rel=0.2)
+
+
+def test_some_milliseconds_of_work_are_always_admitted() -> None:
+    """An event loop is late by milliseconds. Other limits are multiples of a full call."""
+    quick, slow = learned(10e-6, 1e-6), learned(20e-3, 1e-3)
+    assert quick.most(2) == 0.02
+    assert slow.most(2) == 2 * slow.full == pytest.approx(slow.work(2 * ROWS, 2 * ROWS), rel=0.05)
